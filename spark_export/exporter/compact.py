@@ -31,7 +31,7 @@ from storage.durable_files import sync
 logger = structlog.get_logger(__name__)
 
 SMALL_BYTES = FILE_BYTES_MAX // 2
-"""The size in bytes from which a file is not merged any more; half of the size of a full file."""
+"""Compaction merges files smaller than this size, in bytes. It is half of the size of a full file."""
 KEEP_S = 3600.0
 """How many seconds the old version of a table is kept for its readers after a compaction."""
 
@@ -92,9 +92,9 @@ class Compactor:
         return Compaction(new, len(files), len(made), merged, sum(each.entry.rows for each in made))
 
     async def recover(self) -> None:
-        """Ends a compaction that a crash interrupted: finishes the compaction if all its files were written, else
-        removes
-        its files.
+        """Ends a compaction that a crash interrupted.
+
+        If all files of the compaction were written, publishes them; otherwise removes them.
         """
         found = await self._ledger.find_open_generation()
         if found is None:
@@ -144,8 +144,9 @@ class Compactor:
         return made
 
     def _merge(self, folder: Path, group: Sequence[RunFile]) -> list[RunFile]:
-        """Merges the files of `group`, all of one stream and date, into few large files in the folder of the latest of
-        their runs.
+        """Merges the files of `group` into few large files, in the folder of the latest run among the files.
+
+        All files of the group have rows of one stream and date. Returns the new files.
         """
         first, run_id = group[0].entry, max(file.run_id for file in group)
         place = folder / run_folder(run_id) / hive_folder(first.stream, first.date)

@@ -1,5 +1,4 @@
-"""A Delta table, written without Spark's connector: the exporter writes the data files, and the library `deltalake` the
-log.
+"""A Delta table, written without Spark's connector. The exporter writes the data files, `deltalake` the log.
 
 Each run is one transaction in the log. The transaction contains the export's id and the run's id, so the log shows
 which runs the table has. Readers of Delta ignore files that are in no transaction.

@@ -12,11 +12,13 @@ class ExportError(Exception):
 
 
 class ExportInUse(ExportError):
-    """Another exporter holds the lock of the folder."""
+    """Another exporter holds the lock of the export folder."""
 
 
 class ExportMismatch(ExportError):
-    """The export folder does not fit: it has no export, another format, a later version, or a ledger and table that
+    """The export folder cannot be used by this exporter.
+
+    The folder has no export, or an export of another format or a later version, or its table and its record of runs
     disagree.
     """
 

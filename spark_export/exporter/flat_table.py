@@ -1,6 +1,6 @@
-"""The common part of Delta and Iceberg tables: all data files are in one folder, and an entry in the table's log
-publishes
-them.
+"""The common part of Delta and Iceberg tables.
+
+All data files are in one folder. An entry in the table's log makes the files of a run visible to readers.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class FlatTable:
         raise NotImplementedError
 
     def _find(self, run_id: int, entry: FileEntry) -> Path | None:
-        """Returns the path of the file with its full size, in the table's data folder or in staging, or None if there
-        is
-        none.
+        """Returns the path of the file, in the table's data folder or in staging.
+
+        Returns None if neither folder has the file with its full size.
         """
         for folder in (self._data, self._layout.run_staging(run_id) / TREE):
             path = folder / entry.path

@@ -1,5 +1,4 @@
-"""An Iceberg table, written without Spark's connector: the exporter writes the data files, and `pyiceberg` the
-snapshots.
+"""An Iceberg table, written without Spark's connector. The exporter writes the data files, `pyiceberg` the snapshots.
 
 Each run is one snapshot. The summary of the snapshot contains the run's id, so the snapshots show which runs the table
 has. The catalog is an SQLite file in the export's folder. Iceberg stores absolute paths, so an export folder with an
@@ -36,7 +35,7 @@ except ModuleNotFoundError as error:
 CATALOG_FILE = "catalog.sqlite"
 NAMESPACE, NAME = "export", "messages"
 RUN_PROPERTY = "stream-node.run"
-"""The key, in a snapshot's summary, of the export's id and the run's id."""
+"""The key in a snapshot's summary under which the export's id and the run's id are stored."""
 
 
 class IcebergTable(FlatTable):
@@ -105,9 +104,9 @@ class IcebergTable(FlatTable):
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Turns errors of `pyiceberg` and of the catalog in the `with` block into ExportErrors. what: the text that says
-    what
-    failed.
+    """Turns errors of `pyiceberg` and of the catalog, within the `with` block, into ExportErrors.
+
+    what: describes the failed step, for the error message.
     """
     try:
         yield

@@ -1,4 +1,5 @@
-"""Sets of indexes as lists of intervals, so that millions of indexes can be compared. This module is pure.
+"""Sets of indexes as lists of intervals, so that millions of indexes can be compared. This module does no input or
+output.
 
 An interval is a pair (start, end); the end is exclusive.
 """

@@ -69,8 +69,8 @@ async def open_exporter(
     """Opens an exporter: locks the folder, opens the ledger (the record of all runs), and creates a missing table.
 
     engine: executes the tasks, in place of the engine that `settings` choose. The engine, also a given one, is closed
-    at the end of the `with` block. The first run with new messages starts the engine, so that errors of the folder or
-    the node are raised before the seconds that the start takes. Raises ExportError.
+    at the end of the `with` block. The first run with new messages starts the engine. Since the start takes seconds,
+    errors of the folder or the node are raised first. Raises ExportError.
     """
     layout = Layout(settings.folder)
     layout.make()

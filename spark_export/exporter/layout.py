@@ -25,7 +25,7 @@ LEDGER, LOCK = "ledger.sqlite", "exporter.lock"
 ATTEMPTS, TREE = "attempts", "tree"
 """The two folders in a run's staging folder.
 
-Tasks write files into ATTEMPTS; the run arranges them in TREE as the table needs them.
+Tasks write files into ATTEMPTS; the run then moves the files to TREE, in the structure that the table needs.
 """
 NO_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
 """The value that Hive writes in a folder name for an empty value, such as an empty stream name."""
@@ -101,8 +101,9 @@ class ExportLock:
 
 
 def hive_folder(stream: str, date: str) -> str:
-    """Returns the folder `stream=…/date=…`, escaped as in Hive and Spark, so that readers find stream and date in the
-    path.
+    """Returns the folder `stream=…/date=…`, escaped as in Hive and Spark.
+
+    Readers get the stream and the date of all rows from this path.
     """
     return f"{stream_folder(stream)}/date={date}"
 
@@ -136,8 +137,9 @@ def sync_tree(folder: Path) -> None:
 
 
 def point_to(link: Path, target: Path) -> None:
-    """Creates a symbolic link or changes its target, atomically: a reader that opens the link gets the old or the new
-    folder.
+    """Creates a symbolic link, or changes its target atomically.
+
+    A reader that opens the link gets either the old or the new folder.
     """
     new = link.with_name(f".{link.name}.new")
     new.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
-"""The ledger of an export: a record of runs, exported index ranges and files, in SQLite through SQLAlchemy's async
-engine.
+"""The ledger of an export: an SQLite file that records all runs, their index ranges and their files.
+
+SQLAlchemy's async engine reads and writes the file.
 
 A method that changes the ledger returns when the change is on disk (`synchronous=EXTRA`). One exporter at a time writes
 the ledger (`layout.py::ExportLock`); other processes may read the ledger meanwhile.
@@ -185,8 +186,9 @@ class Ledger:
         return _files(await self._all(_FILES.where(files.c.generation == generation, runs.c.state.in_(COUNTED))))
 
     async def load_account(self, generation: int) -> Account:
-        """Returns the ledger's contents at one moment, even while an exporter writes. generation: the version of the
-        table.
+        """Returns the ledger's contents at one moment, even while an exporter writes.
+
+        generation: the version of the table whose files are returned.
         """
         in_generation = _FILES.where(files.c.generation == generation)
         async with _mapped(self._engine) as connection:
@@ -209,9 +211,9 @@ class Ledger:
         return int((await self._all(statement))[0][0])
 
     async def find_open_generation(self) -> tuple[int, str] | None:
-        """Returns the generation (version of the table) of an unfinished compaction, with the state planned or written,
-        or
-        None.
+        """Returns the generation (version of the table) of an unfinished compaction, and its state.
+
+        The state is planned or written. Returns None if no compaction is unfinished.
         """
         statement = select(generations.c.id, generations.c.state).where(generations.c.state != "published")
         found = await self._all(statement)
@@ -236,7 +238,7 @@ class Ledger:
     async def publish_generation(self, generation: int) -> None:
         """Records that readers now see this generation (version of the table).
 
-        Removes the files of earlier ones from the ledger.
+        Removes the files of earlier generations from the ledger.
         """
         async with self._writing() as connection:
             await connection.execute(

@@ -12,7 +12,7 @@ It rises with each change that older programs cannot read.
 APPLICATION_ID = 0x53744C67
 """Marks an SQLite file as a ledger: the ASCII codes of "StLg", stored as `application_id`.
 
-The exporter refuses other ids; 0 is a new file.
+The exporter refuses a file with another id, except 0, the id of a new file.
 """
 
 metadata = MetaData()

@@ -86,9 +86,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Task:
-    """A unit of parallel work: the parts of index ranges that one task exports. number: the position in the run, from
-    0.
-    """
+    """A unit of parallel work in a run. number: counts the tasks from 0. pieces: the indexes to export."""
 
     number: int
     pieces: tuple[Piece, ...]
@@ -98,10 +96,10 @@ class Task:
 class FileEntry:
     """A complete Parquet file with the rows of one stream and date.
 
-    path: the file's path, relative to a folder that the function with the entry names. era: how often the exporter has
-    found the stream deleted and created again; 0 for never. date: the UTC date on which the messages were stored, such
-    as 2026-11-21. data_bytes: the size of the messages' data. file_bytes: the size of the file. sha256: the SHA-256 of
-    the file, in hexadecimal.
+    path: relative to a folder that depends on the step of the run; see the functions that return entries. era: how
+    often the exporter has found the stream deleted and created again; 0 for never. date: the UTC date on which the
+    messages were stored, such as 2026-11-21. data_bytes: the size of the messages' data. file_bytes: the size of the
+    file. sha256: the SHA-256 of the file, in hexadecimal.
     """
 
     path: str

@@ -75,8 +75,8 @@ class NodeSide:
             for each in taken:
                 by_stream.setdefault(each.stream, {})[each.partition] = each.end_index
                 if each.era and positions.get(each.stream, each.partition) > each.end_index:
-                    # Saving keeps the highest index. This saved index is from the deleted stream of the same name, so it
-                    # must be lowered explicitly.
+                    # Saving keeps the highest index. This saved index is from the deleted stream of the same name, so
+                    # it must be lowered explicitly.
                     set_position(client, client_id, each.stream, each.partition, each.end_index)
             for stream, indexes in by_stream.items():
                 positions.save(stream, indexes)

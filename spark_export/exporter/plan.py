@@ -1,6 +1,6 @@
 """Plans a run: the index ranges that the run exports, and the tasks that export them.
 
-This module is pure, without input or output.
+This module does no input or output.
 """
 
 from __future__ import annotations
@@ -11,9 +11,7 @@ from spark_export.exporter.errors import DataLost
 from spark_export.exporter.model import Exported, PartitionEnd, Piece, Range, Task
 
 TASK_ROWS_MIN = 100_000
-"""A run is not split into tasks of fewer rows, since the start of a task (about 0.15 s of a core) would cost more than
-its
-work.
+"""The smallest number of rows for which a further task pays: starting a task costs about 0.15 s of a core.
 """
 TASK_ROWS_MAX = 4_000_000
 TASK_BYTES_MAX = 1024 * 1024 * 1024
@@ -33,10 +31,12 @@ def plan_ranges(
     """Returns an index range for each partition with new or lost messages, ordered by stream and partition.
 
     The range of a partition that was never exported begins at the earliest stored message. exported: the end of the
-    previous exports of each partition. positions: the saved indexes of the export, as the node has them. A saved index
-    before the end of the exports means that the node was restored from a backup, and raises DataLost. accept_lost: if
-    messages were removed before they could be exported, True skips them and counts those that retention removed; False
-    raises DataLost.
+    previous exports of each partition. positions: the saved indexes of the export, as the node has them. accept_lost:
+    if messages were removed before they could be exported, True skips them and counts those that retention removed;
+    False raises DataLost.
+
+    DataLost is also raised if a saved index, or the end of a partition, is less than the end of the previous exports:
+    the node was restored to an earlier state.
     """
     ranges = []
     for end in ends:

@@ -1,5 +1,6 @@
-"""The states of a run of the exporter, and the decision how to recover a run that a crash interrupted. This module is
-pure.
+"""The states of a run of the exporter, and how a run is recovered that a crash interrupted.
+
+This module does no input or output.
 
     planned ──▶ writing ──▶ written ──▶ published ──▶ saved
        └───────────┴────────────┴──▶ abandoned
@@ -52,9 +53,10 @@ class Found:
 class Recovery(enum.Enum):
     """What to do with a run that a crash interrupted.
 
-    NOTHING: the run has ended. ABANDON: remove its files. PUBLISH: publish its files, then save its indexes at the
-    node. RECORD_PUBLISHED: record that the run is published, then save. SAVE: save its indexes at the node. REFUSE:
-    raise an error, since the ledger is older than the table.
+    NOTHING: nothing, since the run has ended. ABANDON: remove the files of the run. PUBLISH: add the files to the
+    table, then do as for SAVE. RECORD_PUBLISHED: record that the table has the run, then do as for SAVE. SAVE: save the
+    end indexes of the run at the node. REFUSE: raise an error, since the record of runs (the ledger) is older than the
+    table.
     """
 
     NOTHING = "nothing"

@@ -16,8 +16,9 @@ It spreads the load of many exporters on one node.
 
 
 class Next(NamedTuple):
-    """The next start of a run. delay_s: seconds until this start. skipped: the number of start times that passed during
-    the last run.
+    """The next start of a run.
+
+    delay_s: the time until this start, in seconds. skipped: the number of start times that passed during the last run.
     """
 
     delay_s: float

@@ -15,8 +15,9 @@ from spark_export.exporter.model import FileEntry
 class Table(Protocol):
     """The exported table in one export folder.
 
-    The table finds the runs that it contains in its own log or folders, and never in the ledger, the record of all
-    runs."""
+    The table finds the runs that it contains in its own log or folders. It does not use the ledger, the exporter's
+    record of runs.
+    """
 
     @property
     def with_stream(self) -> bool:
@@ -25,8 +26,9 @@ class Table(Protocol):
 
     @property
     def generation(self) -> int:
-        """The number of the generation (version of the whole table) that readers see; a compaction makes a new
-        generation.
+        """The number of the generation (version of the whole table) that readers see.
+
+        A compaction makes a new generation.
         """
         ...
 
@@ -63,8 +65,9 @@ class Table(Protocol):
         ...
 
     def sync(self) -> None:
-        """Calls fsync on the log or folder that makes runs visible, since a crash can leave a run visible but not
-        synced.
+        """Calls fsync on the log or folder that makes runs visible to readers.
+
+        This is needed since a crash can leave a run visible but not synced.
         """
         ...
 

@@ -194,9 +194,10 @@ def _check_indexes(ranges: Sequence[Range], there: dict[tuple[str, int, int], li
 
 
 def _find_orphans(staged: Iterable[Path]) -> Iterator[str]:
-    """Yields a problem for each file that an ended run left in staging. staged: the files that were found there.
+    """Yields a problem for each orphan: a file that an ended run left in the staging folder.
 
-    A file that an exporter has removed meanwhile is no problem."""
+    staged: the files of ended runs that were found there. A file that an exporter has removed meanwhile is no problem.
+    """
     for path in staged:
         if path.exists():
             yield f"{path} is an orphan; the next run removes it"

@@ -20,8 +20,9 @@ from spark_export.exporter.errors import RangeIncomplete
 from spark_export.exporter.model import FileEntry, Piece
 
 FILE_BYTES_MAX = 128 * 1024 * 1024
-"""The size in bytes at which a Parquet file is closed: as much as Spark reads in one task
-(`spark.sql.files.maxPartitionBytes`).
+"""The size in bytes at which a Parquet file is closed.
+
+Spark reads this size in one task (`spark.sql.files.maxPartitionBytes`).
 """
 GROUP_ROWS_MAX = 256 * 1024
 GROUP_BYTES_MAX = 32 * 1024 * 1024
@@ -37,7 +38,7 @@ For `data` these values would help no query and be slow to compute.
 OPEN_FILES_MAX = 16
 """How many files a writer keeps open, one for each stream and date.
 
-To open another, it closes the file unused for longest.
+To open another file, the writer closes the file that was unused for the longest time.
 """
 
 FILE_SCHEMA = pa.schema(
