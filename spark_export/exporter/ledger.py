@@ -117,10 +117,7 @@ class Ledger:
             await _advance(connection, run_id, to, {"finished_us": now_us, "error": error})
 
     async def record_written(self, run_id: int, generation: int, written: Iterable[FileEntry]) -> None:
-        """Records the files of a run and sets the run's state to written, in one transaction.
-
-        Raises IllegalTransition.
-        """
+        """Records the files of a run and sets its state to written, atomically. Raises IllegalTransition."""
         rows = [{"generation": generation, "run_id": run_id, **asdict(each)} for each in written]
         totals = {
             "rows": sum(row["rows"] for row in rows),
@@ -186,10 +183,7 @@ class Ledger:
         return _files(await self._all(_FILES.where(files.c.generation == generation, runs.c.state.in_(COUNTED))))
 
     async def load_account(self, generation: int) -> Account:
-        """Returns the ledger's contents at one moment, even while an exporter writes.
-
-        generation: the version of the table whose files are returned.
-        """
+        """Returns the contents at one moment, for one generation (version) of the table, even while an exporter writes."""
         in_generation = _FILES.where(files.c.generation == generation)
         async with _mapped(self._engine) as connection:
             # The driver begins a transaction only before a write, but these reads must see one state.
@@ -236,10 +230,7 @@ class Ledger:
             await connection.execute(update(generations).where(generations.c.id == generation).values(state="written"))
 
     async def publish_generation(self, generation: int) -> None:
-        """Records that readers now see this generation (version of the table).
-
-        Removes the files of earlier generations from the ledger.
-        """
+        """Records that readers see this generation (version of the table). Removes the records of earlier files."""
         async with self._writing() as connection:
             await connection.execute(
                 update(generations).where(generations.c.id == generation).values(state="published")
@@ -301,10 +292,7 @@ async def _mapped(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 
 
 def is_full(error: DBAPIError) -> bool:
-    """Returns whether SQLite ran out of disk space.
-
-    A failed write also counts, since SQLite reports a full disk this way, too.
-    """
+    """Returns whether the disk is full, which SQLite reports as such or as a failed write."""
     name = getattr(error.orig, "sqlite_errorname", "")
     return name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR_WRITE")
 
@@ -321,10 +309,7 @@ def _set_pragmas(connection: Any, _record: object) -> None:
 async def _ensure_schema(
     connection: AsyncConnection, path: Path, identity: tuple[str, str] | None, now_us: int
 ) -> Identity:
-    """Creates the tables of a new ledger, or checks the version of an existing one.
-
-    Returns the identity of the export.
-    """
+    """Creates the tables of a new ledger, or checks an existing ledger. Returns the identity of the export."""
     application = (await connection.execute(text("PRAGMA application_id"))).scalar_one()
     version = (await connection.execute(text("PRAGMA user_version"))).scalar_one()
     if application not in (0, APPLICATION_ID):
