@@ -183,7 +183,7 @@ class Ledger:
         return _files(await self._all(_FILES.where(files.c.generation == generation, runs.c.state.in_(COUNTED))))
 
     async def load_account(self, generation: int) -> Account:
-        """Returns the contents at one moment, for one generation (version) of the table, even while an exporter writes."""
+        """Returns the contents at one moment, for one generation (version) of the table."""
         in_generation = _FILES.where(files.c.generation == generation)
         async with _mapped(self._engine) as connection:
             # The driver begins a transaction only before a write, but these reads must see one state.
