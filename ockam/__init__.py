@@ -10,8 +10,8 @@
 - A `Protocol` encodes and decodes payloads.
 - `TcpTransport` connects nodes. `FrameReader` and `FrameWriter` encode and decode frames, without sockets.
 
-This package does not depend on streams or SQL. Its names are imported on first use, so that a client without trio does
-not load the node.
+This package does not depend on streams or SQL. Each public name is imported on its first use, so a client
+that needs only `Protocol` does not have to install trio.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ _MODULES = {
     "parse_route": "address",
     "reply_to": "message",
 }
-"""The module that defines each name."""
+"""For each public name, the module of this package that defines the name."""
 
 
 def __getattr__(name: str) -> Any:

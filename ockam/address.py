@@ -1,7 +1,7 @@
-"""Addresses and routes: the types, and their conversion to text and back. It resolves no names.
+"""Addresses and routes: their types, and the conversion to and from text. This module does not resolve host names.
 
-An address is a type and an opaque value. A route is a tuple of addresses, the next hop first. Values may be any bytes
-and are not interpreted, because a reply must return a peer's address unchanged.
+An address has a type and an opaque value. A route is a tuple of addresses; the first address is the next hop. The
+value may be any bytes, because a reply must return the address of a peer unchanged.
 
 The text form of an address is for example `stream_service` or `1#127.0.0.1:4000`. The addresses of a route are joined
 by `=>`.
@@ -19,18 +19,18 @@ LOCAL = 0
 TCP = 1
 """The address type of a TCP peer. The value is `host:port` as text."""
 DEFAULT_PORT = 4000
-"""The port at which a node listens by default."""
+"""The TCP port on which a node listens by default."""
 ADDRESS_TYPE_MAX = 255
 _HOST = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
 _NO_HOST = re.compile(r"[/@\s]")
-"""Characters that no host has; they come from a URL or a typing error. Such a host is refused here, because the error
-of a name resolver would not explain the mistake."""
+"""Matches a character that no host contains, for example from a URL or a typing error. A host with such a character is
+refused before a name resolver sees the host, because the resolver's error would not explain the mistake."""
 SHOWN_BYTES_MAX = 200
-"""In a log line, an address from a peer is cut to this many bytes."""
+"""The largest number of bytes of a peer's address that a log line or an error message shows."""
 
 
 class Address(NamedTuple):
-    """One hop of a route. type: 0 to 255. value: opaque bytes."""
+    """One hop of a route. type: the kind of hop, 0 to 255 (for example LOCAL or TCP). value: opaque bytes."""
 
     type: int
     value: bytes
@@ -41,7 +41,7 @@ class Address(NamedTuple):
 
 
 Route: TypeAlias = tuple[Address, ...]
-"""A route: its hops, the next one first."""
+"""A route: the addresses of its hops. The first address is the next hop."""
 
 
 def local(name: str | bytes) -> Address:
@@ -50,7 +50,10 @@ def local(name: str | bytes) -> Address:
 
 
 def tcp(destination: str) -> Address:
-    """Returns the address of a TCP peer. destination: `host:port`. Raises InvalidAddress if it is anything else."""
+    """Returns the address of a TCP peer. destination:
+
+    `host:port`. Raises InvalidAddress if the text has another form.
+    """
     split_host_port(destination)
     return Address(TCP, destination.encode())
 
@@ -76,7 +79,7 @@ def complete_address(text: str) -> str:
 
 
 def split_host_port(text: str) -> tuple[str, int]:
-    """Splits `host:port`. An IPv6 host is in brackets in the text, and without them in the result.
+    """Splits `host:port` into the host and the port number. Removes the brackets around an IPv6 host.
 
     Raises InvalidAddress if the text is not `host:port`.
     """
@@ -101,7 +104,7 @@ def _example(text: str) -> str:
 
 
 def parse_address(text: str) -> Address:
-    """Parses the text form of an address. Raises InvalidAddress."""
+    """Parses the text form of an address, for example `stream_service` or `1#127.0.0.1:4000`. Raises InvalidAddress."""
     head, mark, rest = text.strip().partition("#")
     if mark and head.isdigit():
         if int(head) > ADDRESS_TYPE_MAX:
@@ -123,5 +126,5 @@ def format_route(route: Route) -> str:
 
 
 def shown(hop: Address) -> str:
-    """Returns an address as text for a log line, cut to SHOWN_BYTES_MAX."""
+    """Returns the text form of an address for a log line, with at most SHOWN_BYTES_MAX characters."""
     return str(Address(hop.type, hop.value[:SHOWN_BYTES_MAX]))[:SHOWN_BYTES_MAX]

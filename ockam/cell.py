@@ -1,5 +1,4 @@
-"""Cell: holds one worker of a node, with its addresses and mailbox, and restarts the worker after a crash. No
-routing."""
+"""Cell: one worker of a node, with its addresses and its mailbox. A cell restarts its worker after a crash."""
 
 from __future__ import annotations
 
@@ -18,7 +17,8 @@ from ockam.worker import WorkerFactory
 RESTART_DELAY_S_MIN = 0.1
 RESTART_DELAY_S_MAX = 10.0
 STABLE_AFTER_S = 60.0
-"""If a worker has run for this long since its last crash, it is restarted after the shortest delay again."""
+"""If this many seconds have passed since the last crash of a worker, the next crash is again followed by the shortest
+restart delay, RESTART_DELAY_S_MIN."""
 
 logger = structlog.get_logger(__name__)
 
@@ -26,7 +26,7 @@ P = ParamSpec("P")
 
 
 class Dispatcher(Protocol):
-    """The part of a node that a cell calls. `ockam.node.Node` is the dispatcher of its cells."""
+    """The methods of a node that a cell calls. `ockam.node.Node` implements them."""
 
     def send(self, message: Message) -> bool: ...
 
@@ -47,8 +47,8 @@ class Cell:
     """One worker of a node, with its addresses and its mailbox. After a crash, the cell creates and starts a new
     worker.
 
-    queued: whether the cell is in the node's queue of cells to run. paused: whether the worker gets no messages until
-    it calls `resume`.
+    queued: whether the cell is in the node's queue of workers to run. paused: True while the worker gets no messages,
+    because it has called `pause` or is not running.
     """
 
     __slots__ = (
@@ -96,8 +96,9 @@ class Cell:
             self._dispatcher.queue(self)
 
     def crash(self, failed: Sequence[Message], error: BaseException) -> None:
-        """Answers the senders of the failed messages, and restarts the worker after a delay that grows with each
-        crash."""
+        """Answers the senders of the failed messages, and restarts the worker after a delay.
+
+        The delay doubles with each crash, from RESTART_DELAY_S_MIN to RESTART_DELAY_S_MAX."""
         # After a long time without a crash, the delays begin with the shortest one again.
         now_s = trio.current_time()
         if now_s - self._crashed_at_s > STABLE_AFTER_S:
@@ -106,13 +107,16 @@ class Cell:
         delay_s = min(RESTART_DELAY_S_MIN * 2**self._crashes, RESTART_DELAY_S_MAX)
         self._crashes += 1
         logger.error("worker_crashed", address=str(self.addresses[0]), restart_in_s=delay_s, exc_info=error)
-        # The failed worker encodes the answers, for which it needs its context. So its context ends only after that.
+        # The failed worker encodes the answers and needs its context for this. So the context ends after the answers.
         self.fail(failed, "the worker failed; it is restarted")
         self._end(Life.RESTARTING)
         self._dispatcher.call_later(delay_s, self._restart)
 
     def fail(self, messages: Sequence[Message], reason: str) -> None:
-        """Answers each sender with the payload that the worker's `failure_payload` returns, if any."""
+        """Answers the sender of each message with the result of the worker's `failure_payload`.
+
+        None means no answer.
+        """
         for message in messages:
             self._dispatcher.count_drop("failed")
             try:
@@ -143,9 +147,9 @@ class Cell:
 
 
 class CellContext:
-    """The context of one worker object, from its start to its end. See `ockam.worker.Context`.
+    """The context of one worker object until the worker stops or crashes. See `ockam.worker.Context`.
 
-    After a restart, late calls of the crashed worker have no effect.
+    After that, `pause` and `resume` do nothing, and functions that wait in `call_later` are not called.
     """
 
     __slots__ = ("_cell", "_dispatcher", "_ended")

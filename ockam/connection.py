@@ -1,8 +1,7 @@
-"""Connection: one TCP connection as a worker. It sends the messages for its address to the peer, and routes the peer's
-messages.
+"""Connection: a worker for one TCP connection. It sends messages to the peer, and routes the messages of the peer.
 
-`connection_machine` defines its states, deadlines and frames. `tcp` decides which peers may connect and which nodes are
-called.
+The module `connection_machine` defines the states, deadlines and frames of a connection. The module `tcp` accepts peers
+and connects to other nodes.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ logger = structlog.get_logger(__name__)
 class Connection(Worker):
     """A worker that exchanges messages with one peer. `run` serves until either side ends the connection.
 
-    Invariant: while anything waits to be sent, a sending task runs, unless the connection is draining or closed.
+    Invariant: while bytes wait to be sent, a sending task runs, unless the connection is draining or closed.
     """
 
     def __init__(
@@ -52,8 +51,9 @@ class Connection(Worker):
         turns: Turns,
         on_spoken: Callable[[Connection], None],
     ) -> None:
-        """wire: the framing; None for a peer that called us, whose first bytes decide it. on_spoken: called at its
-        first message."""
+        """wire: the framing; None for a peer that connected to us, because the peer's first bytes show its framing.
+
+        on_spoken: called once, when the first message of the peer is received."""
         self._node = node
         self._stream = stream
         # Only a plain socket may be written directly. Under TLS, and in a test's pipe, the stream must write all bytes.
@@ -86,8 +86,9 @@ class Connection(Worker):
     # Outgoing messages.
 
     def receive(self, run: Sequence[Message]) -> None:
-        """Sends messages to the peer. Messages of this node are sent at once; those of other peers may wait for
-        room."""
+        """Sends messages to the peer. Messages of this node's workers are sent at once.
+
+        Messages of other peers wait while too many bytes for this peer are unsent."""
         if self.open_requests is not None:
             self.open_requests.note(run)
         machine = self._machine
@@ -96,8 +97,8 @@ class Connection(Worker):
                 self._node.count_drop("connection_closed")
             return
         machine.sent_at_s = trio.current_time()
-        # Our own workers stop by themselves while the backlog is large, so their answers are always sent. Messages from
-        # other peers must wait, otherwise two peers could fill our memory over this connection.
+        # Our own workers send no answers while the backlog is large, so the answers that they do send never wait here.
+        # Messages from other peers must wait. Otherwise two peers could fill our memory over this connection.
         if run[0].origin.kind != "local" or machine.backlog.size_bytes > machine.soft_bytes():
             self._keep_forwarded([message for message in run if message.origin.kind != "local"])
             run = [message for message in run if message.origin.kind == "local"]
@@ -105,9 +106,9 @@ class Connection(Worker):
         self._send_run(run)
 
     def _keep_forwarded(self, run: Sequence[Message]) -> None:
-        """Queues messages of other peers, but drops those that have passed through this node before.
+        """Queues messages of other peers, but drops messages that have passed through this node before.
 
-        Otherwise two nodes that forward to each other would send a looping message forever.
+        Without this check, two nodes that forward to each other would send a looping message forever.
         """
         last: Route | None = None
         looped = False
@@ -127,8 +128,9 @@ class Connection(Worker):
                 self._node.send(forward_refused(message, "it has passed through this node before"))
 
     def _send_forwarded(self) -> None:
-        """Sends the forwarded messages for which there is room. If some are left, the peers that send them have to
-        wait."""
+        """Sends as many forwarded messages as there is room for.
+
+        While messages remain, the mailbox counts as full, so that peers which send more messages have to wait."""
         machine = self._machine
         while run := machine.take_forwarded():
             self._send_run(run)
@@ -147,7 +149,7 @@ class Connection(Worker):
         logger.warning("frame_too_large", peer=self.peer, framing=self.framing, reason=str(error))
 
     def _put(self, data: bytes) -> None:
-        """Sends the bytes that the socket takes at once, and queues the rest for the sending task."""
+        """Sends the bytes that the socket accepts at once, and queues the other bytes for the sending task."""
         machine = self._machine
         # Bytes that already wait must be sent first. So the socket is written directly only if none wait.
         rest = data
@@ -162,8 +164,8 @@ class Connection(Worker):
         machine.backlog.add(data)
         if machine.state is not State.DRAINING:
             self._ensure_sending()
-        # Above the soft limit, peers that forward to this peer have to wait. Requests of this peer are not read then
-        # either, so above the hard limit the peer itself does not take its answers.
+        # Above the soft limit, peers that forward to this peer have to wait, and no requests of this peer are read. So
+        # only a peer that does not take its answers can exceed the hard limit.
         if machine.is_full:
             self._mailbox.hold()
         if machine.is_slow_consumer:
@@ -171,15 +173,15 @@ class Connection(Worker):
         self._note_held()
 
     def _ensure_sending(self) -> None:
-        """Starts the sending task if bytes wait and it does not run. A peer that takes its answers at once needs no
-        task, which halves the cost of a short connection."""
+        """Starts the sending task if bytes wait and the task does not run yet.
+
+        If the peer takes its answers at once, no task is started. This halves the cost of a short connection."""
         if self._machine.backlog.chunks and not self._sends and self._nursery is not None:
             self._sends = True
             self._nursery.start_soon(self._send_loop)
 
     async def _send_loop(self) -> None:
-        """Sends until no bytes wait. A peer that does not take one part within `send_s` is closed as a slow
-        consumer."""
+        """Sends until no bytes wait. Ends early if the connection had to be closed."""
         machine = self._machine
         while machine.backlog.chunks:
             data = machine.backlog.take()
@@ -194,11 +196,12 @@ class Connection(Worker):
         self._sends = False
 
     async def _send(self, data: bytes) -> bool:
-        """Sends all bytes. Returns False if the connection had to be closed."""
+        """Sends all bytes in parts of SEND_BYTES. Returns False if the connection had to be closed.
+
+        A peer that does not take one part within `send_s` seconds is a slow consumer, and the connection is closed."""
         machine = self._machine
         view = memoryview(data)
-        # The bytes are sent in parts, so that the time limit applies to each part and the backlog shrinks after each
-        # part.
+        # The time limit applies to each part, and the backlog shrinks after each part.
         for at in range(0, len(data), SEND_BYTES):
             part = view[at : at + SEND_BYTES]
             try:
@@ -212,7 +215,7 @@ class Connection(Worker):
                 return False
             machine.backlog.note_sent(len(part))
             self._note_held()
-            # Workers keep the pulls of a slow peer back, and continue when it has caught up.
+            # Workers do not answer the pulls of a slow peer. They continue when the peer has taken enough answers.
             if machine.backlog.size_bytes <= machine.soft_bytes():
                 self.holdings.tell_taken()
         return True
@@ -220,14 +223,13 @@ class Connection(Worker):
     # The life of the connection.
 
     async def run(self) -> str:
-        """Serves the connection until it ends. Returns the reason of the end, a short word for counters that never
-        changes."""
+        """Serves the connection until it ends. Returns the reason of the end: a short, fixed word for counters."""
         machine = self._machine
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
-                    # The hello to a node that we called is already queued.
+                    # If we connected to a node, our hello is already queued.
                     self._ensure_sending()
                     with self._read_scope:
                         reason = await self._receive_loop()
@@ -237,7 +239,8 @@ class Connection(Worker):
                         # Thousands of connections may end at one moment, and each end takes some time.
                         await self._turns.wait(self._share, leaves=True)
                         self.close_when_sent()
-                    # If only reading was stopped, answers are still sent. The nursery waits for the sending task.
+                    # If only reading was stopped, answers are sent until `close_when_sent` is called. Then the nursery
+                    # waits for the sending task.
                     await self._closing.wait()
         finally:
             for _ in range(machine.end()):
@@ -252,7 +255,7 @@ class Connection(Worker):
         return machine.end_reason
 
     def close(self, reason: str) -> None:
-        """Ends the connection now, and drops the bytes that wait to be sent. Safe to repeat."""
+        """Ends the connection now, and drops all unsent bytes. Safe to repeat."""
         self._machine.close(reason)
         self._scope.cancel()
 
@@ -262,7 +265,7 @@ class Connection(Worker):
         self._read_scope.cancel()
 
     def close_when_sent(self) -> None:
-        """Ends the connection when all waiting bytes have been sent."""
+        """Stops reading, and ends the connection when all waiting bytes have been sent."""
         self._machine.close_when_sent()
         self._closing.set()
         self._read_scope.cancel()
@@ -273,7 +276,7 @@ class Connection(Worker):
             self.close("slow_consumer")
 
     async def _linger(self) -> None:
-        """Keeps the sending side open for a while after reading has ended, so that outstanding answers can be sent."""
+        """Waits after reading has ended, at most LINGER_S_MAX, so that answers which are not ready yet can be sent."""
         until_s = self._machine.linger_until_s()
         while until_s > trio.current_time():
             await trio.sleep_until(until_s)
@@ -283,7 +286,10 @@ class Connection(Worker):
     # Incoming messages.
 
     async def _receive_loop(self) -> str:
-        """Reads and routes messages until the peer sends no more. Returns the reason, a short word for counters."""
+        """Reads and routes messages until the peer sends no more.
+
+        Returns the reason: a short, fixed word for counters.
+        """
         machine = self._machine
         try:
             chunk = await self._open()
@@ -311,21 +317,21 @@ class Connection(Worker):
             self._partial_frames.note(self, machine.drop_partial(), 0)
 
     async def _open(self) -> bytes | None:
-        """Reads until the framing is known and the peer's hello has come. Returns the bytes behind the hello.
+        """Reads until the peer's framing is known and the peer's hello (its opening byte, if any) has arrived.
 
-        Returns None if the peer closed the connection before. Raises RemoteProtocolError if the first bytes are not
-        valid.
+        Returns the bytes after the hello, or None if the peer closed the connection before that. Raises
+        RemoteProtocolError if the first bytes are not valid.
         """
         machine = self._machine
         frames = b""
         while machine.state is State.OPENING:
             if machine.wire is None:
-                # A peer that called us may be silent without limit before its first frame.
+                # A peer that connected to us may be silent without limit before its first frame.
                 chunk = await self._read()
                 if not chunk:
                     return None
             else:
-                # A node that we called sends its hello at once. If no hello comes, the other side is not a node.
+                # A node that we connected to sends its hello at once. If no hello comes, the other side is not a node.
                 chunk = b""
                 with trio.move_on_after(machine.limits.hello_s):
                     chunk = bytes(await self._stream.receive_some(READ_BYTES_MAX))
@@ -334,21 +340,24 @@ class Connection(Worker):
         return frames
 
     async def _read(self) -> bytes:
-        """Returns the next bytes, or b"" if the peer has closed its sending side. Raises RemoteProtocolError at the
-        deadline."""
+        """Returns the next bytes, or b"" if the peer has closed its sending side.
+
+        Raises RemoteProtocolError if no bytes arrive before the deadline for an unfinished frame or an idle peer."""
         deadline_s = self._machine.read_deadline_s(trio.current_time())
         if deadline_s == math.inf:
             return bytes(await self._stream.receive_some(self._share.read_bytes))
         with trio.move_on_at(deadline_s):
-            # The unfinished frames of all peers share one limit. A connection with a large one waits here until there
-            # is room.
+            # The unfinished frames of all peers share one limit. A connection with a large unfinished frame waits here
+            # until there is room.
             if self._machine.partial_bytes > PARTIAL_FREE_BYTES:
                 await self._partial_frames.wait_turn(self)
             return bytes(await self._stream.receive_some(self._share.read_bytes))
         raise self._machine.read_timeout(deadline_s)
 
     async def _route(self, chunk: bytes) -> None:
-        """Delivers the messages that these bytes complete. Then waits while a mailbox that got some of them is full."""
+        """Delivers the messages that these bytes complete.
+
+        Then waits until the mailboxes that got messages have room and the peer has taken its answers."""
         machine = self._machine
         began_s = trio.current_time()
         is_first = not machine.received
@@ -372,7 +381,7 @@ class Connection(Worker):
         # A bad frame ends the connection, but the messages before it are delivered.
         if failure is not None:
             raise failure
-        # No more bytes are read until the workers have room and the peer has taken its answers. So TCP stops the peer.
+        # While no bytes are read here, TCP stops the peer from sending.
         for mailbox in full:
             await mailbox.wait_room()
         while machine.must_hold_back():
@@ -400,7 +409,7 @@ class Connection(Worker):
         )
 
     def _note_held(self) -> None:
-        """Updates the memory that is counted for this connection, if it has changed."""
+        """Updates the counted memory of this connection in `holdings`, if the memory has changed."""
         held, machine = self.holdings, self._machine
         header_bytes, backlog_bytes = machine.header_bytes, machine.backlog.size_bytes
         if header_bytes != held.header_bytes or backlog_bytes != held.unread_bytes:
@@ -410,7 +419,7 @@ class Connection(Worker):
         self._machine.forget_headers()
 
     def forget_if_idle(self) -> None:
-        """Frees the memory of remembered headers if no message was received or sent since the last call."""
+        """Frees the memory of the remembered message headers if no message was received or sent since the last call."""
         if self._machine.was_idle() and self.holdings.header_bytes:
             self._forget_headers()
             self._note_held()

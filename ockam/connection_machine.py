@@ -1,9 +1,9 @@
 """ConnectionMachine: the state machine of one connection, with its frames, its unsent bytes and its deadlines.
 
-The machine reads no sockets, starts no tasks and reads no clock: it gets bytes and times as parameters. The worker
-`connection.Connection` reads and sends for it.
+The machine reads no sockets, starts no tasks and reads no clock: its methods get bytes and times as parameters. The
+worker `connection.Connection` reads and sends for the machine.
 
-    accepted, or called with the head framing          called with the legacy framing
+    incoming, or outgoing with the head framing        outgoing with the legacy framing
                       |                                              |
                    OPENING ------------ hello -------------------> OPEN <---- backlog ----> HELD_BACK
                       |                                              |
@@ -32,26 +32,34 @@ from ockam.message import Message, Origin
 from ockam.wire import Wire
 
 BACKLOG_BYTES_SOFT = 4 * 1024 * 1024
-"""While more bytes than this are unsent, no requests are read from the peer, and no messages are forwarded to it."""
+"""The soft limit of the unsent bytes of one connection. Above this limit, no requests are read from the peer, and no
+messages of other peers are forwarded to the peer."""
 BACKLOG_BYTES_HARD = 64 * 1024 * 1024
-"""If more bytes than this are unsent, the connection is closed: the peer is a slow consumer."""
+"""The hard limit of the unsent bytes of one connection. Above this limit, the connection is closed, because the peer is
+a
+slow consumer.
+"""
 SEND_BYTES = 1024 * 1024
-"""The most bytes of one send. The time limit `send_s` applies to each send."""
+"""The largest number of bytes in one send. The time limit `send_s` applies to each send."""
 LINGER_QUIET_S = 1.0
-"""After a peer has closed its sending side, we keep ours open until we have sent nothing for this long. This is enough
-for an answer that still waits for its commit."""
+"""After a peer has closed its sending side, our side is closed when we have sent nothing for this many seconds. The
+time
+is long enough for an answer that still waits for its commit.
+"""
 LINGER_S_MAX = 5.0
-"""We keep our sending side open for at most this long, and not at all if the peer has sent no message for this long."""
+"""The longest time, in seconds, for which our sending side stays open after the peer has closed its own. If the last
+message of the peer is older than this, our side is closed at once."""
 HELLO_TIMEOUT_S = 5.0
-"""If a node that we called sends no hello within this time, the connection is closed. The real clients do the same."""
+"""The longest wait, in seconds, for the hello (the opening byte) of a node that we connected to. Then the connection is
+closed, as the real clients do."""
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The time limits of a connection, in seconds. The operator sets them.
 
-    hello_s: the longest wait for the hello of a node that we called. frame_s: the longest time from the first byte of a
-    frame to its last. send_s: the longest time in which the peer takes 1 MiB. idle_s: the longest time without a byte
-    from the peer; None allows silence without limit.
+    hello_s: the longest wait for the hello (the opening byte) of a node that we connected to. frame_s: the longest time
+    from the first byte of a frame to its last byte. send_s: the longest time that the peer may take to accept 1 MiB.
+    idle_s: the longest time without a byte from the peer; None means no limit.
     """
 
     hello_s: float = HELLO_TIMEOUT_S
@@ -61,8 +69,9 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionStatistics(msgspec.Struct, frozen=True):
-    """The statistics of one connection. received, sent: messages since its beginning. backlog_bytes: the unsent
-    bytes."""
+    """The statistics of one connection.
+
+    received, sent: the number of messages since the connection began. backlog_bytes: the number of unsent bytes."""
 
     peer: str
     framing: str
@@ -77,24 +86,26 @@ class State(enum.Enum):
     """The state of a connection."""
 
     OPENING = "opening"
-    """The framing of the peer is not known yet, or its hello has not come yet."""
+    """The peer's framing is not known yet, or the peer's hello (its opening byte) has not arrived yet."""
     OPEN = "open"
     """Messages are received and sent."""
     HELD_BACK = "held back"
-    """The peer takes its answers too slowly. No bytes are read from it until it has taken some."""
+    """The peer takes its answers too slowly. No bytes are read from the peer until it has taken some answers."""
     PEER_CLOSED = "peer closed"
-    """No more bytes are received: the peer has closed its sending side, or has sent a bad frame. Answers are still
-    sent."""
+    """No more bytes are received, because the peer has closed its sending side, sent a bad frame or was too slow.
+    Answers
+    are still sent.
+    """
     NOT_READING = "not reading"
     """The node is stopping and accepts no more requests. Answers are still sent."""
     DRAINING = "draining"
-    """The connection ends when all waiting bytes have been sent."""
+    """No more bytes are read, and the connection ends when all waiting bytes have been sent."""
     CLOSED = "closed"
     """No bytes are read or sent any more."""
 
 
 class Event(enum.Enum):
-    """An event of a connection; the value describes it."""
+    """An event that may change the state of a connection. The value of each member describes the event."""
 
     OPENED = "the peer's framing is known, and its hello has come"
     BACKLOG_HIGH = "more than the soft bound waits to be sent"
@@ -116,20 +127,22 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
     State.OPEN: {Event.BACKLOG_HIGH: State.HELD_BACK, Event.READING_ENDED: State.PEER_CLOSED} | _ORDERS,
     State.HELD_BACK: {Event.BACKLOG_LOW: State.OPEN} | _ORDERS,
     State.PEER_CLOSED: _ORDERS,
-    # A read that was under way may still end after the order to stop. Its events do not change the state any more.
+    # A read may end after the node has stopped reading. The events of such a read do not change the state any more.
     State.NOT_READING: dict.fromkeys(Event, State.NOT_READING)
     | {Event.CLOSE_WHEN_SENT: State.DRAINING, Event.CLOSE: State.CLOSED},
     State.DRAINING: dict.fromkeys(Event, State.DRAINING) | {Event.CLOSE: State.CLOSED},
     State.CLOSED: dict.fromkeys(Event, State.CLOSED),
 }
-"""The state after each event. If an event is missing for a state and happens all the same, our code has a mistake."""
+"""For each state, the next state after each event. If an event happens that is missing for its state, our code has a
+mistake, and the machine raises AssertionError."""
 
 
 class Backlog:
-    """The unsent bytes of one connection, and behind them the messages of other peers that are to be forwarded over it.
+    """The unsent bytes of one connection, and the messages of other peers that wait to be forwarded over the
+    connection.
 
-    Forwarded messages are encoded only when there is room. So a slow peer makes the peers wait that send to it, and
-    does not fill our memory.
+    A forwarded message is encoded only when there is room. So the peers that send to a slow peer have to wait, and
+    their messages do not fill our memory.
 
     Invariant: `size_bytes` is the size of all `chunks` plus `sending_bytes`, the bytes that were taken and are not sent
     yet.
@@ -154,12 +167,14 @@ class Backlog:
         return data
 
     def note_sent(self, sent_bytes: int) -> None:
-        """Takes in that this many of the bytes from `take` were sent."""
+        """Records that this many of the bytes from `take` were sent."""
         self.sending_bytes -= sent_bytes
         self.size_bytes -= sent_bytes
 
     def take_forwarded(self, room_bytes: int) -> list[Message]:
-        """Removes and returns the oldest forwarded messages that fit into `room_bytes`, and one more."""
+        """Removes and returns the oldest forwarded messages, until their payloads exceed `room_bytes`. The last message
+        may exceed the room.
+        """
         run: list[Message] = []
         while self.forwarded and room_bytes >= 0:
             run.append(self.forwarded.popleft())
@@ -183,12 +198,12 @@ class Backlog:
 class ConnectionMachine:
     """The state of one connection, its frames in both directions, and its deadlines.
 
-    wire: the framing; None until the first bytes of the peer have decided it. frame_deadline_s: the time by which the
-    unfinished frame must be complete; infinite between frames. partial_bytes: the received bytes of the unfinished
-    frame.
+    wire: the framing; None until the first bytes of the peer show its framing. frame_deadline_s: the time by which the
+    unfinished frame must be complete; infinite if no frame is unfinished. partial_bytes: the received bytes of the
+    unfinished frame.
 
     Invariant: in OPEN and HELD_BACK the framing is known. An unfinished frame has a deadline. `_close_reason` is set
-    only in CLOSED. Forwarded messages wait only while bytes wait.
+    only in CLOSED. Forwarded messages wait only while unsent bytes wait.
     """
 
     def __init__(
@@ -199,10 +214,11 @@ class ConnectionMachine:
         share_bytes: Callable[[int], int],
         origin: Callable[[Wire], Origin],
     ) -> None:
-        """wire: the framing for a node that we called; None for a peer that called us. address: the address of the
-        connection, which is put in front of return routes. share_bytes: lowers a limit of the backlog to the share that
-        the memory of all peers allows (`ockam.memory.PeerMemory.share_bytes`). origin: creates the origin of
-        messages."""
+        """wire: the framing for a node that we connected to; None for a peer that connected to us.
+
+        address: the connection's address, which becomes the first hop of every return route. share_bytes: lowers a
+        limit of the backlog while the memory for all peers is nearly used up (`ockam.memory.PeerMemory.share_bytes`).
+        origin: creates the `Origin` of the received messages."""
         self.limits = limits
         self._share_bytes = share_bytes
         self.backlog = Backlog()
@@ -235,19 +251,23 @@ class ConnectionMachine:
         self.state = state
 
     def soft_bytes(self) -> int:
-        """Returns the soft limit of the backlog, in bytes. It is lower while the memory for all peers is nearly used
-        up."""
+        """Returns the soft limit of the unsent bytes.
+
+        The limit is lower while the memory for all peers is nearly used up.
+        """
         return self._share_bytes(BACKLOG_BYTES_SOFT)
 
     def must_hold_back(self) -> bool:
-        """Whether the peer must take answers before more bytes are read from it. Changes between OPEN and HELD_BACK."""
+        """Returns whether the peer must take answers before more of its bytes are read.
+
+        Also changes the state between OPEN and HELD_BACK accordingly."""
         is_high = self.backlog.size_bytes > self.soft_bytes()
         if is_high is not (self.state is State.HELD_BACK):
             self._change(Event.BACKLOG_HIGH if is_high else Event.BACKLOG_LOW)
         return is_high
 
     def reading_ended(self, reason: str, now_s: float) -> None:
-        """Takes in that no more bytes come from the peer. reason: a short word for counters that never changes."""
+        """Records that no more bytes come from the peer. reason: a short, fixed word for counters."""
         self._reading_reason = reason
         self._reading_ended_at_s = now_s
         self._change(Event.READING_ENDED)
@@ -265,15 +285,15 @@ class ConnectionMachine:
         self._change(Event.CLOSE)
 
     def end(self) -> int:
-        """Takes in that the connection has ended. Returns the number of forwarded messages that were not sent."""
+        """Records that the connection has ended. Returns the number of forwarded messages that were not sent."""
         self._change(Event.CLOSE)
         return self.backlog.clear()
 
     @property
     def end_reason(self) -> str:
-        """The reason why the connection ended: a short word for counters that never changes."""
-        # After a peer has closed its sending side, our next send may fail. Then the first of the two reasons is the
-        # better one.
+        """The reason why the connection ended: a short, fixed word for counters."""
+        # After a peer has closed its sending side, our next send may fail. Then the end of reading is the better
+        # reason.
         if self._close_reason == "broken" and self._reading_reason != "drained":
             return self._reading_reason
         return self._close_reason or self._reading_reason
@@ -281,10 +301,10 @@ class ConnectionMachine:
     # Incoming bytes.
 
     def receive_opening(self, chunk: bytes, now_s: float) -> tuple[bytes, bytes]:
-        """Takes in the next bytes in OPENING. b"" means that the peer's hello did not come.
+        """Processes the next bytes in the state OPENING. An empty `chunk` means that the peer's hello did not arrive.
 
-        Returns the bytes to send at once, and the bytes behind the peer's hello. Raises RemoteProtocolError if the
-        bytes are not valid.
+        Returns the bytes to send at once, and the received bytes after the peer's hello (its opening byte). Raises
+        RemoteProtocolError if the bytes are not valid.
         """
         reply = b""
         wire = self.wire
@@ -308,8 +328,9 @@ class ConnectionMachine:
         self.writer = FrameWriter(wire)
 
     def receive_data(self, chunk: bytes, now_s: float) -> tuple[Sequence[Message], BadFrame | None]:
-        """Takes in the next bytes. Returns the messages that they complete, and the error of a bad frame behind them or
-        None."""
+        """Processes the next bytes. Returns the messages that are now complete, and an error or None.
+
+        The error means that the frame after these messages is not valid."""
         assert self._reader is not None
         reader = self._reader
         failure: BadFrame | None = None
@@ -340,7 +361,10 @@ class ConnectionMachine:
         self.frame_deadline_s += waited_s
 
     def read_deadline_s(self, now_s: float) -> float:
-        """Returns the time by which the next bytes must come. It is infinite if the peer may be silent."""
+        """Returns the time by which the next bytes must come.
+
+        The result is infinite if the peer may be silent without limit.
+        """
         idle_s = self.limits.idle_s
         return self.frame_deadline_s if idle_s is None else min(self.frame_deadline_s, now_s + idle_s)
 
@@ -353,8 +377,8 @@ class ConnectionMachine:
     def linger_until_s(self) -> float:
         """Returns the time until which our sending side stays open after reading has ended.
 
-        A peer may close its sending side and still read. Messages before a bad frame are answered too. So the time is
-        extended while answers are being sent, up to LINGER_S_MAX.
+        A peer that has closed its sending side may still read answers. Messages before a bad frame are answered too. So
+        each sent answer extends the time, to at most LINGER_S_MAX after the end of reading.
         """
         ended_s = self._reading_ended_at_s
         if self._received_at_s < ended_s - LINGER_S_MAX:
@@ -365,7 +389,7 @@ class ConnectionMachine:
 
     @property
     def is_full(self) -> bool:
-        """Whether peers that forward messages over this connection must wait."""
+        """Whether other peers whose messages are forwarded over this connection must wait."""
         return bool(self.backlog.forwarded) or self.backlog.size_bytes > self.soft_bytes()
 
     @property
@@ -373,7 +397,7 @@ class ConnectionMachine:
         return self.backlog.size_bytes > BACKLOG_BYTES_HARD
 
     def take_forwarded(self) -> list[Message]:
-        """Removes and returns the forwarded messages that may be sent now."""
+        """Removes and returns the forwarded messages that may be sent now; an empty list if there is no room."""
         room_bytes = self.soft_bytes() - self.backlog.size_bytes
         return self.backlog.take_forwarded(room_bytes) if room_bytes >= 0 else []
 
@@ -388,13 +412,13 @@ class ConnectionMachine:
 
     @property
     def header_bytes(self) -> int:
-        """The estimated memory of the headers that are remembered for both directions, in bytes."""
+        """The estimated memory of the remembered message headers of both directions, in bytes."""
         if self._reader is None or self.writer is None:
             return 0
         return self._reader.known_bytes + self.writer.known_bytes
 
     def forget_headers(self) -> None:
-        """Frees the memory of remembered headers. They are learned again from the next messages."""
+        """Frees the memory of the remembered message headers. They are learned again from the next messages."""
         for known in (self._reader, self.writer):
             if known is not None:
                 known.forget()

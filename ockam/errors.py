@@ -1,4 +1,4 @@
-"""The errors of this package. A `Remote…` error is the fault of the peer; the others are our fault or the caller's."""
+"""The errors of this package. RemoteProtocolError means that the peer made a mistake."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class AddressInUse(OckamError):
 
 
 class RemoteProtocolError(OckamError):
-    """Error: the peer broke the protocol. Its bytes are not a valid frame or message, or came too slowly.
+    """Error: the peer broke the protocol. The peer's bytes are not a valid frame or message, or came too slowly.
 
-    The connection is closed. kind: a short word for counters that never changes (`oversized`, `undecodable`, `version`,
-    `header`).
+    The connection is closed. kind: a short, fixed word for counters, for example `oversized`, `undecodable`, `version`
+    or `header`.
     """
 
     def __init__(self, kind: str, what: str) -> None:

@@ -1,9 +1,10 @@
-"""Forwarding between nodes: encodes the answers to messages that cannot be forwarded, and remembers open requests.
+"""Forwarding between nodes: creates the answers to requests that cannot be forwarded, and remembers unanswered
+requests.
 
 Only requests of our own protocols (`node/…`) get such an answer. Peers of the real services never send these requests.
-One of the real producers publishes every message that it receives, even errors, so it must not get one (facts/ockam.md
-§0.9). Pushes get no answer either: an `error` does not tell whether the push was stored, and the sender repeats the
-push by itself. This module sends and receives nothing.
+One of the real producers publishes every message that it receives, even errors, so this producer must not get an
+`error` (facts/ockam.md §0.9). Pushes get no answer either: an `error` does not tell whether the push was stored, and
+the sender repeats the push by itself. This module sends and receives nothing.
 """
 
 from __future__ import annotations
@@ -16,22 +17,25 @@ from ockam.message import HERE, Message
 from ockam.protocol import FAILURE, REFUSAL, error_payload, failed_payload
 
 OWN_PREFIX = b"node/"
-"""The beginning of the names of our own protocols (docs/wire.md §5)."""
+"""The first bytes of the name of each protocol that this project has added (docs/wire.md §5)."""
 PUSH_TAG = bare.encode("node/stream_push/1", str)
 NOT_FORWARDED = "not passed on: "
-"""The beginning of the reason of an `error` for a message that this node does not forward, because the operator does
-not allow the destination or the message has looped."""
+"""The first words of the reason in an `error` for a message that this node refuses to forward. Either the operator does
+not allow the destination, or the message has passed through this node before."""
 UNREACHABLE = "no way to "
-"""The beginning of the reason of an `error` for a message whose destination could not be reached. The same request may
-succeed later."""
+"""The first words of the reason in an `error` for a message whose destination could not be reached. The same request
+may
+succeed later.
+"""
 CONNECTION_PREFIX = b"TCP_"
-"""The beginning of the addresses of connections. Only the node creates them."""
+"""The first bytes of the address of every connection. Only the node creates such addresses."""
 OPEN_REQUESTS_MAX = 10_000
-"""The most forwarded requests that are remembered for one connection. Beyond it, the oldest ones are forgotten."""
+"""The largest number of unanswered forwarded requests that are remembered for one connection. If there are more, the
+oldest requests are forgotten."""
 
 
 def is_sender_told(message: Message) -> bool:
-    """Whether the sender of this message gets an answer if the message cannot be forwarded."""
+    """Whether the sender of this message gets an `error` if the message cannot be forwarded."""
     # The payload begins with the size of the protocol name, one byte, and the name.
     payload = message.payload
     return payload[1:6] == OWN_PREFIX and not payload.startswith(PUSH_TAG)
@@ -64,11 +68,12 @@ def _answer(route: Route, payload: bytes) -> Message:
 
 
 def has_looped(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
-    """Whether a message with this return route has passed through this node before, over a connection that is open.
+    """Whether a message with this return route has passed through this node before, over a connection that is still
+    open.
 
-    When a message comes in over a connection, the node puts the connection's address in front of the return route, and
-    no peer can prevent that. So a message that has another connection address of this node in its return route has been
-    here before. is_here: returns whether an address belongs to this node.
+    When a message arrives over a connection, the node adds the connection's address as the first hop of the return
+    route. A peer cannot prevent that. So if a later hop is also a connection of this node, the message has been here
+    before. is_here: returns whether an address belongs to this node.
     """
     return any(
         hop.type == LOCAL and hop.value.startswith(CONNECTION_PREFIX) and is_here(hop) for hop in return_route[1:]
@@ -76,7 +81,7 @@ def has_looped(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
 
 
 class OpenRequests:
-    """The return routes of the requests that were forwarded over one connection and are not answered yet.
+    """The return routes of the unanswered requests that were forwarded over one connection.
 
     Invariant: there are at most OPEN_REQUESTS_MAX routes, the oldest first.
     """
@@ -93,7 +98,7 @@ class OpenRequests:
         return len(self._routes)
 
     def note(self, run: Iterable[Message]) -> None:
-        """Remembers the requests among these outgoing messages, except those that this node's own workers sent."""
+        """Remembers the requests among these outgoing messages, except the requests of this node's own workers."""
         for message in run:
             if message.origin.kind != "local" and is_sender_told(message):
                 self._routes[message.return_route] = None
@@ -101,7 +106,7 @@ class OpenRequests:
                     del self._routes[next(iter(self._routes))]
 
     def answered(self, messages: Iterable[Message]) -> None:
-        """Forgets the requests that these messages answer. The messages have come in over the connection."""
+        """Forgets the requests that are answered by these messages, which have arrived over the connection."""
         last: Route | None = None
         for message in messages:
             if message.onward_route is not last:

@@ -1,9 +1,8 @@
 """FrameReader and FrameWriter: decode bytes into routed messages, and encode messages into bytes. They read no sockets.
 
-The reader returns all frames that one read completes in one call. The frames of a connection resemble each other. So
-before it decodes a frame, the reader compares its header, and then the bytes around its payload, with those of earlier
-frames. Equal bytes have an equal meaning, so this shortcut cannot change the result; `tests/ockam/test_frames.py`
-compares it with decoding every frame.
+The frames of a connection resemble each other. So the reader first compares the bytes of a frame with those of earlier
+frames: the bytes of the header, and then the bytes around the payload. The reader decodes only bytes that are new.
+Equal bytes have an equal meaning, so this shortcut cannot change the result. `tests/ockam/test_frames.py` checks this.
 """
 
 from __future__ import annotations
@@ -18,23 +17,33 @@ from ockam.message import Message, Origin
 from ockam.wire import Wire
 
 KNOWN_HEADER_BYTES_MAX = 512
-"""A header longer than this is not remembered. Real headers have some tens of bytes."""
+"""The length of the longest header that is remembered, in bytes. Real headers have a few tens of bytes."""
 KNOWN_SIZES_MAX = 8
-"""The number of header sizes that a reader remembers. Each size costs a look-up. Real peers use two or three sizes."""
+"""The largest number of header sizes that a reader remembers. To find a header, the reader does one look-up for each
+size.
+Real peers use two or three sizes.
+"""
 KNOWN_PAYLOAD_SIZES_MAX = 64
-"""The number of payload sizes that a writer remembers for one header. When one more comes, it forgets the others."""
+"""The largest number of payload sizes that a writer remembers for one header. When another size comes, the writer
+forgets
+the earlier sizes.
+"""
 ENTRY_BYTES = 500
-"""The measured memory that a remembered header takes in addition to its bytes: routes, addresses, dict entries."""
+"""The measured memory, in bytes, of the objects for one remembered header: routes, addresses and dict entries. The
+bytes
+of the header itself are not included.
+"""
 PIECES_BYTES = 120
-"""The measured memory that the pieces for one payload size take in addition to their bytes."""
+"""The measured memory, in bytes, of the objects in `Pieces` for one payload size. The content of these objects is not
+included."""
 
 
 Pieces: TypeAlias = dict[int, tuple[bytes, bytes]]
-"""For each size of a payload, the bytes before and behind such a payload in a frame."""
+"""For each payload size, the bytes that a frame has before and after a payload of this size."""
 
 
 class Header(NamedTuple):
-    """A header that was received on this connection: its bytes, and the two routes that they encode."""
+    """A header that was received on this connection: its bytes (raw), and the two routes that these bytes encode."""
 
     raw: bytes
     onward_route: Route
@@ -42,11 +51,12 @@ class Header(NamedTuple):
 
 
 NO_ENVELOPE = -1, -1, b"", b""
-"""An envelope that no frame matches, because no body has this size. See `FrameReader._learn_envelope`."""
+"""The value while no envelope is known. An envelope is the bytes of a frame around its payload, see
+`FrameReader._learn_envelope`. No frame matches this value, because its body size is -1."""
 
 
 class BadFrame(RemoteProtocolError):
-    """Error: a frame cannot be decoded. messages: the messages of the frames before it, which are valid."""
+    """Error: a frame cannot be decoded. messages: the messages of the valid frames before the bad frame."""
 
     def __init__(self, error: RemoteProtocolError, messages: tuple[Message, ...]) -> None:
         super().__init__(error.kind, str(error))
@@ -56,9 +66,10 @@ class BadFrame(RemoteProtocolError):
 class FrameReader:
     """Splits a byte stream into frames and decodes them.
 
-    prefix: put in front of the return route of each message; it is the address of the connection (facts/ockam.md §1).
+    prefix: the connection's address, which is added as the first hop of each message's return route (facts/ockam.md
+    §1).
 
-    Invariant: `_parts` together are less than one frame. No frame can be decoded until they have `_need` bytes.
+    Invariant: `_parts` together are less than one frame. No frame can be decoded until `_parts` have `_need` bytes.
     """
 
     def __init__(self, wire: Wire, origin: Origin, prefix: Route = ()) -> None:
@@ -85,12 +96,13 @@ class FrameReader:
 
     @property
     def waiting_bytes(self) -> int:
-        """The number of received bytes of the unfinished frame; 0 between frames."""
+        """The number of received bytes of the unfinished frame; 0 if no frame is unfinished."""
         return self._waiting_bytes
 
     def feed(self, chunk: bytes) -> list[Message]:
-        """Takes in bytes. Returns the messages that they complete, without heartbeats and empty frames. Raises
-        BadFrame."""
+        """Processes the next bytes. Returns the messages of all frames that are now complete. Raises BadFrame.
+
+        Heartbeats and empty frames are left out."""
         self._parts.append(chunk)
         self._waiting_bytes += len(chunk)
         if self._waiting_bytes < self._need:
@@ -109,7 +121,7 @@ class FrameReader:
         """Appends the messages of all complete frames to `found`. Returns the position of the first incomplete frame.
 
         Comparing bytes gives the same messages as decoding: a header is self-delimiting (`Wire.decode_routes`), and the
-        bytes around a payload depend only on its size (`Wire.around_payload`).
+        bytes around a payload depend only on the payload's size (`Wire.around_payload`).
         """
         width, size_max = self._wire.length_bytes, self._wire.receive_bytes_max
         have, at, young = len(data), 0, self._known.young
@@ -145,9 +157,9 @@ class FrameReader:
                 raw, onward_route, return_route = header
             begin = start + len(raw)
 
-            # Find the payload: the body (the frame without its header) without the bytes around the payload. These
-            # bytes are learned when two bodies of one size come in a row, so that a single frame does not pay for
-            # learning. From then on, payloads of such bodies are cut out without decoding.
+            # Find the payload. The body is the frame without its header; it has the payload and a few bytes around the
+            # payload. These bytes are learned when two bodies of one size come in a row, so that a single frame does
+            # not pay for learning. After that, the payloads of such bodies are cut out without decoding.
             if (
                 end - begin == body_bytes
                 and data[start] == kind
@@ -184,10 +196,11 @@ class FrameReader:
         return_route: Route,
         found: list[Message],
     ) -> int:
-        """Takes the frame at `at` and the frames behind it that differ only in their payload. Returns the end of the
-        last one.
+        """Appends the messages of the frame at `at`, and of the next frames that differ only in their payload, to
+        `found`.
 
-        prefix, tail: the bytes of that frame before and behind its payload.
+        Returns the position after the last of these frames. frame_bytes: the size of each frame. prefix, tail: the
+        bytes that each frame has before and after its payload.
         """
         have, prefix_bytes, tail_bytes, origin = len(data), len(prefix), len(tail), self._origin
         end = at + frame_bytes
@@ -199,11 +212,11 @@ class FrameReader:
     def _learn_envelope(
         self, data: bytes, start: int, begin: int, end: int, payload_bytes: int
     ) -> tuple[int, int, bytes, bytes]:
-        """Returns the envelope of the body at `data[begin:end]`: the first byte of its frame's content (at `start`),
-        the size of the body, and the bytes before and behind its payload.
+        """Returns the envelope of the frame with the body (the frame without its header) `data[begin:end]`.
 
-        Returns NO_ENVELOPE if the body has more than these bytes and the payload, for example a tracing context. Then
-        another body of this size may have a payload of another size.
+        An envelope is: the byte at `start`, which is the first byte of the header; the size of the body; the bytes of
+        the body before the payload; the bytes after the payload. Returns NO_ENVELOPE if the body has other parts, for
+        example a tracing context. Then another body of this size may have a payload of another size.
         """
         head, tail = self._wire.around_payload(payload_bytes)
         is_plain = (
@@ -214,7 +227,10 @@ class FrameReader:
         return (data[start], end - begin, head, tail) if is_plain else NO_ENVELOPE
 
     def _find_header(self, data: bytes, start: int, end: int) -> Header:
-        """Returns the header of the frame with the content `data[start:end]`: a remembered one, or else decodes it."""
+        """Returns the header of the frame with the content `data[start:end]`.
+
+        Decodes the header if it is not remembered.
+        """
         known = self._known
         # The size of a header is unknown before it is decoded, so each known size is tried.
         for size in self._known_sizes:
@@ -240,12 +256,12 @@ class FrameReader:
 
 
 class FrameHeads:
-    """Remembers the bytes before a payload in a frame (length, header, head) and behind it (tail).
+    """A memory of the bytes that a frame has before its payload (length, header, head) and after its payload (tail).
 
-    These pieces depend only on the header and the size of the payload. Both repeat, so most frames are made by joining
-    three pieces.
+    These two pieces depend only on the header and on the size of the payload. Headers and sizes repeat, so most frames
+    are made by joining a remembered piece, the payload and another remembered piece.
 
-    Invariant: no remembered header is longer than KNOWN_HEADER_BYTES_MAX, and none has pieces for more than
+    Invariant: no remembered header is longer than KNOWN_HEADER_BYTES_MAX, and no header has pieces for more than
     KNOWN_PAYLOAD_SIZES_MAX payload sizes.
     """
 
@@ -255,20 +271,26 @@ class FrameHeads:
 
     @property
     def known_bytes(self) -> int:
-        """The estimated memory of the remembered pieces, in bytes."""
+        """The estimated memory of the remembered bytes around payloads, in bytes."""
         return self._known.size_bytes
 
     def forget(self) -> None:
-        """Forgets all pieces to free their memory."""
+        """Forgets the bytes around payloads to free their memory."""
         self._known.forget()
 
     def around(self, raw: bytes) -> Pieces:
-        """Returns the remembered pieces for a header, by payload size. Missing ones are created by `make`."""
+        """Returns the remembered bytes around a payload, by payload size, for frames with the header `raw`. The dict
+        lacks
+        the sizes for which `make` was not called yet.
+        """
         return self._known.young.get(raw) or self._known.recall(raw) or {}
 
     def make(self, raw: bytes, size_bytes: int) -> tuple[bytes, bytes]:
-        """Creates and remembers the pieces for a header and a payload size. Raises FrameTooLarge if the frame is too
-        large."""
+        """Returns the bytes before and after a payload of this size in a frame with the header `raw`, and remembers
+        them.
+
+        Raises FrameTooLarge if the frame is too large for the framing.
+        """
         wire = self._wire
         head, tail = wire.around_payload(size_bytes)
         size = len(raw) + len(head) + size_bytes + len(tail)
@@ -282,7 +304,7 @@ class FrameHeads:
                 known[size_bytes] = pieces
                 self._known.add(raw, known)
                 return pieces
-            # If payloads always have new sizes, their pieces must not fill the memory.
+            # If payloads always have new sizes, the pieces for all these sizes must not fill the memory.
             if len(known) >= KNOWN_PAYLOAD_SIZES_MAX:
                 self._known.resize(-(len(known) * (PIECES_BYTES + len(raw))))
                 known.clear()
@@ -292,7 +314,7 @@ class FrameHeads:
 
 
 class FrameWriter:
-    """Encodes messages as frames of one framing. It remembers the encoded headers of routes."""
+    """Encodes messages as frames of one framing. The writer remembers the encoded headers of routes."""
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
@@ -301,19 +323,19 @@ class FrameWriter:
 
     @property
     def known_bytes(self) -> int:
-        """The estimated memory of the remembered routes and pieces, in bytes."""
+        """The estimated memory of the remembered headers and of the remembered bytes around payloads, in bytes."""
         return self._known.size_bytes + self._heads.known_bytes
 
     def forget(self) -> None:
-        """Forgets all routes and pieces to free their memory."""
+        """Forgets all headers, and all bytes around payloads, to free their memory."""
         self._known.forget()
         self._heads.forget()
 
     def encode(self, messages: Iterable[Message], too_large: Callable[[FrameTooLarge], None]) -> tuple[int, bytes]:
-        """Encodes messages. Returns the number of frames, and their bytes.
+        """Encodes messages. Returns the number of frames, and the bytes of all frames.
 
-        The first hop of each onward route is this connection and is left out of the frame. For a message that is too
-        large for the framing, calls `too_large` and skips it.
+        The first hop of each onward route is this connection and is left out of the frame. If a message is too large
+        for the framing, calls `too_large` and skips the message.
         """
         onward_route = return_route = None
         raw, parts = b"", list[bytes]()

@@ -1,9 +1,9 @@
 """GenerationCache: a bounded cache that forgets the entries that were not used lately.
 
-The entries are in two generations, a young and an old one. An entry that is added or found belongs to the young
-generation. When the young generation is full, it becomes the old one, and the entries of the former old one are
-forgotten. So a look-up costs no more than a look-up in a dict. The bound grows only if a larger cache would have found
-more entries.
+The entries are in two generations: a young one and an old one. An entry that is added or found belongs to the young
+generation. When the young generation is full, the old generation is forgotten, and the young one becomes the old one.
+So the cache does no work for the order of entries when it finds one. The size limit grows only if a larger cache would
+have found more entries.
 """
 
 from __future__ import annotations
@@ -14,28 +14,34 @@ from typing import Generic, TypeVar
 GENERATION_MIN = 64
 """The first size of a generation, in entries. Real peers use a few routes on a connection."""
 GENERATION_MAX = 4096
-"""The largest size of a generation, in entries. It is enough for a client that uses thousands of streams in turn."""
+"""The largest size of a generation, in entries.
+
+This is enough for a client that alternates between thousands of streams.
+"""
 GENERATION_BYTES_MAX = 3 * 1024 * 1024
-"""The largest estimated memory of a generation, in bytes. The entry that exceeds it is the last one of the
-generation."""
+"""The largest estimated memory of a generation, in bytes. The entry that exceeds this limit is still added, as the last
+entry of its generation."""
 FORGOTTEN_BITS = 1 << 15
-"""The number of bits that record forgotten keys; each key sets the bit of its hash."""
+"""The number of bits in the record of forgotten keys. Each forgotten key sets one bit, which its hash selects."""
 FORGOTTEN_MAX = 8192
-"""After this many forgotten keys, all bits are cleared. At most a quarter of the bits is set by then, so a new key is
-seldom mistaken for a forgotten one."""
+"""After this many forgotten keys, the record of forgotten keys is cleared. At most a quarter of its bits are set by
+then,
+so a new key is seldom mistaken for a forgotten key.
+"""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
 class GenerationCache(Generic[K, V]):
-    """Keys and values in two generations. size_of: returns the estimated memory of an entry, in bytes.
+    """A cache of keys and values in two generations. size_of: returns the estimated memory of an entry, in bytes.
 
-    The first generation holds GENERATION_MIN entries. If at least half of the keys added to a generation had been
-    forgotten before, the next generation holds twice as many. Keys that never come again do not make the cache grow.
+    The first generation holds at most GENERATION_MIN entries. If at least half of the keys in a full generation had
+    been forgotten before, the next generation holds up to twice as many entries. Keys that never come again do not make
+    the cache grow.
 
-    Invariant: `size_bytes` is the sum of `size_of` over both generations, by the sizes when each entry was added, and
-    of the changes that `resize` was called with.
+    Invariant: `size_bytes` is the sum of `size_of` for all entries, measured when each entry was added, plus all
+    changes passed to `resize`.
     """
 
     __slots__ = (
@@ -55,7 +61,7 @@ class GenerationCache(Generic[K, V]):
         self.forget()
 
     def forget(self) -> None:
-        """Forgets all entries, and returns to the first size."""
+        """Forgets all entries, and makes the cache as small as a new one."""
         self.young: dict[K, V] = {}
         self._old: dict[K, V] = {}
         self._young_bytes = self._old_bytes = 0
@@ -87,7 +93,10 @@ class GenerationCache(Generic[K, V]):
         self._put(key, value)
 
     def resize(self, change_bytes: int) -> None:
-        """Takes in that the value of a young key has grown by this many bytes, or shrunk if negative."""
+        """Records that the value of a key in `young` has grown by this many bytes.
+
+        A negative number means that it has shrunk.
+        """
         self._young_bytes += change_bytes
 
     def _put(self, key: K, value: V) -> None:
