@@ -286,10 +286,10 @@ class FrameHeads:
         return self._known.young.get(raw) or self._known.recall(raw) or {}
 
     def make(self, raw: bytes, size_bytes: int) -> tuple[bytes, bytes]:
-        """Returns the bytes before and after a payload of this size in a frame with the header `raw`, and remembers
-        them.
+        """Returns the bytes before and after a payload of this size in a frame with the header `raw`.
 
-        Raises FrameTooLarge if the frame is too large for the framing.
+        Remembers these bytes, unless the header is longer than KNOWN_HEADER_BYTES_MAX. Raises FrameTooLarge if the
+        frame is too large for the framing.
         """
         wire = self._wire
         head, tail = wire.around_payload(size_bytes)

@@ -2,7 +2,7 @@
 
 The entries are in two generations: a young one and an old one. An entry that is added or found belongs to the young
 generation. When the young generation is full, the old generation is forgotten, and the young one becomes the old one.
-So the cache does no work for the order of entries when it finds one. The size limit grows only if a larger cache would
+So finding an entry costs hardly more than a look-up in a dict. The size limit grows only if a larger cache would
 have found more entries.
 """
 

@@ -1,8 +1,9 @@
-"""Detects the framing of a peer from the first bytes of its connection (facts/ockam.md §2.5). It reads no sockets.
+"""Detects the framing of a peer from the first bytes that the peer sends (facts/ockam.md §2.5). It reads no sockets.
 
-A head client first sends the byte 01. Then it either waits for our 01, or sends a u32 length and a CBOR array. A legacy
-client first sends a u16 length and a BARE message that begins with its version. If the first byte is 01 and the third
-byte is 01 or 02, only later bytes distinguish the two framings:
+A client with the head framing first sends its hello, the byte 01. Then the client either waits for our hello, also 01,
+or sends a u32 length and a CBOR array. A client with the legacy framing first sends a u16 length and a BARE message,
+which begins with its version. If the first byte is 01 and the third byte is 01 or 02, only later bytes distinguish the
+two framings:
 
     byte      0    1..4          5                      6
     head      01   u32 length    84 or 9f (array of 4)  80..9f (the onward route, an array)
@@ -11,7 +12,7 @@ byte is 01 or 02, only later bytes distinguish the two framings:
     legacy    u16 length   version  hops onward  type of hop  size of hop's value    its first byte, or the size's rest
 
 A legacy frame with 84 or 9f as byte 5 has a first hop of 132 bytes or more, in a frame of 256 or 257 bytes. The size of
-such a hop takes two bytes, and the second of them, byte 6, is 01.
+such a hop takes two bytes, 5 and 6, and byte 6 is 01.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from ockam.wire_head import HEAD, INDEFINITE_ARRAY, MESSAGE_ARRAY
 from ockam.wire_legacy import LEGACY
 
 DECIDING_BYTES = 7
-"""This many bytes are always enough to distinguish the framings."""
+"""The number of first bytes that is always enough to distinguish the head framing from the legacy framing."""
 
 
 def maybe_wire(first: bytes) -> Wire | None:
     """Returns the framing of a peer with these first bytes, or None if more bytes are needed.
 
-    The result for 01 alone is None: it is the hello of a head client, or the first byte of a legacy frame that came in
-    pieces.
+    For the single byte 01 the result is None. The byte is either the hello of the head framing, or the first byte of a
+    legacy frame that arrives in pieces.
     """
     if not first:
         return None
-    # The head framing begins with 01. A legacy frame of 256 to 511 bytes does, too.
+    # The head framing begins with 01, and so does a legacy frame of 256 to 511 bytes.
     if first[0] != HEAD.hello[0]:
         return LEGACY
     if len(first) < 3:
@@ -53,15 +54,15 @@ def maybe_wire(first: bytes) -> Wire | None:
 
 
 class FramingDetector:
-    """Collects the first bytes of a peer that called us, until its framing is known.
+    """Collects the first bytes of a peer that connected to us, until the framing of the peer is known.
 
-    The byte 01 alone is answered with our hello at once, because the Elixir client sends nothing more before it gets
-    our hello. The byte could also be the beginning of a legacy frame of 256 to 511 bytes, but no known client sends a
-    first byte alone. If a client does, it would read our hello as the length of a frame. So the connection is closed
-    then, and the frame is not handled.
+    A hello is the byte 01, which opens the head framing. If the peer has sent only this byte, we send our hello at
+    once, because the Elixir client sends nothing more before our hello arrives. The byte could also be the beginning of
+    a legacy frame of 256 to 511 bytes, but no known client sends the first byte of a frame alone. Such a client would
+    read our hello as the length of a frame. So its connection is closed, and its frame is not handled.
 
-    Invariant: `received` is everything that the peer has sent, with the hello. `wire` is its framing, None while more
-    bytes are needed.
+    Invariant: `received` is everything that the peer has sent, including the hello. `wire` is the peer's framing, or
+    None while more bytes are needed.
     """
 
     def __init__(self) -> None:
@@ -71,12 +72,14 @@ class FramingDetector:
 
     @property
     def frame_begun(self) -> bool:
-        """Whether the peer has begun a frame. Before its first frame, also after its hello, it may be silent without
-        limit."""
+        """Whether the peer has begun its first frame.
+
+        Before this, the peer may be silent without limit, even after a hello.
+        """
         return self.received not in (b"", HEAD.hello)
 
     def feed(self, chunk: bytes) -> bytes:
-        """Takes in the next bytes. Returns the bytes to send at once: our hello the first time it is due, else nothing.
+        """Processes the next bytes. Returns our hello if it must be sent now, otherwise b"".
 
         Raises RemoteProtocolError (torn_header) if a byte that was answered as a hello was the beginning of a legacy
         frame.
@@ -92,8 +95,9 @@ class FramingDetector:
 
 
 def strip_hello(first: bytes, wire: Wire) -> bytes:
-    """Removes the hello of the framing from the first bytes of a peer. Raises RemoteProtocolError if they have no
-    hello."""
+    """Removes the framing's hello (its opening bytes) from the first bytes of a peer.
+
+    Raises RemoteProtocolError if the first bytes do not begin with the hello."""
     hello = wire.hello
     if not first.startswith(hello):
         raise RemoteProtocolError("header", f"the peer opened with {first[:1].hex() or 'nothing'}, not {hello.hex()}")

@@ -1,6 +1,7 @@
-"""Accepts TCP connections, limits their number, and chooses the silent connection to close when there is no room.
+"""Accepts TCP connections, limits their number, and closes a silent connection if there is no room for a new one.
 
-`accept_all` accepts connections from a listening socket and passes each to its caller. It does not serve them.
+A connection is silent until it has sent its first message. `accept_all` accepts connections from a listening socket
+and passes each connection to a callback. This module does not serve connections.
 """
 
 from __future__ import annotations
@@ -15,15 +16,21 @@ import structlog
 import trio
 
 OPEN_FILES_RESERVE = 64
-"""This many open files are reserved for the database, the logs and everything else that is not a connection."""
+"""The number of open files that are reserved for the database, the logs and everything else that is not a connection.
+"""
 NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 """The errors of accept(2) which mean that the process or the computer has no room for another connection."""
 NO_ROOM_PAUSE_S = 0.1
-"""The pause after such an error, in seconds. The kernel offers the same connection again at once. Without a pause, the
-loop would spin and write a log line each time."""
+"""The pause after an error of `NO_ROOM`, in seconds. The kernel offers the same connection again at once. Without a
+pause,
+the accept loop would never rest and would write a log line for each error.
+"""
 CANDIDATES_MAX = 32
-"""To make room for a new connection, this many of the oldest silent connections are checked. Those with unread bytes
-have just sent something and are skipped. If all of them have, the new connection is refused."""
+"""The largest number of silent connections that are checked to make room for a new connection, oldest first. A
+connection
+with unread bytes is not closed, because its peer has just sent something. If all checked connections have unread bytes,
+the new connection is refused.
+"""
 
 logger = structlog.get_logger(__name__)
 
@@ -31,11 +38,10 @@ logger = structlog.get_logger(__name__)
 async def accept_all(
     listener: trio.SocketListener, take: Callable[[trio.SocketStream], None], no_room: Callable[[], None]
 ) -> None:
-    """Calls `take` with every new connection, one in each turn of the event loop, and `no_room` after an error of
-    NO_ROOM.
+    """Accepts connections until it is cancelled. Raises OSError if the listener itself fails.
 
-    `trio.serve_listeners` has no such callback as `no_room`, so its caller could not close a silent connection to make
-    room. Runs until it is cancelled. Raises OSError if the listener itself fails.
+    take: called with each new connection. no_room: called after each error of NO_ROOM, so that the caller can close a
+    silent connection to make room. `trio.serve_listeners` has no such callback.
     """
     async with listener:
         while True:
@@ -54,8 +60,8 @@ async def accept_all(
 def connections_that_fit(connections_max: int) -> int:
     """Returns how many connections this process can have open: at most `connections_max`, and at least 1.
 
-    First raises the soft limit of open files to the hard limit. Otherwise the kernel would complete connections above
-    the soft limit that the process could never accept.
+    First increases the soft limit of open files to the hard limit. Otherwise the kernel would complete connections
+    above the soft limit, and the process could never accept them.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -77,7 +83,7 @@ class SilentConnection(Protocol):
     """The interface of a connection that has sent no message yet."""
 
     def has_unread(self) -> bool:
-        """Whether bytes of the peer wait to be read."""
+        """Whether the peer has sent bytes that were not read yet."""
         ...
 
     def close(self, reason: str) -> None: ...
@@ -89,7 +95,7 @@ class SilentConnections:
     A real client may connect, send its first message much later, and fail if it was disconnected meanwhile. So silent
     connections are kept as long as possible. If there is no room for a new connection, the oldest silent one is closed.
 
-    Invariant: a connection is in here from its beginning to its first message or its end, whichever comes first.
+    Invariant: an accepted connection is in this collection until its first message or its end, whichever comes first.
     """
 
     def __init__(self) -> None:
@@ -106,7 +112,9 @@ class SilentConnections:
         self._silent.pop(connection, None)
 
     def close_oldest(self) -> SilentConnection | None:
-        """Closes and returns the oldest silent connection without unread bytes. Returns None if there is none."""
+        """Closes and returns the oldest silent connection without unread bytes.
+
+        Returns None if none of the CANDIDATES_MAX oldest silent connections is without unread bytes."""
         for connection in list(islice(self._silent, CANDIDATES_MAX)):
             if not connection.has_unread():
                 self.discard(connection)

@@ -12,11 +12,12 @@ import trio
 from ockam.message import Message
 
 MESSAGES_MAX = 20_000
-"""A mailbox with this many messages is full: connections that deliver to it stop reading until it has room."""
+"""The number of messages at which a mailbox is full. Connections that deliver to a full mailbox stop reading until the
+mailbox has room."""
 BYTES_MAX = 16 * 1024 * 1024
-"""A mailbox is also full when its payloads have this many bytes together."""
+"""The total size of the payloads, in bytes, at which a mailbox is full."""
 RUN_MESSAGES_MAX = 10_000
-"""The most messages that a worker gets in one run."""
+"""The largest number of messages that a worker gets in one call of `receive`."""
 
 
 class Life(enum.Enum):
@@ -30,8 +31,8 @@ class Life(enum.Enum):
 class MailboxStatistics(msgspec.Struct, frozen=True):
     """The statistics of a mailbox.
 
-    messages, size_bytes: the waiting messages and the size of their payloads. received: all messages since the
-    start.
+    messages: the number of waiting messages. size_bytes: the total size of their payloads. received: the number of
+    messages that were put into the mailbox since its creation.
     """
 
     messages: int
@@ -43,8 +44,8 @@ class Mailbox:
     """The messages that wait for one worker, in the order of their arrival.
 
     `put` never refuses a message. A connection stops reading while a mailbox that it delivered to is `full`. So a
-    mailbox exceeds its limits by at most one read of each connection. A worker that cannot take more messages calls
-    `hold`; then its mailbox counts as full until `admit` is called.
+    mailbox exceeds its limits by at most one read of each connection that delivers to it. A worker that cannot take
+    more messages calls `hold`; then its mailbox counts as full until `admit` is called.
     """
 
     __slots__ = ("_held", "_messages", "_received", "_room", "_size_bytes")
@@ -80,7 +81,7 @@ class Mailbox:
         self._received += len(run)
 
     def put_back(self, messages: Sequence[Message]) -> None:
-        """Puts messages of a run that were not handled back to the front."""
+        """Puts messages back to the front of the mailbox, because the worker took them but did not handle them."""
         self._messages.extendleft(reversed(messages))
         self._size_bytes += sum(len(message.payload) for message in messages)
 

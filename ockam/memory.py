@@ -1,8 +1,8 @@
 """PeerMemory: limits the memory that a node uses for all its peers together. It reads no sockets.
 
 Three kinds of memory are counted: the headers that connections remember (header), answers that peers have not taken yet
-(unread), and pulls that wait for a message or until their peer has taken earlier answers (parked). Unfinished frames
-(`partial_frames`) and mailboxes have limits of their own.
+(unread), and waiting pulls (parked). A pull waits for a message, or until its peer has taken earlier answers.
+Unfinished frames (`partial_frames`) and mailboxes have limits of their own.
 """
 
 from __future__ import annotations
@@ -13,17 +13,22 @@ from contextlib import AbstractContextManager, nullcontext
 import msgspec
 
 MEMORY_BYTES_MAX = 128 * 1024 * 1024
-"""The limit for all peers together: an eighth of the memory of a computer with 1 GiB, and enough for two of the slowest
-consumers."""
+"""The default memory limit for all peers of a node together, in bytes. This is an eighth of the memory of a computer
+with
+1 GiB, and twice the largest backlog of one connection.
+"""
 SHARE_BYTES_MIN = 64 * 1024
-"""A connection with at most this many bytes of unread answers is never slowed down."""
+"""A connection is never slowed down while its peer has at most this many bytes of answers to take."""
 
 
 class MemoryStatistics(msgspec.Struct, frozen=True):
-    """The memory for all peers, in bytes, and counters of the steps that freed memory, since the start.
+    """The memory for all peers, in bytes, and the numbers of actions since the start that freed memory.
 
-    forgotten: the number of connections whose headers were forgotten. given_up: the number of pulls that were answered
-    early. closed: the number of connections that were closed as slow consumers.
+    header_bytes: remembered message headers. unread_bytes: answers that peers have not taken yet. parked_bytes: waiting
+    pulls.
+
+    forgotten: the number of connections whose headers were forgotten. given_up: the number of waiting pulls that were
+    answered early. closed: the number of connections that were closed as slow consumers.
     """
 
     size_bytes: int
@@ -39,11 +44,11 @@ class MemoryStatistics(msgspec.Struct, frozen=True):
 class Holdings:
     """The memory that the node uses for one connection.
 
-    forget: frees the memory of its headers. close: ends the connection. has_ended: whether the connection has ended or
-    is ending. Then no memory is counted any more, and its pulls are not answered.
+    forget: frees the memory of the connection's headers. close: ends the connection. has_ended: whether the connection
+    has ended or is ending. After the end, no memory is counted any more, and waiting pulls are not answered.
 
-    Invariant: `size_bytes` is the sum of `header_bytes`, `unread_bytes` and `parked_bytes`. Each of the three is a part
-    of the figure of the same name in the PeerMemory.
+    Invariant: `size_bytes` is the sum of `header_bytes`, `unread_bytes` and `parked_bytes`. Each of these three numbers
+    is included in the attribute of the same name of `PeerMemory`.
     """
 
     __slots__ = (
@@ -69,7 +74,7 @@ class Holdings:
         self.header_bytes = self.unread_bytes = self.parked_bytes = self.size_bytes = 0
 
     def note(self, header_bytes: int, unread_bytes: int) -> None:
-        """Sets the memory of the remembered headers and of the unread answers."""
+        """Sets the counted memory of the remembered headers and of the unread answers, in bytes."""
         if self.has_ended:
             return
         memory = self._memory
@@ -81,9 +86,9 @@ class Holdings:
         self._sum()
 
     def park(self, pull: Hashable, size_bytes: int, give_up: Callable[[bool], None]) -> None:
-        """Counts a pull that waits for a message.
+        """Counts the memory of a pull that waits for a message.
 
-        give_up: ends the wait, and answers the pull if its argument is True. It must call `unpark`.
+        give_up: a callback that ends the wait and must call `unpark`. It answers the pull only if its argument is True.
         """
         if self.has_ended:
             return
@@ -93,7 +98,7 @@ class Holdings:
         self._sum()
 
     def unpark(self, pull: Hashable) -> None:
-        """Stops counting a pull whose wait has ended. Safe to repeat."""
+        """Stops counting the memory of a pull whose wait has ended. Safe to repeat."""
         size_bytes = self._parked.pop(pull, (0, None))[0]
         self._memory.parked_bytes -= size_bytes
         self.parked_bytes -= size_bytes
@@ -102,8 +107,8 @@ class Holdings:
     def watch(self, watcher: Hashable, tell: Callable[[bool], None]) -> None:
         """Registers a callback: `tell(False)` when the peer has taken answers, `tell(True)` when the connection ends.
 
-        A worker uses it to keep pulls back until their peer has taken earlier answers. When the connection ends, the
-        worker must subtract its pulls with `note_waiting`, and call `unwatch`.
+        A worker uses the callback to delay pulls until their peer has taken earlier answers. When the connection ends,
+        the worker must subtract the memory of its pulls with `note_waiting`, and call `unwatch`.
         """
         self._watchers[watcher] = tell
 
@@ -112,16 +117,17 @@ class Holdings:
         self._watchers.pop(watcher, None)
 
     def note_waiting(self, change_bytes: int) -> None:
-        """Adds to the memory of the pulls that a worker keeps back, or subtracts from it if negative.
+        """Adds to the counted memory of the pulls that a worker delays. A negative number subtracts.
 
-        These pulls count as parked, but they are not answered early while their connection lasts.
+        These pulls wait until their peer has taken earlier answers. They count as parked, but are not answered early to
+        free memory.
         """
         self._memory.parked_bytes += change_bytes
         self.parked_bytes += change_bytes
         self._sum()
 
     def tell_taken(self) -> None:
-        """Calls the watchers, because the peer has taken answers and is not behind any more."""
+        """Calls every watcher with False, because the peer has taken enough answers to get more."""
         if self._watchers:
             for tell in list(self._watchers.values()):
                 tell(False)
@@ -135,8 +141,7 @@ class Holdings:
         self.has_ended = True
 
     def _sum(self) -> None:
-        # Only connections that hold memory are in `holders`. The limit is checked only when a connection holds more
-        # than before.
+        # Only connections with counted memory are in `holders`. The limit is checked only when the memory has grown.
         before, self.size_bytes = self.size_bytes, self.header_bytes + self.unread_bytes + self.parked_bytes
         memory = self._memory
         if not self.size_bytes:
@@ -153,8 +158,9 @@ class Holdings:
         return len(parked)
 
     def yield_painless(self) -> tuple[bool, int]:
-        """Frees memory that the peer can do without: forgets the remembered headers, which are learned again from the
-        next messages, and answers the waiting pulls early.
+        """Frees memory without loss of data: forgets the remembered headers and answers the waiting pulls early.
+
+        The headers are learned again from the next messages.
 
         Returns whether headers were forgotten, and the number of pulls that were answered early.
         """
@@ -173,19 +179,21 @@ class Holdings:
 class PeerMemory:
     """The memory for all connections of a node, kept below a limit.
 
-    While more than half of the limit is used, a connection is read and gets answers only while its unread answers are
-    below `share_bytes`. When the limit is exceeded, connections free memory, the largest one first: they forget their
-    headers, and their waiting pulls are answered early. This loses no data. If it is not enough, the largest ones are
-    closed as slow consumers.
+    Unread answers are answers that a peer has not taken yet. While all unread answers use more than half of the limit,
+    a connection is read and gets answers only while its own unread answers are at most `share_bytes`. When the limit is
+    exceeded, connections free memory, the largest connection first: each forgets its headers and answers its waiting
+    pulls early. This loses no data. If it does not free enough, the largest connections are closed as slow consumers.
 
-    Invariant: after every change `size_bytes` is at most `bytes_max`, apart from bytes that are being sent meanwhile.
+    Invariant: after every change `size_bytes` is at most `bytes_max`, apart from bytes that are being sent at the time.
     `behind` is the number of connections with unread answers. `holders` are the connections with any counted memory.
     """
 
     def __init__(
         self, bytes_max: int = MEMORY_BYTES_MAX, batch: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        """batch: opens a batch of the node, so that the early answers to pulls are sent together."""
+        """batch: returns a context manager (`ockam.node.Node.batch`) in which the early answers to pulls are sent
+        together.
+        """
         self._batch = batch
         self.bytes_max = bytes_max
         self.header_bytes = self.unread_bytes = self.parked_bytes = 0
@@ -201,15 +209,17 @@ class PeerMemory:
     def share_bytes(self, most_bytes: int) -> int:
         """Returns how many bytes of unread answers a connection may have before it is slowed down.
 
-        The result is `most_bytes` while at most half of the limit is used, and less above that.
+        The result is `most_bytes` while all unread answers use at most half of the limit. Above that, the result is
+        the connection's equal share of that half, but at least SHARE_BYTES_MIN and at most `most_bytes`.
         """
         if self.unread_bytes * 2 <= self.bytes_max:
             return most_bytes
         return min(most_bytes, max(SHARE_BYTES_MIN, self.bytes_max // (2 * max(1, self.behind))))
 
     def make_room(self) -> None:
-        """Frees memory until at most seven eighths of the limit are used. With less distance, every message would call
-        this again."""
+        """Frees memory until at most seven eighths of the limit are used.
+
+        If only the excess were freed, nearly every message would call this method again."""
         # A pull that is answered early adds to the unread answers, which calls this method again.
         if self._making_room:
             return
@@ -243,4 +253,4 @@ class PeerMemory:
 
 
 UNCOUNTED = Holdings(PeerMemory(1 << 62), lambda: None, lambda: None)
-"""The holdings of messages from this node's own workers. They are not limited."""
+"""The `Holdings` for messages of this node's own workers. The memory of these messages is not limited."""

@@ -19,12 +19,12 @@ def _no_bound() -> int:
 
 
 class Origin(msgspec.Struct, frozen=True, eq=False):
-    """The place where a message entered this node. The node sets it; a peer cannot choose it.
+    """The place where a message entered this node. The node sets the origin; a peer cannot choose it.
 
     kind: "local" for a worker of this node, "tcp" for a connection. peer: the `host:port` of the other side, for logs.
     identity: the identity that the other side has proved; "anonymous" for a plain connection. frame_bytes_max: the
-    largest frame that can carry an answer, in bytes. backlog_bytes: returns the number of bytes that wait to be sent to
-    the other side. backlog_bytes_max: returns the number of such bytes above which no more answers should be sent; it
+    largest frame that can carry an answer, in bytes. backlog_bytes: returns the number of unsent bytes for the other
+    side. backlog_bytes_max: returns the number of unsent bytes above which no more answers should be sent; the number
     depends on the memory of all peers. holdings: the memory that this node uses for the other side.
     """
 
@@ -37,7 +37,7 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     holdings: Holdings = UNCOUNTED
 
     def is_behind(self, backlog_bytes_max: int) -> bool:
-        """Whether more bytes wait to be sent to the other side than this limit, or than its share of the memory."""
+        """Whether the unsent bytes for the other side exceed the parameter or the origin's own `backlog_bytes_max`."""
         return self.backlog_bytes() > min(backlog_bytes_max, self.backlog_bytes_max())
 
 
@@ -48,7 +48,8 @@ HERE = Origin("local", identity="node")
 class Message(msgspec.Struct, gc=False, eq=False):
     """A routed message. It never changes after it was sent.
 
-    onward_route: the hops that are left. return_route: the route for an answer. payload: the content.
+    onward_route: the remaining hops to the receiver. return_route: the route for an answer. payload: the content.
+    origin: the place where the message entered this node.
     """
 
     onward_route: Route
@@ -58,5 +59,8 @@ class Message(msgspec.Struct, gc=False, eq=False):
 
 
 def reply_to(message: Message, worker: Address, payload: bytes) -> Message:
-    """Returns an answer to `message`. It follows the return route, and its own return route is `worker`."""
+    """Returns an answer to `message`.
+
+    The answer follows the message's return route; its own return route is `worker`.
+    """
     return Message(message.return_route, (worker,), payload)

@@ -1,7 +1,7 @@
-"""Node: registers workers under addresses, routes messages to them, and runs them. It reads no sockets and no payloads.
+"""Node: registers workers under addresses, routes messages to workers, and runs workers. It reads no sockets.
 
-Routing a message is a plain call that puts the message into a mailbox. At the end of a batch, the node runs the workers
-whose mailboxes have messages.
+Routing a message is a plain call that puts the message into a mailbox. A batch is a context manager: at its end, the
+node runs each worker whose mailbox has messages.
 """
 
 from __future__ import annotations
@@ -23,19 +23,23 @@ from ockam.timers import Timers
 from ockam.worker import HandlingFailed, Worker, WorkerFactory
 
 RUNS_PER_BATCH_MAX = 10_000
-"""After this many runs, the event loop gets a turn. Otherwise two workers that answer each other could block the
-node."""
+"""The number of worker calls after which the node lets other tasks of the event loop run. Otherwise two workers that
+answer each other could block the node."""
 
 logger = structlog.get_logger(__name__)
 
 Forward = Callable[[Message], Mailbox | None]
-"""A function of a transport that forwards a message whose next hop is not a worker of this node. It returns the mailbox
-that got the message, or None if it refuses the message."""
+"""A function of a transport that forwards a message whose next hop is not a worker of this node. Returns the mailbox
+that
+got the message, or None if the transport refuses the message.
+"""
 
 
 class NodeStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a node. workers: the addresses in use now. The others are counters since the start; dropped:
-    the messages that were not delivered, by reason."""
+    """The statistics of a node. workers: the number of addresses in use.
+
+    The other fields are counted since the start. routed: messages put into mailboxes. dropped: messages that were not
+    delivered or that failed, by reason. crashes: crashes of workers."""
 
     workers: int
     routed: int
@@ -44,7 +48,7 @@ class NodeStatistics(msgspec.Struct, frozen=True):
 
 
 class Batch:
-    """The context manager that `Node.batch` returns. A batch inside another one is a part of the outer one."""
+    """The context manager that `Node.batch` returns. A batch inside another batch is a part of the outer batch."""
 
     __slots__ = ("_node",)
 
@@ -59,9 +63,9 @@ class Batch:
 
 
 class Node:
-    """The router of messages between the workers of one process, and to transports.
+    """The router of messages between the workers of one process, and from workers to transports.
 
-    depth: the number of nested open batches.
+    depth: the number of nested open batches, 0 if no batch is open.
 
     Invariant: a cell that is running, is not paused and has messages is in `_ready` exactly once.
     """
@@ -80,7 +84,9 @@ class Node:
         self._dropped: Counter[str] = Counter()
 
     def register(self, addresses: Sequence[Address], factory: WorkerFactory) -> Address:
-        """Starts a worker under one or more addresses. Returns the first one. Raises AddressInUse if one is taken."""
+        """Starts a worker under one or more addresses. Returns the first address.
+
+        Raises AddressInUse if another worker has one of the addresses."""
         for address in addresses:
             if address in self._cells:
                 raise AddressInUse(f"the address {address} is taken")
@@ -112,8 +118,9 @@ class Node:
         return cell.worker if cell is not None else None
 
     def register_forward(self, address_type: int, forward: Forward) -> None:
-        """Registers a transport. It gets the messages whose next hop has this address type and is not a worker of this
-        node."""
+        """Registers a function of a transport for one address type.
+
+        The function gets each message whose next hop has this type and is not a worker of this node."""
         self._forwards[address_type] = forward
 
     def send(self, message: Message) -> bool:
@@ -130,8 +137,9 @@ class Node:
             self.deliver_run(messages if isinstance(messages, list) else list(messages))
 
     def deliver(self, message: Message) -> Mailbox | None:
-        """Like `send`, but the worker runs when the open batch ends. Returns the mailbox that got the message, or
-        None."""
+        """Puts a message into the mailbox of its next hop. The worker runs when the open batch ends.
+
+        Returns the mailbox that got the message, or None if no worker or transport took the message."""
         route = message.onward_route
         if not route:
             return None
@@ -150,7 +158,7 @@ class Node:
         return mailbox
 
     def deliver_run(self, messages: Sequence[Message]) -> set[Mailbox]:
-        """Calls `deliver` for each message, in order. Returns the mailboxes that got messages."""
+        """Puts each message into the mailbox of its next hop, in order. Returns the mailboxes that got messages."""
         mailboxes: set[Mailbox] = set()
         start, count, cells = 0, len(messages), self._cells
         while start < count:
@@ -180,14 +188,15 @@ class Node:
         return mailboxes
 
     def batch(self) -> Batch:
-        """Opens a batch: messages are collected, and at its end each worker runs once for all of its messages.
+        """Opens a batch: a context manager that collects messages, and at its end calls each worker with all its
+        messages.
 
-        So many messages cost only one run, one commit and one send.
+        So the whole batch costs a worker only one call, one commit and one send.
         """
         return self._batch
 
     def end_batch(self) -> None:
-        """Ends a batch; called by `Batch`. At the end of the outermost batch, the workers run."""
+        """Ends a batch; only `Batch` calls this. At the end of the outermost batch, the workers with messages run."""
         self.depth -= 1
         if not self.depth and (self._ready or self._at_end):
             self._run_ready()
@@ -203,14 +212,14 @@ class Node:
             function()
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
-        """Calls the function once after the delay, inside a batch."""
+        """Calls the function once after the delay. Messages that the function sends are collected in one batch."""
         self._timers.call_later(delay_s, function)
 
     def count_drop(self, reason: str) -> None:
         self._dropped[reason] += 1
 
     def queue(self, cell: Cell) -> None:
-        """Adds a cell to the queue, so that its worker runs when the open batch ends."""
+        """Adds a cell (one worker with its mailbox) to the queue, so that the worker runs when the open batch ends."""
         self._ready.append(cell)
 
     def statistics(self) -> NodeStatistics:
@@ -221,8 +230,9 @@ class Node:
             function()
 
     def _deliver_elsewhere(self, message: Message) -> Mailbox | None:
-        """Passes a message to the transport for its next hop. Drops it without an answer if there is none, as real
-        nodes do."""
+        """Passes a message to the transport for its next hop. Returns the mailbox that got the message.
+
+        If no transport takes the message, drops it and returns None. The node sends no answer, as real nodes do."""
         hop = message.onward_route[0]
         forward = self._forwards.get(hop.type)
         mailbox = forward(message) if forward is not None else None
@@ -243,7 +253,7 @@ class Node:
                 cell.queued = False
                 if not cell.paused:
                     self._run(cell)
-            # Some workers still have messages, but the event loop gets a turn first.
+            # Some workers still have messages, but other tasks of the event loop run first.
             self._nursery.start_soon(self._run_rest)
         finally:
             self.depth -= 1
@@ -261,7 +271,7 @@ class Node:
         try:
             cell.worker.receive(run)
         except HandlingFailed as failure:
-            # Only one message failed. The messages behind it are handled after the restart.
+            # Only one message failed. The later messages are handled after the restart.
             cell.mailbox.put_back(run[failure.position + 1 :])
             self.crash(cell, run[failure.position : failure.position + 1], failure.__cause__ or failure)
         except Exception as error:
@@ -270,7 +280,6 @@ class Node:
             cell.make_ready()
 
     def crash(self, cell: Cell, failed: Sequence[Message], error: BaseException) -> None:
-        """Counts a crash of the worker, and lets the cell restart it. failed: the messages that the worker failed
-        on."""
+        """Counts a crash of a worker, and restarts the worker. failed: the messages that the worker failed on."""
         self._crashes += 1
         cell.crash(failed, error)

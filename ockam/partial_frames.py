@@ -1,8 +1,8 @@
 """PartialFrames: limits the memory of the unfinished frames of all connections together. It reads no sockets.
 
-A peer may send most of a frame and never the rest, so each connection can take the memory of nearly one frame. Above
-the limit, connections with large unfinished frames are not read. One connection at a time may still read on. Otherwise
-all of them would wait for each other forever.
+A peer may send most of a frame and never the rest, so each connection can use the memory of nearly one frame. Above the
+limit, only one connection with a large unfinished frame is read at a time. If no such connection were read, all of them
+would wait for each other forever.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import trio
 
 PARTIAL_BYTES_MAX = 256 * 1024 * 1024
-"""The limit for one node: sixteen frames of the largest size."""
+"""The limit for the unfinished frames of one node, in bytes: sixteen frames of the largest size."""
 PARTIAL_FREE_BYTES = 64 * 1024
-"""A connection with at most this many bytes of an unfinished frame is always read, so large frames never delay small
-ones."""
+"""A connection whose unfinished frame has at most this many bytes is always read, so large frames never delay small
+frames."""
 
 
 class PartialFrames:
-    """The total size of all unfinished frames, and the connection that may read on above the limit.
+    """The total size of all unfinished frames, and the one connection that may be read above the limit.
 
-    Invariant: the sum exceeds `bytes_max` by at most one read and PARTIAL_FREE_BYTES for each connection, and the frame
-    of the connection that has the turn.
+    Invariant: the total size exceeds `bytes_max` by at most one read and PARTIAL_FREE_BYTES for each connection, plus
+    the frame of the connection that may be read above the limit.
     """
 
     def __init__(self, bytes_max: int = PARTIAL_BYTES_MAX) -> None:
@@ -35,7 +35,9 @@ class PartialFrames:
 
     def note(self, holder: object, before_bytes: int, now_bytes: int) -> None:
         """Updates the size of the unfinished frame of a connection. holder: the connection. before_bytes: the size at
-        the last call. now_bytes: the present size."""
+        the
+        last call. now_bytes: the size now.
+        """
         self._size_bytes += now_bytes - before_bytes
         if self._turn is holder and now_bytes <= PARTIAL_FREE_BYTES:
             self._turn = None
@@ -44,7 +46,9 @@ class PartialFrames:
             self._room = None
 
     async def wait_turn(self, holder: object) -> None:
-        """Waits until there is room below the limit, or until the connection `holder` may read on above it."""
+        """Waits until the total size is below the limit, or until `holder` is the connection that may be read above the
+        limit.
+        """
         while self._size_bytes >= self._bytes_max and self._turn is not holder:
             if self._turn is None:
                 self._turn = holder

@@ -1,4 +1,4 @@
-"""Protocol: encodes and decodes payloads. Every payload has the name of a protocol and a message of that protocol.
+"""Protocol: encodes and decodes payloads. A payload is the name of a protocol and a message of this protocol.
 
 A request and its answer have the same protocol name. The services define the protocols (`stream_service.protocol`,
 `index_service.protocol`).
@@ -104,11 +104,14 @@ def _decoder(protocol: Protocol[Any, Any], kind: type[T], direction: str) -> Cal
 REFUSAL = "Invalid request: "
 """The beginning of the text of every `error`. The real services use the same text."""
 FAILURE = "the node failed: "
-"""The text after REFUSAL if the request is valid, but the node failed to serve it."""
+"""The text after REFUSAL in an `error` if the request is valid, but the node failed to serve the request."""
 SHOWN_CHARACTERS_MAX = 64
-"""In an answer or a log line, a text from a peer is cut to this many characters. It could have 16 MiB."""
+"""The largest number of characters of a peer's text that an answer or a log line shows.
+
+The text itself may have 16 MiB.
+"""
 SMALL_SIZE_END = 128
-"""A size below this takes one byte in BARE."""
+"""The smallest size that takes more than one byte in BARE."""
 _body_decoder = bare.Decoder(bytes)
 _body_encoder = bare.Encoder(bytes)
 _name_decoder = bare.Decoder(str)
@@ -118,7 +121,7 @@ ERROR = Protocol("error", Error, Error)
 
 
 def find_name(payload: bytes) -> str | None:
-    """Returns the protocol name of a payload, cut for a log line. Returns None if the payload has none."""
+    """Returns the protocol name of a payload, cut to SHOWN_CHARACTERS_MAX. None means that the payload has no name."""
     try:
         return _name_decoder.decode_prefix(payload)[0][:SHOWN_CHARACTERS_MAX]
     except bare.DecodeError:

@@ -1,4 +1,4 @@
-"""Sends on a socket without waiting, which trio does not offer. It closes nothing."""
+"""Sends on a socket without waiting; trio has no function for this. This module closes no sockets."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import Protocol
 
 
 class HasDescriptor(Protocol):
-    """The interface of a non-blocking socket. After a close `fileno` must return -1, because another file may get the
-    old number."""
+    """The interface of a non-blocking socket.
+
+    After the socket is closed, `fileno` must return -1, because another file may get the same descriptor."""
 
     def fileno(self) -> int: ...
 
 
 def send_nowait(socket: HasDescriptor, data: bytes) -> bytes:
-    """Sends the bytes that the socket takes right now. Returns the bytes that were not sent.
+    """Sends the bytes that the socket accepts right now. Returns the bytes that were not sent.
 
     No task may be sending on the socket, and no earlier bytes may wait for it. If the socket is full, closed or broken,
-    returns all bytes; sending them the usual way then waits or fails.
+    returns all bytes. The caller then sends the bytes with a function that waits or fails.
     """
     try:
         sent = os.write(socket.fileno(), data)

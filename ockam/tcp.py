@@ -1,6 +1,6 @@
-"""TcpTransport: TCP between nodes. It listens, calls other nodes, and forwards messages to allowed destinations.
+"""TcpTransport: TCP between nodes. It listens, connects to other nodes, and forwards messages to allowed destinations.
 
-Every connection is a worker (`connection`). If the next hop of a message is a TCP address, this node connects to that
+Every connection is a worker (`connection`). If the next hop of a message is a TCP address, this node connects to this
 destination. Messages of remote peers are forwarded only to destinations that the operator has allowed, so the node is
 not an open relay.
 """
@@ -34,33 +34,44 @@ from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
 
 Framing: TypeAlias = Literal["head", "legacy", "auto"]
-"""The framing to use when we call a node. `auto`: head if the called node sends a hello, else legacy."""
+"""The framing of a connection that we make.
+
+`auto`: head if the other node sends bytes within AUTO_WAIT_S, else legacy.
+"""
 
 AUTO_WAIT_S = 0.3
-"""With `auto`, a called node that sends no byte for this long, in seconds, is a legacy node. Real head nodes send their
-hello within 0.2 s."""
+"""The longest wait for the first byte of the other node with the framing `auto`, in seconds. If no byte comes, the
+other
+node is a legacy node. Real nodes with the head framing send their first byte within 0.2 s.
+"""
 CONNECT_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 10_000
 IDLE_INTERVAL_S = 10.0
-"""The time between two searches for idle connections, in seconds. A connection that is idle for one to two times as
-long loses its remembered headers."""
+"""The time between two searches for idle connections, in seconds. The message headers that a connection remembers are
+freed after the connection was idle for one to two of these intervals."""
 NO_ROOM_CLOSED_MAX = 16
-"""When the process can open no more files, this many silent connections are closed."""
+"""The largest number of connections without a message that are closed when the process can open no more files."""
 REFUSALS_TOLD_INTERVAL_S = 10.0
-"""The least time between two log lines about too many connections, in seconds. Thousands may come in one second."""
+"""The shortest time between two log lines about too many connections, in seconds. Without this limit, there could be
+thousands of lines in one second."""
 FORWARD_QUEUE_MESSAGES_MAX = 40_000
-"""The most messages that wait until a destination is connected; further ones are dropped and counted. It is twice the
-limit of a mailbox, because peers that deliver to a full mailbox are not read any more."""
+"""The largest number of messages that wait until a destination is connected. Further messages are dropped and counted.
+The
+number is twice the limit of a mailbox, because a peer that delivers to a full mailbox is not read any more.
+"""
 FORWARD_QUEUE_BYTES_MAX = 64 * 1024 * 1024
-"""The most bytes of payloads that wait until a destination is connected: four times the limit of a mailbox."""
+"""The largest total size of payloads, in bytes, that wait until a destination is connected: four times the limit of a
+mailbox."""
 ENDED = "the connection to it ended"
 
 logger = structlog.get_logger(__name__)
 
 
 class TcpStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a node's connections. accepted: their number since the start. closed: the same for closed ones,
-    by reason. silent: the open connections that have sent no message yet."""
+    """The statistics of a node's TCP connections.
+
+    accepted: the number of accepted connections since the start. closed: the number of closed and refused connections
+    since the start, by reason. silent: the number of open connections that have sent no message yet."""
 
     accepted: int
     closed: dict[str, int]
@@ -72,9 +83,10 @@ class TcpStatistics(msgspec.Struct, frozen=True):
 class TcpTransport:
     """All TCP connections of one node.
 
-    nursery: runs the tasks of the connections; it must stay open until they have ended. allow_forward: the `host:port`
-    destinations to which messages of remote peers may be forwarded. new_id: returns 8 random bytes as hex, for the
-    addresses of connections. memory_bytes_max: the limit of the memory for all peers together, see `memory`.
+    nursery: runs the tasks of the connections, and must stay open until all connections have ended. allow_forward: the
+    `host:port` destinations to which messages of remote peers may be forwarded. limits: time limits; None means the
+    defaults. new_id: returns 8 random bytes as hex, for the address of a connection. connections_max: the largest
+    number of open connections. memory_bytes_max: the memory limit for all peers together, see `memory`.
     """
 
     def __init__(
@@ -114,8 +126,8 @@ class TcpTransport:
     async def listen(self, host: str, port: int) -> list[str]:
         """Starts to accept connections. Returns the `host:port` of each listening socket; port 0 picks a free port.
 
-        Raises the process's soft limit of open files, and accepts only as many connections as it allows. Raises OSError
-        if it cannot listen.
+        Increases the process's soft limit of open files, and accepts only as many connections as this limit allows.
+        Raises OSError if a listening socket cannot be opened.
         """
         self._connections_max = connections_that_fit(self._connections_max)
         listeners = await trio.open_tcp_listeners(port, host=host)
@@ -123,8 +135,9 @@ class TcpTransport:
         return [_name(listener.socket.getsockname()) for listener in listeners]
 
     async def connect(self, destination: str, framing: Framing = "head") -> Address:
-        """Connects to a node. Returns the address of the connection; routes to the node begin with it. Raises
-        ConnectFailed."""
+        """Connects to a node. Returns the connection's address, with which every route to the node begins.
+
+        Raises ConnectFailed."""
         return (await self._connect(destination, framing)).own_address
 
     async def _connect(self, destination: str, framing: Framing = "head") -> Connection:
@@ -147,7 +160,9 @@ class TcpTransport:
             connection.stop_reading()
 
     async def close_when_sent(self, deadline_s: float) -> None:
-        """Ends every connection when its answers are sent, or at the deadline (on trio's clock)."""
+        """Ends every connection as soon as its answers are sent, and the remaining ones at the deadline (on trio's
+        clock).
+        """
         self._drains = True
         for connection in self._connections:
             connection.close_when_sent()
@@ -171,7 +186,7 @@ class TcpTransport:
                 nursery.start_soon(self._look_for_idle)
 
     async def _look_for_idle(self) -> None:
-        """Repeatedly frees the remembered headers of connections on which no message is received or sent."""
+        """Frees the remembered message headers of idle connections every IDLE_INTERVAL_S, without end."""
         while True:
             await trio.sleep(IDLE_INTERVAL_S)
             for connection in self._connections:
@@ -194,7 +209,10 @@ class TcpTransport:
         self._nursery.start_soon(self._run, connection)
 
     def _give_way(self) -> bool:
-        """Closes the connection that has been silent longest, to make room. Returns False if there is none to close."""
+        """Closes the oldest connection that has sent no message yet, to make room.
+
+        Returns False if no connection was closed.
+        """
         given = self._silent.close_oldest()
         if trio.current_time() >= self._refusals_told_s + REFUSALS_TOLD_INTERVAL_S:
             self._refusals_told_s = trio.current_time()
@@ -202,13 +220,13 @@ class TcpTransport:
             logger.warning(what, reason="too many connections", most=self._connections_max, silent=len(self._silent))
         if given is None:
             return False
-        # The task of the closed connection ends in the next turn. The connection is removed from the count now, so that
-        # the new one can take its place.
+        # The task of the closed connection ends later. The connection is removed from the count now, so that a new
+        # connection can take its place.
         self._connections.discard(given)
         return True
 
     def _make_room(self) -> None:
-        """Closes silent connections, because the process can open no more files."""
+        """Closes connections that have sent no message yet, because the process can open no more files."""
         for _ in range(NO_ROOM_CLOSED_MAX):
             if not self._give_way():
                 return
@@ -252,18 +270,20 @@ class TcpTransport:
             self._tell_gone(connection)
 
     def _tell_gone(self, connection: Connection) -> None:
-        """Answers the open requests that were forwarded over a connection which has ended. Otherwise they would get no
-        answer."""
+        """Answers the open requests that were forwarded over an ended connection.
+
+        The destination cannot answer them any more.
+        """
         if connection.open_requests is not None:
             with self._node.batch():
                 for route in connection.open_requests.take():
                     self._node.deliver(destination_unreachable(route, connection.peer, ENDED))
 
     def _missed(self, message: Message) -> None:
-        """Answers a message to a connection that has ended.
+        """Answers a remote peer's request whose next hop is a connection that has ended.
 
-        Peers use the return route of an answer, which goes through a connection, as the route of their next requests.
-        The `error` tells the peer that this route has ended, so that it asks for the stream again.
+        Peers use the return route of an answer as the route of their next requests, and this route goes through a
+        connection. The `error` tells the peer that the connection has ended, so that the peer asks for a new route.
         """
         hop = message.onward_route[0]
         if hop.value.startswith(CONNECTION_PREFIX) and message.origin.kind != "local" and is_sender_told(message):
@@ -316,8 +336,9 @@ class TcpTransport:
             self._node.send(forward_refused(message, reason))
 
     async def _dial(self, destination: str) -> None:
-        """Connects to a destination and sends it the waiting messages. Drops them if the destination cannot be
-        reached."""
+        """Connects to a destination, and then sends the messages that wait for this destination.
+
+        If the destination cannot be reached, drops the messages."""
         try:
             connection = await self._connect(destination)
         except (ConnectFailed, InvalidAddress) as error:
@@ -341,11 +362,11 @@ class TcpTransport:
 
 
 def _through(connection: Address, message: Message) -> Message:
-    """Returns the same message with its TCP hop replaced by the address of the connection to that destination."""
+    """Returns the message with its first hop replaced by the address of a connection."""
     return Message((connection, *message.onward_route[1:]), message.return_route, message.payload, message.origin)
 
 
 def _name(socket_name: tuple[Any, ...]) -> str:
-    """Returns `host:port` of one end of a socket, for logs."""
+    """Returns the `host:port` of a socket address, with brackets around an IPv6 host."""
     host, port = socket_name[:2]
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

@@ -1,4 +1,4 @@
-"""Timers: calls functions after a delay. Thousands of timers share one task. It does not know workers."""
+"""Timers: calls functions after a delay. Thousands of timers share one task. This module does not use workers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ class Timers:
     """Calls functions when they are due. Functions that are due at the same moment are called in the order of
     `call_later`.
 
-    run: calls one function; it must not raise.
+    run: calls one function, and must not raise.
 
-    Invariant: while functions wait, one task sleeps until the first of them is due; it ends when none is left.
+    Invariant: while functions wait, one task sleeps until the earliest function is due. The task ends when no function
+    waits.
     """
 
     def __init__(self, nursery: trio.Nursery, run: Callable[[Callable[[], None]], None]) -> None:
@@ -28,7 +29,7 @@ class Timers:
         return len(self._waiting)
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
-        """Calls the function once, after the delay and not before the next turn of the event loop."""
+        """Calls the function once after the delay. Even if the delay is 0, the call happens later, in another task."""
         due_s = trio.current_time() + delay_s
         self._count += 1
         heapq.heappush(self._waiting, (due_s, self._count, function))
@@ -47,8 +48,8 @@ class Timers:
                     await trio.sleep_until(self._waiting[0][0])
                 self._sleeps = trio.CancelScope()
                 now_s = trio.current_time()
-                # All due functions are taken before the first is called. A function may add others that are due at
-                # once, and with those this loop would never give the event loop its turn.
+                # All due functions are taken before the first is called. A function may add other functions that are
+                # due at once. If this loop also called those, it might never let other tasks run.
                 due = []
                 while self._waiting and self._waiting[0][0] <= now_s:
                     due.append(heapq.heappop(self._waiting)[2])

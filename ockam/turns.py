@@ -1,8 +1,8 @@
 """Turns: shares the time of the event loop between connections, so that busy connections do not delay the others.
 
-All connections run in one thread, and the messages of one read are handled in one step. While the event loop is not
-busy, no connection waits here. While it is busy, connections take turns: each turn of the loop admits a limited amount
-of work, and connections that used little time lately go first. This module reads no sockets.
+All connections run in one thread. A step of a connection handles all messages of one read. While the event loop is not
+busy, no connection waits here. While the loop is busy, each turn of the loop (one pass over the ready tasks) lets only
+some connections make a step. Connections that used little time lately go first. This module reads no sockets.
 """
 
 from __future__ import annotations
@@ -13,42 +13,56 @@ from collections import deque
 import trio
 
 BUSY_S = 0.03
-"""The loop is busy while its recent work is above this, in seconds. Recent work shrinks by BUSY_SHARE of the passing
-time."""
+"""The event loop counts as busy while its recent work exceeds this many seconds. Recent work is the time that
+connections
+have used, minus BUSY_SHARE of the time that has passed.
+"""
 BUSY_SHARE = 0.8
+
 LIGHT_S = 0.005
-"""A connection with at most this much recent work, in seconds, is light and goes first. Its recent work shrinks by
-LIGHT_SHARE of the passing time."""
+"""A connection with at most this many seconds of recent work is light, and light connections go first. Recent work is
+the
+time that the connection has used, minus LIGHT_SHARE of the time that has passed.
+"""
 LIGHT_SHARE = 0.1
 TURN_LIGHT_S = 0.006
-"""The work of light connections that each turn of the loop admits, in seconds."""
+"""The expected time of the steps that light connections may make in one turn of the event loop, in seconds. A light
+connection has used little time lately."""
 TURN_OTHERS_S = 0.004
-"""The work of all other connections (heavy, new or ending) that each turn of the loop admits, in seconds. Each group
-has its own share, so neither can exclude the other."""
+"""The expected time of the steps that heavy, new and ending connections may make in one turn of the event loop, in
+seconds. Light connections have a time of their own (TURN_LIGHT_S), so neither group can block the other."""
 STEP_S = 0.003
-"""The longest step that a connection should make while the loop is busy."""
+"""The longest time, in seconds, for which a connection should use the event loop without a pause while the loop is
+busy.
+After a longer step, the connection reads fewer bytes at a time.
+"""
 STEP_QUIET_S = 0.01
-"""The longest step that a connection should make while the loop is not busy."""
+"""The longest time, in seconds, for which a connection should use the event loop without a pause while the loop is not
+busy. After a longer step, the connection reads fewer bytes at a time."""
 COST_S = 0.0002
-"""The assumed duration of a connection's first step, in seconds. Later steps are expected to take as long as the last
-one."""
+"""The expected time to handle the first bytes that a connection reads, in seconds. Later reads are expected to take as
+long as the last one."""
 LIGHT_ABOUT_S = 0.1
-"""For this long after a light connection waited for its turn, in seconds, others are expected to come."""
+"""After a light connection has waited, other light connections are expected for this many seconds."""
 PAUSE_S = 0.001
-"""While light connections are expected, the loop sleeps this long in each turn, in seconds. The writing thread, on
-which their answers depend, gets the interpreter's lock at once while the loop sleeps, and otherwise only every 5 ms."""
+"""The time for which the event loop sleeps in each turn while light connections are expected, in seconds. Answers
+depend
+on the thread that writes to the database. This thread gets the interpreter's lock at once while the loop sleeps, and
+otherwise only every 5 ms.
+"""
 LEAVE_S = 0.0005
-"""The assumed duration of ending a connection, in seconds."""
+"""The expected time to end a connection, in seconds."""
 READ_BYTES_MAX = 256 * 1024
 READ_BYTES_MIN = 4 * 1024
 READ_BYTES_FIRST = 16 * 1024
 
 
 class Share:
-    """The recent work of one connection, and the number of bytes that it may read at a time.
+    """The time that one connection has used lately, and the number of bytes that it may read at a time.
 
-    host: the host of the peer. Hosts take turns with each other, and so do the connections of one host. is_known:
-    whether the peer has sent a message. cost_s: how long the last step took, in seconds.
+    host: the host of the peer, because hosts alternate. is_known: whether the peer has sent a message. cost_s: the time
+    that the connection's last step (handling one read) took, in seconds. read_bytes: the number of bytes that the
+    connection may read at a time.
     """
 
     __slots__ = ("_at_s", "_used_s", "cost_s", "host", "is_known", "read_bytes")
@@ -62,7 +76,9 @@ class Share:
         self._at_s = -math.inf
 
     def used_s(self, now_s: float) -> float:
-        """Returns the recent work of the connection, in seconds."""
+        """Returns the recent work in seconds: the time that the connection has used, minus LIGHT_SHARE of the passed
+        time.
+        """
         return max(0.0, self._used_s - (now_s - self._at_s) * LIGHT_SHARE) if self._used_s else 0.0
 
     def note(self, now_s: float, cost_s: float) -> None:
@@ -72,8 +88,10 @@ class Share:
 
 
 class TurnQueue:
-    """The connections that wait for their turn. Hosts alternate; connections of one host are in the order of
-    arrival."""
+    """A queue of connections that wait for the event loop.
+
+    Hosts alternate; connections of one host keep their order.
+    """
 
     def __init__(self) -> None:
         self._hosts: dict[str, deque[tuple[Share, trio.Event]]] = {}
@@ -87,8 +105,9 @@ class TurnQueue:
         return turn
 
     def let_in(self, budget_s: float) -> None:
-        """Gives connections their turn, until their steps are expected to take `budget_s` together. Gives at least one
-        turn."""
+        """Lets waiting connections continue, until their next steps are expected to take `budget_s` seconds together.
+
+        Lets at least one connection continue if `budget_s` is positive."""
         while self._hosts and budget_s > 0:
             host = next(iter(self._hosts))
             waiting = self._hosts.pop(host)
@@ -100,9 +119,9 @@ class TurnQueue:
 
 
 class Turns:
-    """Decides for all connections of one node when each may make its next step.
+    """Decides for all connections of one node when each may use the event loop again.
 
-    Invariant: while connections wait, one task admits a few of them with each turn of the loop.
+    Invariant: while connections wait, one task lets a few of them continue in each turn of the loop.
     """
 
     def __init__(self, nursery: trio.Nursery, *, read_bytes_max: int) -> None:
@@ -118,10 +137,10 @@ class Turns:
         return self._lets_in or self._recent_s(now_s) > BUSY_S
 
     async def wait(self, share: Share, *, leaves: bool = False) -> None:
-        """Waits until this connection may make its next step. Returns at once while the loop is not busy.
+        """Waits until this connection may handle its next bytes. Returns at once while the event loop is not busy.
 
-        leaves: the connection is ending. Then it always waits for its turn, because its end is not urgent and thousands
-        of connections may end at one moment.
+        leaves: True if the connection is ending. Such a connection always waits, because its end is not urgent and
+        thousands of connections may end at one moment.
         """
         now_s = trio.current_time()
         if leaves:
@@ -137,8 +156,9 @@ class Turns:
         await turn.wait()
 
     def note(self, share: Share, began_s: float) -> None:
-        """Records a step that began at `began_s` and ends now. After a long step, the connection reads fewer bytes next
-        time."""
+        """Records that the connection has used the event loop from `began_s` until now.
+
+        After a long time the connection reads fewer bytes at once, after a short time more."""
         now_s = trio.current_time()
         cost_s = now_s - began_s
         self._used_s = self._recent_s(now_s) + cost_s

@@ -1,7 +1,8 @@
 """Wire: the interface of the two real framings. A frame is a length, a header (the two routes) and a payload.
 
-`wire_legacy` and `wire_head` implement it; `handshake` detects which one a peer uses. A wire decodes the body of one
-frame into routes and payload, and encodes them. It has no state, reads no sockets and does not decode payloads.
+`wire_legacy` and `wire_head` implement the interface. `handshake` detects the framing of a peer. A wire decodes the
+body of one frame into routes and payload, and encodes routes and payload. A wire has no state and reads no sockets. The
+content of payloads is not decoded.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from ockam.address import Route
 
 
 class Wire(Protocol):
-    """One framing of Ockam messages (facts/ockam.md §2).
+    """One framing of Ockam messages (facts/ockam.md §2). The body of a frame is everything after the length.
 
     name: "legacy" or "head".
     hello: bytes that each side sends before its first frame.
-    length_bytes: size of the big-endian length in front of every frame.
-    send_bytes_max, receive_bytes_max: the largest body that this side sends, and accepts.
-    heartbeat: a complete frame without a message. It only shows that the sender is alive.
+    length_bytes: number of bytes of the big-endian length at the start of every frame.
+    send_bytes_max, receive_bytes_max: the largest body that this side sends, and that it accepts, in bytes.
+    heartbeat: a complete frame without a message, which only shows that the sender is alive.
     """
 
     name: str
@@ -29,28 +30,28 @@ class Wire(Protocol):
     heartbeat: bytes
 
     def decode_routes(self, data: bytes, at: int, end: int) -> tuple[Route, Route, int]:
-        """Decodes the onward route and the return route of the body `data[at:end]`. Also returns where the routes end.
+        """Returns the onward route and the return route of the body `data[at:end]`, and the position after them.
 
-        Raises RemoteProtocolError if they are not valid. The bytes of the routes are self-delimiting: another body that
-        begins with the same bytes has the same routes. So a connection can remember them.
+        Raises RemoteProtocolError if the routes are not valid. The bytes of the routes are self-delimiting: another
+        body that begins with the same bytes has the same routes. So a connection can remember decoded routes.
         """
         ...
 
     def decode_payload(self, data: bytes, start: int, at: int, end: int) -> bytes:
-        """Decodes the payload of the body `data[start:end]`. at: the end of the routes, as `decode_routes` returned it.
+        """Returns the payload of the body `data[start:end]`. at: the position after the routes, from `decode_routes`.
 
         Raises RemoteProtocolError if the rest of the body is not valid.
         """
         ...
 
     def encode_routes(self, onward_route: Route, return_route: Route) -> bytes:
-        """Encodes the part of a body before the payload."""
+        """Encodes the two routes, which are the first part of a body."""
         ...
 
     def encode_payload(self, payload: bytes) -> bytes:
-        """Encodes the part of a body behind the routes, with the payload."""
+        """Encodes the part of a body after the routes, including the payload."""
         ...
 
     def around_payload(self, size_bytes: int) -> tuple[bytes, bytes]:
-        """Returns the bytes that `encode_payload` puts before and behind every payload of this size."""
+        """Returns the bytes that `encode_payload` adds before and after every payload of this size."""
         ...

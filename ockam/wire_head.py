@@ -1,12 +1,12 @@
-"""The head framing (since 2024-06): one version byte, then u32 length and a CBOR message (facts/ockam.md §2.2).
+"""The head framing (since 2024-06): one byte first, then frames of u32 length and CBOR message (facts/ockam.md §2.2).
 
     +----+   +------------+----+------------------------+--------------+-------------+-----------------+
     | 01 |   | u32 big-   | 84 | onward_route: array of | return_route | payload:    | tracing_context |
     +----+   | endian N   |    | 82 type, byte string   | the same     | byte string | f6, or text     |
     hello    +------------+----+------------------------+--------------+-------------+-----------------+
 
-This is no general CBOR reader. It accepts only the shapes that the peers use: definite lengths (but the outer array may
-be indefinite, as the Elixir node accepts), four elements, and byte strings for bytes.
+This is no general CBOR reader. It accepts only what real peers use: an array of four elements, definite lengths, and
+byte strings for bytes. Only the outer array may have an indefinite length, because the Elixir node accepts this too.
 """
 
 from __future__ import annotations
@@ -18,17 +18,19 @@ from ockam.errors import RemoteProtocolError
 from ockam.wire_legacy import ROUTE_HOPS_MAX
 
 UNSIGNED, BYTE_STRING, TEXT_STRING, ARRAY = 0, 2, 3, 4
-"""CBOR major types (RFC 8949 §3.1)."""
+"""The CBOR major types that are used here (RFC 8949 §3.1)."""
 NULL = 0xF6
 MESSAGE_ARRAY = 0x84
 INDEFINITE_ARRAY, BREAK = 0x9F, 0xFF
 ONE_BYTE_SIZE = 0x58
-"""The first byte of a byte string whose size is in the next byte. Nearly every payload begins with it and is read
-fast."""
+"""The first byte of a CBOR byte string whose size is in the next byte. Nearly every payload begins with this byte, so
+such
+payloads are decoded by a faster way.
+"""
 
 
 class HeadWire:
-    """The head framing; see `ockam.wire.Wire`. The Rust node sends and accepts frames up to 16 MiB."""
+    """The head framing (since 2024-06); see `ockam.wire.Wire`. Frames have at most 16 MiB, as in the real Rust node."""
 
     name = "head"
     hello = b"\x01"
@@ -99,7 +101,7 @@ def _read_route(data: bytes, at: int, end: int) -> tuple[Route, int]:
 
 
 def _check_tracing_context(data: bytes, at: int, end: int) -> None:
-    """Raises RemoteProtocolError unless the rest of the frame behind the payload is exactly one text string."""
+    """Raises RemoteProtocolError unless the bytes from `at` to `end` are exactly one CBOR text string."""
     size, at = _read_head(data, at, end, TEXT_STRING)
     if at + size != end:
         raise _undecodable("bytes behind the message, or a tracing context that is cut")

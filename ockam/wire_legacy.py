@@ -5,7 +5,7 @@
     | endian N  | uint 1 (2) | count, {type, value} each  | the same      | uint length + |
     +-----------+------------+----------------------------+---------------+---------------+
 
-We send version 1. Messages of version 2 have a tracing context behind the payload; it is decoded and ignored.
+We send version 1. A message of version 2 has a tracing context after the payload, which is decoded and ignored.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from ockam.errors import RemoteProtocolError
 
 TRACED_VERSION = 2
 ROUTE_HOPS_MAX = 64
-"""The most hops of a route. The longest real route has about five; more than this is a loop or an attack."""
+"""The largest number of hops in a route. The longest real route has about five hops, so a longer route is a loop or an
+attack."""
 
 
 # type RouteAddress struct { type: uint  value: data }
@@ -51,8 +52,9 @@ _traced_decoder = bare.Decoder(TracedPayload)
 
 
 class LegacyWire:
-    """The legacy framing; see `ockam.wire.Wire`. We send no frame above 65,000 bytes, because the real node crashes on
-    it."""
+    """The legacy framing (2021-02 to 2024-06); see `ockam.wire.Wire`.
+
+    We send no frame above 65,000 bytes, because the real node crashes on larger frames."""
 
     name = "legacy"
     hello = b""
