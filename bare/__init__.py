@@ -1,5 +1,4 @@
-"""BARE (draft-devault-bare): compiled encoders and decoders for annotated Python types, and the schema language of
-BARE."""
+"""BARE (draft-devault-bare): encoders and decoders, compiled from annotated Python types or from BARE schemas."""
 
 from bare import schema
 from bare.codec import Buffer, Decoder, Encoder, decode, encode

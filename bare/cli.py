@@ -1,7 +1,7 @@
-"""The command `python -m bare`, which decodes and encodes messages and checks and formats schemas. This is the only
-module of the package that does I/O.
+"""The command `python -m bare`, which decodes and encodes messages, and checks and formats schemas.
 
-Exit codes: 0 done, 1 failed (one line on standard error tells the error and its place), 2 wrong usage.
+This is the only module of the package that does I/O. Exit codes: 0 done; 1 failed, with one line on standard error that
+names the error and its position; 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Failure(Exception):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit code. Wrong options end the process with code 2."""
+    """Runs one command and returns its exit code. Wrong options raise SystemExit with code 2."""
     options = _parser().parse_args(arguments)
     try:
         options.run(options)
@@ -155,7 +155,7 @@ def _format(options: argparse.Namespace) -> None:
 
 
 def _argument(text: str) -> str:
-    """Returns an argument as it is, or the text of standard input if the argument is `-`."""
+    """Returns an argument unchanged, or the text of standard input if the argument is `-`."""
     if text != "-":
         return text
     try:
@@ -189,7 +189,9 @@ def _schemas(file: pathlib.Path, dialect: Any) -> list[Schema]:
 
 
 def _schema(options: argparse.Namespace) -> Schema:
-    """Returns the schema, from the given file, that defines the given type."""
+    """Returns the schema that defines the type `options.type`, from the file `options.schema`.
+
+    Raises _Failure if no schema defines the type, or if several schemas of the file define it differently."""
     schemas = _schemas(options.schema, options.dialect)
     if options.block is not None:
         if not 1 <= options.block <= len(schemas):

@@ -1,4 +1,4 @@
-"""The public encoders and decoders, and the caches of `bare.encode` and `bare.decode`. This module does no I/O."""
+"""The classes `Encoder` and `Decoder`, and the functions `encode` and `decode`, which cache codecs. It does no I/O."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from bare.resolve import resolve
 T = TypeVar("T")
 
 Buffer = bytes | bytearray | memoryview
-"""The types of objects that may hold an encoded message."""
+"""The Python types that an encoded message may have when it is decoded."""
 
-# The number of types whose codecs `encode` and `decode` keep. The least recently used codec is dropped first.
+# The number of types whose codecs `encode` and `decode` cache, each. The least recently used codec is dropped first.
 CACHED_TYPES_MAX = 1024
 
 
 class Encoder(Generic[T]):
-    """An encoder compiled for one type: a `msgspec.Struct` class or any annotation of `bare.types`.
+    """An encoder that is compiled for one type: a `msgspec.Struct` class or any annotation of `bare.types`.
 
-    Making one takes about a millisecond; keep it. Raises TypeError for a type that BARE does not have.
+    Create an encoder once and reuse it, because the creation takes about a millisecond. The creation raises TypeError
+    for a type that BARE does not have.
 
-    `encode(value)` returns the message as bytes, or raises EncodeError. It is a compiled function, not a method, so
-    that a call costs one frame.
+    `encode(value)` returns the message as bytes, or raises EncodeError. `encode` is a compiled function and not a
+    method, so that a call needs only one Python stack frame.
     """
 
     __slots__ = ("encode", "node")
@@ -52,12 +53,13 @@ class Encoder(Generic[T]):
 
 
 class Decoder(Generic[T]):
-    """A decoder compiled for one type: a `msgspec.Struct` class or any annotation of `bare.types`.
+    """A decoder that is compiled for one type: a `msgspec.Struct` class or any annotation of `bare.types`.
 
-    Making one takes about a millisecond; keep it. Raises TypeError for a type that BARE does not have.
+    Create a decoder once and reuse it, because the creation takes about a millisecond. The creation raises TypeError
+    for a type that BARE does not have.
 
-    `decode(data)` returns the value of a whole message. Raises DecodeError, and TypeError if `data` is not a buffer. It
-    is a compiled function, not a method, so that a call costs one frame.
+    `decode(data)` returns the value of a whole message. Raises DecodeError, and TypeError if `data` is not a
+    `Buffer`. `decode` is a compiled function and not a method, so that a call needs only one Python stack frame.
     """
 
     __slots__ = ("_decode_at", "_heads", "_limits", "decode", "node")
@@ -76,11 +78,11 @@ class Decoder(Generic[T]):
         self.decode = compile_decoder(self.node, limits, self._heads, self._decode_carefully)
 
     def decode_prefix(self, data: Buffer, offset: int = 0) -> tuple[T, int]:
-        """Decodes the value that starts at `offset`. Returns the value and the offset after it. Unlike `decode`, it
-        accepts further bytes behind the value.
+        """Decodes the value that starts at `offset`. Returns the value and the offset after the value.
 
-        Offsets in a DecodeError count from the start of `data`. The limit on the size of a message holds for the whole
-        of `data`. Raises DecodeError, and ValueError for an offset outside of `data`.
+        Unlike `decode`, this method accepts more bytes after the value. The limit on the size of a message applies to
+        the whole `data`. Raises DecodeError, whose offsets count from the start of `data`. Raises ValueError for an
+        offset outside of `data`.
         """
         if not 0 <= offset <= len(data):
             raise ValueError(f"offset {offset} is outside of a buffer of {len(data)} bytes")
@@ -118,8 +120,8 @@ def _decoder(type_: Any) -> Decoder[Any]:
 def encode(value: Any, type_: Any = None) -> bytes:
     """Encodes a value with the default limits and returns the message.
 
-    type_: the type of the value. If it is None, the class of the value is the type. This works for structs, enums and
-    plain scalars (an int is encoded as BARE's int). A list or dict needs its annotation, and void needs an `Encoder`.
+    type_: the type of the value. None means the class of the value, which works for structs, enums and plain scalars
+    (an int is encoded as BARE's int). A list or dict needs its annotation as `type_`, and void needs an `Encoder`.
     Raises EncodeError, and TypeError for a type that BARE does not have.
     """
     chosen: Any = type(value) if type_ is None else type_
@@ -131,6 +133,8 @@ def decode(data: Buffer, type_: type[T]) -> T: ...
 @overload
 def decode(data: Buffer, type_: Any) -> Any: ...
 def decode(data: Buffer, type_: Any) -> Any:
-    """Decodes a whole message with the default limits and returns the value. Raises DecodeError, and TypeError for a
-    type that BARE does not have or if `data` is not a buffer."""
+    """Decodes a whole message with the default limits and returns the value.
+
+    Raises DecodeError. Raises TypeError if `type_` is a type that BARE does not have, or if `data` is not a `Buffer`.
+    """
     return _decoder(type_).decode(data)

@@ -1,7 +1,7 @@
-"""Compiles a decoder for one type: writes Python source that contains the usual case of every part of the type.
+"""Compiles a decoder for one type. The compiled Python source handles only the usual case of every part of the type.
 
-The compiled code does not describe errors. If anything in a message is unusual, the compiled code raises an exception
-(or the interpreter raises one for a missing byte), and `precise_decode` decodes the message again from the start.
+The compiled code does not describe errors. If anything in a message is unusual, the code raises an exception; for a
+missing byte, the interpreter raises it. Then `precise_decode` decodes the message again from the start.
 Compiled decoders must agree with `precise_decode`: a property test compares the two on random bytes.
 
 The source for `struct { request_id: uint data: data }`, in short:
@@ -54,8 +54,9 @@ from bare.varint import long_uint
 
 
 class _At(NamedTuple):
-    """A place in the message, as an expression in the source: the name of a local variable (empty for the start of the
-    message) plus a number of bytes."""
+    """A position in the message, as an expression in the compiled source: a local variable plus a number of bytes.
+
+    name: the name of the variable; empty for the start of the message. add: the number of bytes."""
 
     name: str
     add: int = 0
@@ -74,7 +75,7 @@ def compile_decoder(
 ) -> Callable[[Any], Any]:
     """Returns a compiled function that decodes a whole message and returns its value.
 
-    heads: the result of `cycle_heads`. careful: the function that decodes an irregular message instead.
+    heads: the result of `cycle_heads`. careful: called with the message if anything in the message is unusual.
     """
     compiler = _Compiler(limits, heads, careful=careful)
     source = compiler.source
@@ -95,8 +96,10 @@ def compile_decoder(
 def compile_prefix_decoder(
     node: BareType, limits: Limits, heads: frozenset[int], careful: Callable[[Any, int], Any]
 ) -> Callable[[Any, int], Any]:
-    """Returns a compiled function that decodes the value at an offset of a buffer. It takes the buffer and the offset
-    (not negative), and returns the value and the offset after it."""
+    """Returns a compiled function that decodes the value at an offset of a buffer.
+
+    The function takes the buffer and the offset (not negative), and returns the value and the offset after the value.
+    heads: the result of `cycle_heads`. careful: called with the same arguments if anything in the value is unusual."""
     compiler = _Compiler(limits, heads, careful=careful)
     source = compiler.source
     with source.block("def decode(data, start):"):
@@ -114,14 +117,14 @@ def compile_prefix_decoder(
 
 
 class _Compiler:
-    """Writes decoders into `source`.
+    """A writer of decoders, which writes Python statements into `source`.
 
-    Each method takes a type and a place, and writes the statements that read a value of the type at this place. It
-    returns an expression for the value and the place after the value. The expression has no side effects and is valid
-    until the end of the iteration.
+    Each method takes a type and a position in the message. The method writes the statements that read a value of the
+    type at this position. It returns an expression for the value, and the position after the value. The expression has
+    no side effects and is valid until the end of the loop iteration.
 
-    A slice may reach beyond the end of the message. This is noticed later: places only grow, so the next read finds no
-    byte, or the comparison of the last place with the end fails.
+    A slice may reach beyond the end of the message. This is noticed later, because positions only grow: the next read
+    finds no byte, or the last position is not the end of the message.
     """
 
     def __init__(self, limits: Limits, heads: frozenset[int], **names: Any) -> None:
@@ -134,8 +137,8 @@ class _Compiler:
         self._tables: list[tuple[dict[int, Any], int, str]] = []
         self._nest = 0
         self._counts = False
-        # The further arguments of every function besides the message and the place: the depth, and the number of items
-        # that the message may still have.
+        # The other arguments of every function, besides the message and the position: the depth, and the number of
+        # items that the message may still have.
         self._shared = ""
 
     def root(self, node: BareType, at: _At) -> tuple[str, _At]:
@@ -148,8 +151,10 @@ class _Compiler:
         return self._call(node, at) if id(node) in self._heads else self._written(node, at)
 
     def made(self) -> Callable[..., Any]:
-        """Returns the compiled function `decode`. Writes the functions that `decode` calls in a loop and not by
-        recursion, so that a long chain of types does not exhaust the stack."""
+        """Writes the functions that `decode` calls, compiles all functions, and returns the compiled `decode`.
+
+        The functions are written in a loop and not by recursion, so that a long chain of types does not exhaust the
+        stack."""
         for node in self._called:
             self._nest = 0
             with self.source.block(f"def {self._functions[id(node)]}(data, size, start{self._shared}):"):
@@ -170,7 +175,10 @@ class _Compiler:
         return self._called_by(self._function(node), at)
 
     def _function(self, node: BareType) -> str:
-        """Returns the name of the function that reads a type. `made` writes this function later."""
+        """Returns the name of the function that reads a value of a type.
+
+        `made` writes the source of this function later.
+        """
         if id(node) not in self._functions:
             self._functions[id(node)] = self.source.name("read")
             self._called.append(node)
@@ -242,8 +250,12 @@ class _Compiler:
         return f"data[{start}:{end}]", _At(end)
 
     def _numbers(self, nodes: list[FixedIntType | FloatType], at: _At) -> list[str]:
-        """Writes the reading of adjacent numbers of fixed size with one `unpack_from` call, which also raises if bytes
-        are missing."""
+        """Writes one `unpack_from` call that reads adjacent numbers of fixed size. The call raises an error if bytes
+        are
+        missing.
+
+        Returns one expression for each number.
+        """
         unpack = self.source.constant(struct.Struct("<" + "".join(node.code for node in nodes)).unpack_from)
         values = [self.source.name("v") for _ in nodes]
         self.source.line(f"{', '.join(values)}, = {unpack}(data, {at})")
@@ -334,8 +346,9 @@ class _Compiler:
         return value, _At(after)
 
     def _member_by_table(self, node: UnionType, tag: str, at: _At) -> tuple[str, _At]:
-        """Writes the reading of a union member by a table that has one function for each tag. An unknown tag raises
-        KeyError."""
+        """Writes a statement that reads a union member with the function for its tag, from a table of functions.
+
+        An unknown tag raises KeyError."""
         table: dict[int, Any] = {}
         self._tables += [(table, known, self._function(member)) for known, member in node.members]
         value, at = self._called_by(f"{self.source.constant(table)}[{tag}]", at)

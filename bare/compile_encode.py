@@ -1,8 +1,8 @@
-"""Compiles an encoder for one type: writes Python source that contains the usual case of every part of the type.
+"""Compiles an encoder for one type. The compiled Python source handles only the usual case of every part of the type.
 
-The compiled code does not describe errors. If anything in a value is unusual, the compiled code raises an exception,
-and `precise_encode` encodes the value again from the start. `precise_encode` may accept the value after all (for
-example a `bytearray` as data).
+The compiled code does not describe errors. If anything in a value is unusual, the code raises an exception. Then
+`precise_encode` encodes the value again from the start, and either accepts the value (for example a `bytearray` as
+data) or raises an error.
 
 The source for `struct { request_id: uint data: data }`, in short:
 
@@ -57,7 +57,7 @@ def compile_encoder(
 ) -> Callable[[Any], bytes]:
     """Returns a compiled function that encodes a value and returns the message.
 
-    heads: the result of `cycle_heads`. careful: the function that encodes an irregular value instead.
+    heads: the result of `cycle_heads`. careful: called with the value if anything in the value is unusual.
     """
     compiler = _Compiler(limits, heads, careful)
     source = compiler.source
@@ -83,10 +83,10 @@ def _uint(value: str) -> str:
 
 
 class _Compiler:
-    """Writes encoders into `source`.
+    """A writer of encoders, which writes Python statements into `source`.
 
-    Each method takes a type and the name of a local variable that holds a value, and writes the statements that check
-    the value. It returns expressions for the encoding of the value; their bytes must be concatenated.
+    Each method takes a type and the name of a local variable with a value. The method writes the statements that check
+    the value. It returns expressions for bytes, which together are the encoding of the value.
     """
 
     def __init__(self, limits: Limits, heads: frozenset[int], careful: Callable[[Any], bytes]) -> None:
@@ -106,7 +106,7 @@ class _Compiler:
         self._tables: list[tuple[dict[Any, Any], Any, str]] = []
         self._nest = 0
         self._counts = False
-        # The further arguments of every function besides the value: the depth, and the number of items that the message
+        # The other arguments of every function, besides the value: the depth, and the number of items that the message
         # may still have.
         self._shared = ""
 
@@ -120,8 +120,10 @@ class _Compiler:
         return self._call(node, value) if id(node) in self._heads else self._written(node, value)
 
     def made(self) -> Callable[..., Any]:
-        """Returns the compiled function `encode`. Writes the functions that `encode` calls in a loop and not by
-        recursion, so that a long chain of types does not exhaust the stack."""
+        """Writes the functions that `encode` calls, compiles all functions, and returns the compiled `encode`.
+
+        The functions are written in a loop and not by recursion, so that a long chain of types does not exhaust the
+        stack."""
         for node in self._called:
             self._nest = 0
             with self.source.block(f"def {self._functions[id(node)]}(value{self._shared}):"):
@@ -141,7 +143,10 @@ class _Compiler:
         return [f"{self._function(node)}({value}{self._shared})"]
 
     def _function(self, node: BareType) -> str:
-        """Returns the name of the function that encodes a type. `made` writes the source of this function later."""
+        """Returns the name of the function that encodes a value of a type.
+
+        `made` writes the source of this function later.
+        """
         if id(node) not in self._functions:
             self._functions[id(node)] = self.source.name("write")
             self._called.append(node)
@@ -203,8 +208,12 @@ class _Compiler:
         return _uint(length)
 
     def _numbers(self, nodes: list[FixedIntType | FloatType], values: list[str]) -> list[str]:
-        """Writes the encoding of adjacent numbers of fixed size with one `pack` call, which also raises for a number
-        out of range."""
+        """Writes the type checks of adjacent numbers of fixed size. Returns the expression of one `pack` call that
+        encodes
+        all.
+
+        The call raises an error for a number out of range.
+        """
         for node, value in zip(nodes, values, strict=True):
             self.source.line(_is_not(value, "float" if isinstance(node, FloatType) else "int"))
         pack = self.source.constant(struct.Struct("<" + "".join(node.code for node in nodes)).pack)
@@ -252,8 +261,11 @@ class _Compiler:
         return [*head, f'b"".join({out})']
 
     def _count(self, count: str) -> None:
-        """Writes the statements that subtract the items of a list or map from the number of items that the message may
-        still have."""
+        """Writes the statements that subtract a count of items from the number of items that the message may still
+        have.
+
+        count: the expression for the number of items of a list or map.
+        """
         if self._counts:
             with self.source.block(f"if {count}:"):
                 self.source.line(f"left[0] -= {count}")
@@ -302,10 +314,10 @@ class _Compiler:
         return [out]
 
     def _member_by_table(self, node: UnionType, kind: str, inner: str) -> list[str]:
-        """Writes the encoding of a union member by a table that has one function for each kind. An unknown kind raises
-        KeyError.
+        """Returns the expressions that encode a union member with a function from a table.
 
-        kind: the expression for the tag or the Python type of the value.
+        kind: the expression for the key in the table, which is the tag or the Python type of the value. An unknown key
+        raises KeyError. inner: the expression for the value.
         """
         tags: dict[Any, bytes] = {}
         table: dict[Any, Any] = {}

@@ -1,17 +1,17 @@
 """The errors of this package. Each error has its position (path, offset, or line and column) as attributes.
 
-All errors are subclasses of `ValueError`, so a caller that catches errors of bad values need not know BARE.
+All public errors are subclasses of `ValueError`, so a caller can catch them without importing this package.
 """
 
 from __future__ import annotations
 
 
 class BareError(ValueError):
-    """The base class of every error that a message, a value or a schema text can cause."""
+    """The base class of the errors that a wrong message, a wrong value or a wrong schema text causes."""
 
 
 class EncodeError(BareError):
-    """The error of encoding a value that does not fit its type.
+    """Error: a value that is to be encoded does not fit its type.
 
     path: the path from the root value to the wrong value, such as `$.messages[3].data`.
     """
@@ -26,11 +26,11 @@ class EncodeError(BareError):
 
 
 class DecodeError(BareError):
-    """The error of decoding bytes that are not a message of the type.
+    """Error: the bytes to decode are not a message of the type.
 
     offset: the offset of the first wrong byte, in bytes from the start of the buffer. path: the path from the root
-    value to the value that has the wrong byte. need, have: if bytes are missing, the needed and the present number of
-    bytes from `offset` on; else None.
+    value to the value that has the wrong byte. need, have: if bytes are missing, how many bytes are needed from
+    `offset`, and how many there are; otherwise None.
     """
 
     def __init__(
@@ -48,9 +48,9 @@ class DecodeError(BareError):
 
 
 class SchemaError(BareError):
-    """The error of reading a wrong schema text.
+    """Error: a schema text is wrong.
 
-    line, column: the place of the error, counted from 1. A column is one character.
+    line, column: the position of the error, counted from 1. A column is one character.
     """
 
     def __init__(self, what: str, line: int, column: int) -> None:
@@ -64,7 +64,8 @@ class SchemaError(BareError):
 
 
 class Irregular(Exception):
-    """The exception that compiled codecs raise for any unusual input. It never leaves this package.
+    """The exception that compiled codecs raise for any unusual input. The exception is always caught inside this
+    package.
 
-    It has no attributes: the precise codec processes the same input again, and finds the error and its place.
+    The exception has no attributes, because the precise codec then processes the same input again and finds the error.
     """

@@ -1,7 +1,7 @@
-"""Decides the form of compiled codecs: which types are inlined and which get their own function, which unions are
-looked up in a table, and whether items are counted. It writes no source.
+"""Decides the form of compiled codecs: which types are inlined, and whether the items of lists and maps are counted.
 
-Inlined code is faster. Functions keep the size of the source proportional to the size of the type.
+A type that is not inlined gets its own function. Inlined code is faster. Functions keep the size of the source
+proportional to the size of the type. This module writes no source.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ from bare.model import (
 
 # A type that is nested deeper than this in one function gets its own function: Python allows at most 20 nested loops.
 NEST_MAX = 3
-# A type with at most this many parts, all of them leaves, is inlined where it is used. Every other struct gets its own
-# function.
+# A type with at most this many parts, all of them leaves (types without parts), is inlined where it is used. Every
+# other struct gets its own function.
 INLINE_PARTS_MAX = 8
 
-# A union with more members than this is read and written through a table of functions. A chain of `elif` is one nesting
-# level per branch for Python's compiler, which fails at some thousand levels.
+# A union with more members than this is read and written through a table of functions. For Python's compiler, each
+# branch of an `elif` chain is one more nesting level, and the compiler fails at a few thousand levels.
 CHAIN_MEMBERS_MAX = 32
 
 LEAVES = VarintType | FixedIntType | FloatType | BoolType | StrType | DataType | VoidType | EnumType
 
 
 def is_inlined(node: BareType, heads: frozenset[int]) -> bool:
-    """Whether a type is always inlined where it is used: a leaf, or a type with few parts that are all leaves."""
+    """Whether a type is always inlined where it is used. This is a type with at most INLINE_PARTS_MAX parts, all of
+    them
+    without parts of their own. heads: the result of `cycle_heads`.
+    """
     below = parts(node)
     return (
         len(below) <= INLINE_PARTS_MAX
@@ -51,7 +54,7 @@ def is_inlined(node: BareType, heads: frozenset[int]) -> bool:
 def is_called(node: BareType, heads: frozenset[int], nest: int) -> bool:
     """Whether a type gets its own function instead of being inlined.
 
-    nest: the nesting level at which the type would be inlined.
+    heads: the result of `cycle_heads`. nest: the number of loops and branches around the code, if it were inlined.
     """
     if is_inlined(node, heads):
         return False
@@ -61,13 +64,13 @@ def is_called(node: BareType, heads: frozenset[int], nest: int) -> bool:
 def counts_items(root: BareType, heads: frozenset[int], limits: Limits) -> bool:
     """Whether a codec of the type `root` has to count items against `Limits.items_max`.
 
-    The count is not needed if a message has at most one list or map, since the limit of that list or map bounds the
-    items.
+    The count is not needed if a message has at most one list or map, because the limit of a single list or map is then
+    enough, unless it is over `items_max`. heads: the result of `cycle_heads`.
     """
     above: dict[int, list[int]] = {}
     containers: list[int] = []
     repeated: set[int] = set()
-    # An explicit stack, so that no schema is too deep.
+    # An explicit stack is used instead of recursion, so that no schema is too deep.
     stack, seen = [root], {id(root)}
     while stack:
         node = stack.pop()
@@ -82,8 +85,8 @@ def counts_items(root: BareType, heads: frozenset[int], limits: Limits) -> bool:
                 stack.append(part)
     if len(containers) != 1 or heads:
         return bool(containers)
-    # A type with only one list or map can still have many lists in a message, if the list or a type around it is used
-    # in several places.
+    # A type with only one list or map can still have many lists in a message, if the list or a type that contains it is
+    # used in several places.
     holding = {containers[0]}
     waiting = [containers[0]]
     while waiting:

@@ -1,5 +1,4 @@
-"""Converts values of BARE types to JSON that people can read and write, and back. It encodes no messages and does no
-I/O.
+"""Converts values of BARE types to JSON that people can read and write, and back. It does not encode messages.
 
 | BARE                  | JSON                                                                |
 |-----------------------|---------------------------------------------------------------------|
@@ -70,8 +69,10 @@ def to_json(node: BareType, value: Any) -> Any:
 
 
 def from_json(node: BareType, form: Any, path: str = "$") -> Any:
-    """Returns the value of a JSON form. Raises EncodeError if the form has the wrong shape. It does not check the
-    ranges of numbers, the texts and the lengths; the encoder checks them.
+    """Returns the value of a JSON form. Raises EncodeError if the form has the wrong shape for the type `node`.
+
+    This function does not check numbers, texts and lengths; the encoder checks them. path: the path of the value in the
+    message, for errors.
     """
     match resolved(node):
         case FloatType() if isinstance(form, str):
@@ -112,7 +113,7 @@ def _float_to_json(value: float) -> float | str:
 
 
 def _chosen(union: UnionType, value: Any) -> tuple[int, BareType, Any]:
-    """Returns the tag, the member type and the inner value of a value of a union."""
+    """Returns the tag, the member type and the member value of a union value."""
     for tag, member in union.members:
         if union.tagged and value.tag == tag:
             return tag, member, value.value
@@ -135,7 +136,7 @@ def _array(form: Any, path: str) -> list[Any]:
 
 
 def _object(form: Any, names: tuple[str, ...], path: str) -> dict[str, Any]:
-    """Returns `form`, checked to be an object with exactly these names. Raises EncodeError."""
+    """Returns `form`. Raises EncodeError if `form` is not an object with exactly these names."""
     if not isinstance(form, dict):
         raise EncodeError(f"wants an object with {', '.join(names)}, not {type(form).__name__}", path)
     missing = [name for name in names if name not in form]

@@ -1,4 +1,4 @@
-"""The limits on the size and depth of messages. The codecs count; this module only defines the limits."""
+"""The limits on the size and depth of messages. The codecs enforce the limits; this module only defines them."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ import msgspec
 MESSAGE_BYTES_MAX = 32 * 1024 * 1024
 
 # Our own limits. go-bareish allows 4096 items and 1024 entries, which is too few for the answer to a pull from a
-# stream. An item takes at least one byte of the message, so the limit on the message bounds the items too. These limits
-# keep the use of memory low: an empty list in a list takes one byte on the wire, but some 64 bytes as Python objects.
+# stream. These limits keep the use of memory low: an empty list in a list takes one byte on the wire, but about 64
+# bytes as Python objects.
 LIST_ITEMS_MAX = 1024 * 1024
 MAP_ENTRIES_MAX = 1024 * 1024
 
 # Our own limit on the total number of items in all lists and maps of a message. Without this limit, a message of nested
-# lists could have many lists of a million items each, and take some 60 bytes of memory for each of its bytes.
+# lists could have many lists of a million items each. Such a message would take about 60 bytes of memory for each byte.
 ITEMS_MAX = 1024 * 1024
 
-# Our own limit. One level takes at most a few Python frames, and the interpreter allows 1000.
+# Our own limit on the nesting of values. One level takes at most a few Python stack frames, and the interpreter allows
+# 1000 frames.
 DEPTH_MAX = 100
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of one codec. Every limit is inclusive.
 
-    `list_items_max` and `map_entries_max` bound one list and one map. `items_max` bounds the items of all lists and the
-    entries of all maps of one message together; lists of fixed length do not count, since their length belongs to the
-    type.
+    message_bytes_max: the size of one message. list_items_max: the items of one list. map_entries_max: the entries of
+    one map. items_max: the items of all lists and the entries of all maps of one message together. Lists of fixed
+    length are not counted, because the type defines their length.
 
-    `depth_max` bounds how deep values of a type that contains itself may be nested in each other. Types that do not
-    contain themselves are not counted, since their schema fixes their depth.
+    depth_max: how deep values of a type that contains itself may be nested in each other. Other types are not counted,
+    because the schema fixes their depth.
     """
 
     message_bytes_max: int = MESSAGE_BYTES_MAX

@@ -1,8 +1,7 @@
-"""The type model: annotations and schemas are converted to this model, and every codec is compiled from it. It encodes
-nothing.
+"""The type model: annotations and schemas are converted to this model, and every codec is compiled from this model.
 
-A type is a graph of the nodes below. Only `StructType` and `NamedType` may close a cycle, so their parts are set after
-their creation. Nodes compare by identity.
+A type is a graph of the node classes in this module. A cycle in the graph always contains a `StructType` or a
+`NamedType`, whose parts may be set after its creation. Two nodes are equal only if they are the same object.
 """
 
 from __future__ import annotations
@@ -22,11 +21,13 @@ LENGTH_MAX = 2**32 - 1
 
 
 class Unknown:
-    """The placeholder in `python_types` for a type that is still being built. It may become any Python type."""
+    """The placeholder in the result of `python_types` for a type that is still being built, whose Python type is
+    unknown.
+    """
 
 
 class VarintType(msgspec.Struct, eq=False):
-    """The BARE type uint, or int if `signed`: a number of variable length, with at most 64 bits."""
+    """The BARE type uint, or int if `signed` is True: a number of variable length on the wire, with at most 64 bits."""
 
     signed: bool
 
@@ -34,8 +35,8 @@ class VarintType(msgspec.Struct, eq=False):
 class FixedIntType(msgspec.Struct, eq=False):
     """One of the BARE types u8 .. u64 and i8 .. i64.
 
-    code: the format letter of the `struct` module. size: the size in bytes. low, high: the smallest and the largest
-    value.
+    name: the name of the BARE type. code: its format letter in Python's `struct` module. size: the size in bytes. low,
+    high: the smallest and the largest value.
     """
 
     name: str
@@ -48,7 +49,7 @@ class FixedIntType(msgspec.Struct, eq=False):
 class FloatType(msgspec.Struct, eq=False):
     """One of the BARE types f32 and f64.
 
-    code: the format letter of the `struct` module. size: the size in bytes.
+    name: the name of the BARE type. code: its format letter in Python's `struct` module. size: the size in bytes.
     """
 
     name: str
@@ -65,7 +66,7 @@ class StrType(msgspec.Struct, eq=False):
 
 
 class DataType(msgspec.Struct, eq=False):
-    """The BARE type data, or data[length] if `length` is set."""
+    """The BARE type data, or data[length] if `length` is not None. length: the fixed number of bytes."""
 
     length: int | None = None
 
@@ -75,7 +76,7 @@ class VoidType(msgspec.Struct, eq=False):
 
 
 class EnumType(msgspec.Struct, eq=False):
-    """A BARE enum. `by_value` has the members of the Python enum `cls` by their values."""
+    """A BARE enum. cls: the Python enum. by_value: the members of `cls`, by their values on the wire."""
 
     cls: type[enum.IntEnum]
     by_value: dict[int, enum.IntEnum]
@@ -108,8 +109,8 @@ class MapType(msgspec.Struct, eq=False):
 class UnionType(msgspec.Struct, eq=False):
     """A BARE union.
 
-    members: the pairs (tag, type of the member), in the order of the definition. tagged: whether its values are
-    `Tagged` objects.
+    members: the pairs (tag, type of the member), in the order of the definition. tagged: whether the values of the
+    union are `Tagged` objects.
     """
 
     members: tuple[tuple[int, BareType], ...]
@@ -119,8 +120,8 @@ class UnionType(msgspec.Struct, eq=False):
 class StructType(msgspec.Struct, eq=False):
     """A BARE struct.
 
-    fields: the pairs (name, type), in wire order. positional: the number of fields, from the first, that the class
-    `cls` takes by position; it takes the others by name.
+    cls: the Python class. fields: the pairs (name, type), in wire order. positional: the number of first fields that
+    the class accepts as positional arguments; the other fields are keyword arguments.
     """
 
     cls: type[Any]
@@ -129,10 +130,10 @@ class StructType(msgspec.Struct, eq=False):
 
 
 class NamedType(msgspec.Struct, eq=False):
-    """The name, in a schema, of a type that contains itself and is not a struct.
+    """A reference by name to a type that contains itself and is not a struct.
 
-    kinds: the Python types of its values, as far as they are known before `target` is set. target: the type behind the
-    name.
+    target: the type with this name; None while the type is being built. kinds: the Python types that values of the type
+    may have, used while `target` is None; `Unknown` if they are not known yet.
     """
 
     name: str
@@ -203,7 +204,7 @@ def parts(node: BareType) -> tuple[BareType, ...]:
 
 
 def resolved(node: BareType) -> BareType:
-    """Returns the type behind a NamedType; any other type is returned as it is."""
+    """Returns the type that a `NamedType` refers to. Returns any other type unchanged."""
     while isinstance(node, NamedType):
         assert node.target is not None, f"{node.name} was never filled"
         node = node.target
@@ -211,10 +212,11 @@ def resolved(node: BareType) -> BareType:
 
 
 def python_types(node: BareType) -> frozenset[type]:
-    """Returns the exact Python types that values of a type have. The result contains `Unknown` if a part of the type is
-    still being built."""
+    """Returns the exact Python types that values of a type can have.
+
+    The result contains `Unknown` if a part of the type that decides this is still being built."""
     found: set[type] = set()
-    # An explicit stack, so that no chain of unions is too deep.
+    # An explicit stack is used instead of recursion, so that no chain of unions is too deep.
     stack, seen = [node], {id(node)}
     while stack:
         top = stack.pop()
@@ -268,12 +270,16 @@ def _plain_types(node: BareType) -> tuple[type, ...]:
 
 
 def needs_some(item: BareType) -> bool:
-    """Whether an optional must wrap its present values in `Some`, because the item can be None or is not known yet."""
+    """Whether an optional with this item type must wrap its present values in `Some`.
+
+    This is so if a value of the item type can be None, or if the item type is still being built."""
     return not python_types(item).isdisjoint((type(None), Unknown))
 
 
 def needs_tags(members: tuple[tuple[int, BareType], ...]) -> bool:
-    """Whether the members of a union cannot be told apart by the Python types of their values."""
+    """Whether two members of a union can have values of the same Python type, so that values must state their tags.
+
+    members: the pairs (tag, type of the member). A member type that is still being built counts as such a case."""
     seen: set[type] = set()
     for _, member in members:
         kinds = python_types(member)
@@ -284,8 +290,9 @@ def needs_tags(members: tuple[tuple[int, BareType], ...]) -> bool:
 
 
 def cycle_heads(root: BareType) -> frozenset[int]:
-    """Returns the ids of the types at which a walk from `root` closes a cycle: each of these types contains itself.
-    Every cycle has at least one of them."""
+    """Returns the ids of types that contain themselves: at least one type of every cycle that is reachable from `root`.
+
+    An id is the result of `id()` for the node of the type."""
     heads: set[int] = set()
     on_path: set[int] = set()
     done: set[int] = set()
@@ -308,13 +315,13 @@ def cycle_heads(root: BareType) -> frozenset[int]:
 
 
 class Sizes:
-    """Computes the smallest size of a value of a type, and caches it for each type."""
+    """Computes lower bounds for the size of encoded values, and caches the results by type."""
 
     def __init__(self) -> None:
         self._known: dict[int, int] = {}
 
     def least(self, node: BareType) -> int:
-        """Returns a lower bound for the size of a value, in bytes. It is at least 1 for every type except void."""
+        """Returns a lower bound for the encoded size of a value of a type, in bytes. The result is 0 only for void."""
         # Use an explicit stack instead of recursion, so that no schema is too deep. If a type contains itself, the
         # inner occurrence counts as 0 bytes, so the result is still a lower bound.
         stack = [node] if id(node) not in self._known else []

@@ -1,11 +1,10 @@
-"""The precise decoder: decodes a message step by step, and raises an error that describes exactly what is wrong with
-the message, and where.
+"""The precise decoder: decodes a message step by step. Its error describes what is wrong in the message, and where.
 
-Compiled decoders pass every irregular message to the precise decoder. So the precise decoder may be slow and is written
+Compiled decoders pass every unusual message to the precise decoder. So the precise decoder may be slow and is written
 plainly. It defines which messages are accepted.
 
-The offset of an error is the first wrong byte: the start of a wrong number, the first bad byte of a string, the place
-where missing bytes should start, the start of the second occurrence of a repeated key.
+The offset of an error is the offset of the first wrong byte. This is the start of a wrong number, the first bad byte of
+a string, the start of a value whose bytes are missing, or the start of a repeated key.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ from bare.varint import VARINT_BYTES_MAX
 def decode_precisely(
     node: BareType, limits: Limits, heads: frozenset[int], data: bytes, at: int, whole: bool
 ) -> tuple[Any, int]:
-    """Decodes the value at the offset `at`. Returns the value and the offset after it. Raises only DecodeError.
+    """Decodes the value at the offset `at`. Returns the value and the offset after the value. Raises only DecodeError.
 
-    whole: whether the value must end at the end of `data`.
+    heads: the result of `cycle_heads`. whole: whether the value must end at the end of `data`.
     """
     reader = _Reader(limits, heads, data, at)
     try:
@@ -58,10 +57,9 @@ def decode_precisely(
 
 
 class _Reader:
-    """Reads one message.
+    """A reader of one message. at: the offset of the next byte to read.
 
-    at: the offset at which the next value is read. Invariant: 0 <= `at` <= len(data); `_steps` is the path to the value
-    being read.
+    Invariant: 0 <= `at` <= len(data). `_steps` is the path to the value that is being read.
     """
 
     def __init__(self, limits: Limits, heads: frozenset[int], data: bytes, at: int) -> None:
@@ -125,9 +123,9 @@ class _Reader:
                 return self.value(target)
 
     def _step(self, node: BareType, step: str) -> Any:
-        """Reads a part of a value and returns it.
+        """Reads and returns a part of a value.
 
-        step: the step of the path from the value to the part.
+        step: the part's place in the value, for the path in errors, such as `.data` or `[3]`.
         """
         self._steps.append(step)
         value = self.value(node)
@@ -186,10 +184,10 @@ class _Reader:
         return node.by_value[number]
 
     def _count(self, what: str, limit: int, least: int) -> int:
-        """Reads the number of items of a list or map, and checks it. Raises DecodeError if the number is over the
-        limit, or if the rest of the message is too short.
+        """Reads and returns the number of items of a list or map.
 
-        least: the smallest size of an item in bytes.
+        Raises DecodeError if the number is over the limit, or if the rest of the message is too short for the items.
+        what: "list" or "map", for errors. least: the smallest size of an item in bytes.
         """
         start = self.at
         count = self._uint(f"{what} count")

@@ -1,7 +1,7 @@
-"""Converts Python annotations to the type model. It knows nothing of schema texts.
+"""Converts Python annotations to the type model (`bare.model`). Schema texts are not handled here.
 
-A type that BARE cannot express is a mistake of the caller, not of a peer. So it raises TypeError, whose text names the
-class and the field.
+A type that BARE cannot express is a mistake of the caller, not of a peer. So such a type raises TypeError. The text of
+the error names the class and the field.
 """
 
 from __future__ import annotations
@@ -36,13 +36,14 @@ from bare.model import (
 )
 from bare.types import Fixed, Scalar, Some, Tagged, Union
 
-# The BARE types of plain Python types.
+# The name of the BARE type for each plain Python type.
 PLAIN = {int: "int", float: "f64", bool: "bool", str: "str", bytes: "data", type(None): "void"}
 
 
 def resolve(annotation: Any) -> BareType:
-    """Returns the model of an annotation. An annotation that is a model already is returned unchanged. Raises
-    TypeError."""
+    """Returns the model of an annotation. If `annotation` is already a model, returns it unchanged.
+
+    Raises TypeError for a type that BARE cannot express, and for a struct that contains itself without end."""
     if isinstance(annotation, BareType):
         return annotation
     resolver = _Resolver()
@@ -56,8 +57,11 @@ def resolve(annotation: Any) -> BareType:
 
 
 def enum_type(cls: type[enum.IntEnum]) -> EnumType:
-    """Returns the model of an enum. Raises TypeError if the enum has no members or a value is not an unsigned 64-bit
-    number (section 2 of the draft)."""
+    """Returns the model of an enum.
+
+    Raises TypeError if the enum has no members, or if a value is not an unsigned 64-bit number (section 2 of the
+    draft).
+    """
     by_value = {member.value: member for member in cls}
     if not by_value:
         raise TypeError(f"enum {cls.__name__} has no members")
@@ -68,16 +72,17 @@ def enum_type(cls: type[enum.IntEnum]) -> EnumType:
 
 
 def check_map_key(key: BareType) -> None:
-    """Raises TypeError if a type cannot be the key of a map. Keys may be enums, and primitives except f32, f64 and void
-    (section 2 of the draft)."""
+    """Raises TypeError if a type cannot be the key of a map.
+
+    A key may be an enum, or a primitive type except f32, f64 and void (section 2 of the draft)."""
     if not isinstance(key, VarintType | FixedIntType | BoolType | StrType | DataType | EnumType):
         raise TypeError("the key of a map must be an enum or a primitive type, and not a float or None")
 
 
 class _Resolver:
-    """Resolves one annotation and all annotations in it.
+    """A converter of one annotation and of all annotations inside it to the type model.
 
-    structs: the model of every struct class found so far, also of classes whose fields are not yet resolved.
+    structs: the model of every struct class found so far, including classes whose fields are not converted yet.
     """
 
     def __init__(self) -> None:
@@ -107,8 +112,9 @@ class _Resolver:
         raise TypeError(f"{annotation!r} has no BARE type: see the table in bare/types.py")
 
     def _item(self, annotation: Any) -> BareType:
-        """Returns the model of a part of another type. Raises TypeError if the part is void, which is not allowed here
-        (section 2 of the draft)."""
+        """Returns the model of a part of another type, such as the item of a list.
+
+        Raises TypeError if the part is void, which is not allowed here (section 2 of the draft)."""
         node = self.node(annotation)
         if isinstance(node, VoidType):
             raise TypeError("None (void) may only be a member of a union, or a whole message")
@@ -188,7 +194,7 @@ class _Resolver:
 
 
 def _has_value(node: BareType, structs: dict[type[Any], StructType]) -> bool:
-    """Whether a type has a finite value. A struct that always contains itself has none.
+    """Whether a type has a finite value. A struct that always contains itself has no finite value.
 
     structs: all structs that the type contains, directly or indirectly.
     """

@@ -1,4 +1,4 @@
-"""Collects the Python source of one codec and compiles it to functions. It knows nothing of BARE."""
+"""Collects the Python source of one codec and compiles the source to functions. This module does not depend on BARE."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
-# Up to this number, the parts of a message are concatenated with `+`. For more parts, one `join` is faster (measured on
-# CPython 3.11).
+# The largest number of parts of a message that are concatenated with `+`. For more parts, one `join` is faster
+# (measured on CPython 3.11).
 SUM_PARTS_MAX = 4
-# The number of functions that are compiled at a time.
+# The number of functions that one call of `compile` gets.
 COMPILED_FUNCTIONS = 100
 
 
 class Source:
-    """The source of functions, and the objects that the functions refer to by name.
+    """The Python source of functions, and the objects to which this source refers by name.
 
-    All generated names have a number from one counter, so no two names clash, however the code is nested.
+    names: the first of these objects. Every generated name has a number from one counter, so all names are different.
     """
 
     def __init__(self, **names: Any) -> None:
@@ -35,8 +35,9 @@ class Source:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Returns a context manager: the lines written inside it are indented below the line `head`, such as `if x:`.
-        At least one line must be written."""
+        """Writes the line `head`, such as `if x:`, and returns a context manager for the body of the block.
+
+        Lines that are written inside the context manager are indented. At least one line must be written."""
         self.line(head)
         self._indent += 1
         yield
@@ -48,28 +49,32 @@ class Source:
         return f"{prefix}{self._count}"
 
     def constant(self, value: Any) -> str:
-        """Returns the name by which the source refers to an object."""
+        """Returns the name by which the source refers to an object. The same object always gets the same name."""
         if id(value) not in self._constants:
             name = self._constants[id(value)] = self.name("c")
             self._names[name] = value
         return self._constants[id(value)]
 
     def made(self, name: str) -> Callable[..., Any]:
-        """Compiles all functions and returns the function with this name. Called when all functions are written."""
-        # Compile some functions at a time: the memory that Python needs to compile a text grows with the text.
+        """Compiles all functions and returns the function with this name.
+
+        Call it once, after all functions are written.
+        """
+        # Only some functions are compiled at a time, because the memory that Python needs grows with the size of the
+        # text.
         starts = [*self._starts[::COMPILED_FUNCTIONS], len(self._lines)]
         for start, end in pairwise(starts):
             exec(compile("\n".join(self._lines[start:end]), "<bare codec>", "exec"), self._names)
         return self.function(name)
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Returns the function with this name. Called after `made`."""
+        """Returns the compiled function with this name. Call it after `made`."""
         function: Callable[..., Any] = self._names[name]
         return function
 
 
 def joined(parts: list[str]) -> str:
-    """Returns an expression that concatenates the bytes of several expressions."""
+    """Returns the source of an expression that concatenates the values of several bytes expressions."""
     if not parts:
         return 'b""'
     if len(parts) <= SUM_PARTS_MAX:

@@ -1,4 +1,4 @@
-"""The annotations that assign BARE types to Python types. This module contains no encoder.
+"""The annotations that assign BARE types to Python types.
 
     class PushRequest(msgspec.Struct):
         request_id: bare.UInt
@@ -34,10 +34,7 @@ T = TypeVar("T")
 
 
 class Scalar(msgspec.Struct, frozen=True):
-    """The metadata of the numeric aliases below.
-
-    name: the name of the BARE type.
-    """
+    """The metadata in the annotation of a BARE number type, such as `UInt`. name: the name of the BARE type."""
 
     name: str
 
@@ -58,12 +55,14 @@ Bool: TypeAlias = bool
 Str: TypeAlias = str
 Data: TypeAlias = bytes
 Void: TypeAlias = None
-"""The aliases from `UInt` to `Void` are the annotations of the scalar types of BARE. The table above shows the Python
-type of each alias."""
+"""The aliases from `UInt` to `Void` are the annotations of the scalar types of BARE. The table at the top of this
+module
+shows the BARE type of each alias.
+"""
 
 
 class Fixed(msgspec.Struct, frozen=True):
-    """The metadata of `bytes` or `list[T]` with a fixed length (data[n], list<T>[n]).
+    """The metadata in the annotation of `bytes` or `list[T]` with a fixed length (data[n], list<T>[n]).
 
     length: the number of bytes or items.
     """
@@ -72,12 +71,11 @@ class Fixed(msgspec.Struct, frozen=True):
 
 
 class Union:
-    """The metadata of a union, made from a dict of tags and members. Tags are on the wire, so the dict must state every
-    tag.
+    """The metadata in the annotation of a union: a dict from the tags on the wire to the member types.
 
-    A value is the plain member value, and its exact Python type chooses the tag. If two members have the same Python
-    type (such as `Int` and `UInt`), this is not possible. Then annotate `Annotated[Tagged, Union({...})]`, and make
-    every value a `Tagged`.
+    A value of the union is the plain member value, and the exact Python type of this value selects the tag. If two
+    members have the same Python type (such as `Int` and `UInt`), this is not possible. Then use the annotation
+    `Annotated[Tagged, Union({...})]`, and make every value a `Tagged`.
     """
 
     __slots__ = ("members",)
@@ -96,13 +94,17 @@ class Union:
 
 
 class Tagged(msgspec.Struct, frozen=True):
-    """A value of a union whose members cannot be told apart by their Python types."""
+    """A value of a union that has several members with the same Python type.
+
+    tag: the tag of the member on the wire. value: the member value."""
 
     tag: int
     value: Any
 
 
 class Some(msgspec.Struct, Generic[T], frozen=True):
-    """A present value of an optional whose item can itself be None: `Some(None)` is not `None`."""
+    """A present value of an optional whose item can itself be None.
+
+    `Some(None)` is a present item that is None; plain `None` is an absent item."""
 
     value: T

@@ -3,9 +3,9 @@ byte.
 
     1xxxxxxx 1xxxxxxx ... 0xxxxxxx      seven bits each, least significant first (section 2 of the draft)
 
-A number has at most 64 bits, so at most ten bytes, and the tenth byte holds one bit. Only the shortest form of a number
-is valid: if it has several bytes, the last byte is not zero. An int is encoded like a uint after the zigzag mapping: 0,
--1, 1, -2 are sent as 0, 1, 2, 3.
+A number has at most 64 bits, so at most ten bytes, and the tenth byte has one bit of the number. Only the shortest form
+is valid: if a number has several bytes, the last byte is not zero. An int is first mapped to a uint by the zigzag
+mapping: 0, -1, 1, -2 are sent as 0, 1, 2, 3.
 """
 
 from __future__ import annotations
@@ -15,17 +15,16 @@ from bare.model import UINT_MAX
 
 VARINT_BYTES_MAX = 10
 
-# The encodings of the numbers 0 to 127 as the last byte of a number, and as a byte that is followed by another byte.
+# For each group of seven bits (0 to 127), its encoding as the last byte of a number, and as a byte before another byte.
 ONE_BYTE = tuple(bytes((value,)) for value in range(128))
 FIRST_BYTE = tuple(bytes((value | 128,)) for value in range(128))
 
 
 def long_uint(data: bytes, at: int) -> tuple[int, int]:
-    """Decodes the number at the offset `at`, whose first byte must be over 127. Returns the number and the offset after
-    it.
+    """Decodes the number at the offset `at`. Returns the number and the offset after the number.
 
-    Raises Irregular if the form is not the shortest or the number has over 64 bits. Raises IndexError if bytes are
-    missing.
+    The first byte must be over 127. Raises Irregular if the number is not in its shortest form or has over 64 bits.
+    Raises IndexError if bytes are missing.
     """
     first = data[at] & 127
     second = data[at + 1]

@@ -1,7 +1,7 @@
-"""The syntax tree of a schema text. It checks nothing and knows no codec.
+"""The syntax tree of a schema text. This module checks nothing.
 
-Two trees are equal if they mean the same: positions, comments, the order of definitions, and whether a tag was written
-out do not count.
+Two trees are equal if they mean the same. Positions, comments, the order of definitions, and whether a number is
+written in the text do not count.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Position(NamedTuple):
-    """A place in a schema text. Lines and columns count from 1."""
+    """A position in a schema text. Lines and columns count from 1."""
 
     line: int
     column: int
@@ -24,7 +24,11 @@ NOWHERE = Position(0, 0)
 
 
 class Comments(msgspec.Struct, frozen=True):
-    """The comments of one item, without the `#`: the ones above it (None is an empty line), and the one on its line."""
+    """The comments of one item of a schema, without the `#`.
+
+    above: the comments on the lines before the item; None stands for an empty line. beside: the comment on the item's
+    own line, or None.
+    """
 
     above: tuple[str | None, ...] = ()
     beside: str | None = None
@@ -33,12 +37,12 @@ class Comments(msgspec.Struct, frozen=True):
 NO_COMMENTS = Comments()
 
 
-# The fields about the spelling of a node, which do not count for its meaning.
+# The fields that only describe how a node is written. They are ignored when two nodes are compared.
 _WRITING = frozenset(("at", "comments", "closing", "stated"))
 
 
 class _Node(msgspec.Struct, frozen=True):
-    """A node of the tree. Two nodes are equal if they mean the same."""
+    """A node of the syntax tree. Two nodes are equal if they differ only in positions, comments and spelling."""
 
     def _meaning(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self.__struct_fields__ if name not in _WRITING)
@@ -65,14 +69,14 @@ class FixedData(_Node, frozen=True):
 
 
 class Name(_Node, frozen=True):
-    """The name of a type that is defined elsewhere."""
+    """A reference by name to a type that is defined elsewhere in the schema."""
 
     name: str
     at: Position = NOWHERE
 
 
 class Optional(_Node, frozen=True):
-    """The type optional<item>."""
+    """The type optional<item>. item: the type of a present value."""
 
     item: Type
     at: Position = NOWHERE
@@ -97,7 +101,7 @@ class Map(_Node, frozen=True):
 class EnumMember(_Node, frozen=True):
     """A member of an enum: a name and its number.
 
-    stated: whether the number was written out.
+    stated: whether the text of the schema states the number.
     """
 
     name: str
@@ -110,7 +114,7 @@ class EnumMember(_Node, frozen=True):
 class Enum(_Node, frozen=True):
     """The type enum { members }.
 
-    closing: the comments before the closing brace.
+    closing: the comments before the closing brace; None stands for an empty line.
     """
 
     members: tuple[EnumMember, ...]
@@ -121,7 +125,7 @@ class Enum(_Node, frozen=True):
 class UnionMember(_Node, frozen=True):
     """A member of a union: a type and its tag.
 
-    stated: whether the tag was written out.
+    stated: whether the text of the schema states the tag.
     """
 
     type: Type
@@ -134,7 +138,7 @@ class UnionMember(_Node, frozen=True):
 class Union(_Node, frozen=True):
     """The type union { members }.
 
-    closing: the comments before the closing brace.
+    closing: the comments before the closing brace; None stands for an empty line.
     """
 
     members: tuple[UnionMember, ...]
@@ -154,7 +158,7 @@ class Field(_Node, frozen=True):
 class Struct(_Node, frozen=True):
     """The type struct { fields }.
 
-    closing: the comments before the closing brace.
+    closing: the comments before the closing brace; None stands for an empty line.
     """
 
     fields: tuple[Field, ...]
@@ -166,7 +170,7 @@ Type = Primitive | FixedData | Name | Optional | List | Map | Enum | Union | Str
 
 
 class Definition(_Node, frozen=True):
-    """A definition: `type`, the name of the new type, and the type that the name stands for."""
+    """A definition of a named type, such as `type Age u8`. name: the new name. type: the type with this name."""
 
     name: str
     type: Type
@@ -185,7 +189,7 @@ class Document(_Node, frozen=True):
 
 
 def parts(type_: Type) -> tuple[Type, ...]:
-    """Returns the types that a type is directly made of."""
+    """Returns the types that a type directly contains, such as the item type of a list."""
     match type_:
         case Optional(item=item) | List(item=item):
             return (item,)
@@ -200,14 +204,17 @@ def parts(type_: Type) -> tuple[Type, ...]:
 
 
 def names_in(type_: Type) -> list[Name]:
-    """Returns the names that a type uses, in the order of the text."""
+    """Returns all references by name inside a type, in the order of the text."""
     if isinstance(type_, Name):
         return [type_]
     return [name for part in parts(type_) for name in names_in(part)]
 
 
 def is_in_order(definitions: Iterable[Definition]) -> bool:
-    """Whether every definition stands after those that it uses. Names that are not defined here are ignored."""
+    """Whether every definition comes after the definitions that it uses.
+
+    Names without a definition here are ignored.
+    """
     listed = list(definitions)
     waiting = {definition.name for definition in listed}
     for definition in listed:
@@ -218,8 +225,10 @@ def is_in_order(definitions: Iterable[Definition]) -> bool:
 
 
 def in_order(definitions: Mapping[str, Definition]) -> list[Definition]:
-    """Sorts definitions so that each stands after those that it uses, and otherwise keeps their order. If types contain
-    each other, no such order exists; then the one met first comes last.
+    """Sorts definitions so that each definition comes after the definitions that it uses.
+
+    Otherwise the order does not change. If types contain each other, no such order exists. Then the type of the cycle
+    that is reached first comes last.
     """
     placed: dict[str, Definition] = {}
     open_names: set[str] = set()

@@ -1,4 +1,4 @@
-"""Checks the meaning of a schema: names, numbers, keys, the places of void, and recursion. It reads no text."""
+"""Checks the meaning of a parsed schema: names, numbers, map keys, the use of void, and recursive types."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from bare.schema.ast import (
 
 
 def check(document: Document, known: Mapping[str, Definition], *, older: bool, pedantic: bool) -> None:
-    """Checks a schema. Raises SchemaError at its first mistake.
+    """Checks a schema. Raises SchemaError for the first mistake.
 
-    known: definitions of other texts that this one may use. older: allow what drafts before -06 allowed, which is names
-    used before their definition, types that contain themselves, and tags out of order. pedantic: demand that every enum
-    value and union tag is written out.
+    known: definitions of other texts that the schema may use. older: allow what drafts before -06 allowed: names used
+    before their definition, types that contain themselves, and values and tags out of order. pedantic: require that the
+    text states every enum value and union tag.
     """
     checker = _Checker(document.definitions, known, older, pedantic)
     checker.names()
@@ -40,7 +40,10 @@ def check(document: Document, known: Mapping[str, Definition], *, older: bool, p
 
 
 class _Checker:
-    """The check of one schema. Its passes run in the order of the methods, and each relies on the ones before."""
+    """The check of one schema.
+
+    Call `names`, `endless` and `type` in this order, because each relies on the earlier checks.
+    """
 
     def __init__(
         self,
@@ -56,7 +59,10 @@ class _Checker:
         self._pedantic = pedantic
 
     def names(self) -> None:
-        """Checks that every name is defined; in the current drafts, before it is used."""
+        """Checks that every used name is defined.
+
+        In the current drafts, a name must be defined before its first use.
+        """
         before: set[str] = set(self._known) - set(self._own)
         for definition in self._own.values():
             for name in names_in(definition.type):
@@ -93,7 +99,7 @@ class _Checker:
                 blocking = _blocking(self._own[blocking.name].type, finite)
 
     def type(self, type_: Type) -> None:
-        """Checks a type and all its parts."""
+        """Checks a type and all types that are written inside it."""
         match type_:
             case Enum():
                 self._enum(type_)
@@ -168,7 +174,9 @@ class _Checker:
 
 
 def _blocking(type_: Type, finite: set[str]) -> Name | None:
-    """Returns the first name because of which a type is not known to have a finite value; None if it has one."""
+    """Returns the first name that prevents a type from having a finite value, or None if the type has a finite value.
+
+    finite: the names of the types that are known to have a finite value."""
     match type_:
         case Name():
             return None if type_.name in finite else type_

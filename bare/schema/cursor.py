@@ -1,4 +1,4 @@
-"""Cursor: walks over the tokens of a schema, and assigns comments to the items they belong to. It knows no grammar."""
+"""Cursor: walks over the tokens of a schema, and assigns each comment to an item. It does not depend on the grammar."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DIGITS_MAX = 20
 
 
 class Cursor:
-    """A place between two tokens. Comments that no item has taken yet wait in `_loose` for the next item."""
+    """A position between two tokens of a schema. `_loose` has the comments that are not assigned to an item yet."""
 
     def __init__(self, found: list[Token]) -> None:
         self._tokens = found
@@ -26,7 +26,7 @@ class Cursor:
 
     @property
     def after_next(self) -> Token:
-        """Returns the token after the next one; at the end of the text, the end token."""
+        """The token after the next token, or the end token at the end of the text."""
         return self._tokens[min(self._index + 1, len(self._tokens) - 1)]
 
     def advance(self) -> Token:
@@ -65,7 +65,7 @@ class Cursor:
     # Methods for comments.
 
     def _collect(self) -> None:
-        """Moves the comments before the next token into `_loose`, except those that an item has taken."""
+        """Moves the comments before the next token into `_loose`, except comments that already belong to an item."""
         if self._index:
             before = self._tokens[self._index - 1]
             if before.beside is not None:
@@ -80,7 +80,7 @@ class Cursor:
         return above
 
     def comments(self, above: tuple[str | None, ...]) -> Comments:
-        """Returns the comments of the item that has just ended."""
+        """Returns the comments of the item that ends at the last read token. above: the comments before the item."""
         last = self._tokens[self._index - 1]
         beside, last.beside = last.beside, None
         inside, self._loose = tuple(self._loose), []
@@ -91,7 +91,7 @@ class Cursor:
         return comments[:-1] if comments and comments[-1] is None else comments
 
     def give_beside(self) -> None:
-        """Assigns a comment on the next token's line to the token before it, if both tokens are on that line."""
+        """Moves the comment of the next token to the last read token, if both tokens are on the same line."""
         before = self._tokens[self._index - 1]
         if before.at.line == self.next.at.line:
             before.beside, self.next.beside = self.next.beside, None

@@ -1,12 +1,12 @@
-"""Chooses the syntax and the rules for reading a schema text. `parser` reads the text; `check` has the rules.
+"""Dialect: which syntax and which rules apply to a schema text. `parser` has the syntax, and `check` has the rules.
 
 - `current`: the rules of drafts -12 and later. Names are defined before their use, types do not contain themselves,
   tags ascend, and only the current spelling is accepted.
 - `legacy`: current and older spelling (`[]T`, `(A | B)`, `string`, `{ .. }`, `enum X { .. }`, `struct X { .. }`).
   Names and tags may be in any order, and types may contain themselves if they have a finite value. The stream
   specification is written in this dialect.
-- `auto`: texts of either kind. It is the same as `legacy`, because the older rules accept every current text and
-  read it alike.
+- `auto`: texts of either kind. It is the same as `legacy`, because the legacy rules accept every current text with
+  the same meaning.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Dialect = Literal["auto", "current", "legacy"]
 
 
 def parse(text: str, dialect: Dialect = "auto", *, pedantic: bool = False, line: int = 1) -> Document:
-    """Returns the checked definitions of a schema text. line: the number of its first line, for errors. Raises
-    SchemaError.
+    """Returns the checked definitions of a schema text. Raises SchemaError.
 
-    pedantic: demand that every enum value and union tag is written out.
+    pedantic: require that the text states every enum value and union tag. line: the number of the text's first line,
+    for errors.
     """
     return parse_with(text, {}, dialect, pedantic=pedantic, line=line)
 
@@ -33,7 +33,7 @@ def parse(text: str, dialect: Dialect = "auto", *, pedantic: bool = False, line:
 def parse_with(
     text: str, known: Mapping[str, Definition], dialect: Dialect, *, pedantic: bool = False, line: int = 1
 ) -> Document:
-    """Does the same as `parse`, for a text that may use the definitions of `known`."""
+    """Returns the checked definitions of a schema text that may use the definitions in `known`. See `parse`."""
     if dialect not in ("auto", "current", "legacy"):
         raise ValueError(f"dialect must be auto, current or legacy, not {dialect!r}")
     older = dialect != "current"

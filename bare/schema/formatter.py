@@ -1,7 +1,8 @@
-"""Formats schemas: writes them in the current syntax with a fixed layout. It keeps comments and checks nothing.
+"""Formats schemas: writes a schema in the current syntax with a fixed layout, including its comments. It checks
+nothing.
 
-A definition is written after those that it uses, because the current drafts demand this. If types contain each other,
-no such order exists: the schema keeps its order, and can only be read as legacy.
+A definition is written after the definitions that it uses, because the current drafts require this. If types contain
+each other, no such order exists. Then the definitions keep their order, and the text can only be read as legacy.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from bare.schema.ast import (
 )
 
 INDENT = "    "
-# A union is written on one line if the line is no longer than this.
+# A union is written on one line if its text has at most this many characters.
 UNION_CHARACTERS_MAX = 80
 
 
 def format_document(document: Document) -> str:
-    """Returns the text of a schema, which ends with a line end."""
+    """Returns the formatted text of a schema, which ends with a line break."""
     chunks: list[str] = []
     before: Definition | None = None
     ordered = in_order(document.definitions)
@@ -47,7 +48,7 @@ def format_document(document: Document) -> str:
 
 
 def _is_short(definition: Definition) -> bool:
-    """Whether a definition is a single line, which needs no empty lines around it."""
+    """Whether a definition is a single line. There is no empty line between two such definitions."""
     return not definition.comments.above and "\n" not in _type(definition.type, "")
 
 

@@ -1,5 +1,4 @@
-"""Cuts a schema text into tokens (words, numbers and signs), and attaches the comments to the tokens. It knows no
-grammar."""
+"""Splits a schema text into tokens (words, numbers and signs), and attaches the comments to the tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +7,8 @@ from dataclasses import dataclass
 
 from bare.schema.ast import Position
 
-# Only ASCII letters form words (section 3 of the draft). Every other character is a sign, which the parser refuses.
+# Words have only ASCII letters, digits and `_` (section 3 of the draft). Any other character is a sign; the parser
+# refuses the signs that the grammar does not have.
 _TOKEN = re.compile(r"(?P<space>[ \t\r\n]+)|#(?P<comment>[^\n]*)|(?P<word>[A-Za-z0-9_]+)|(?P<sign>.)", re.DOTALL)
 
 
@@ -16,8 +16,8 @@ _TOKEN = re.compile(r"(?P<space>[ \t\r\n]+)|#(?P<comment>[^\n]*)|(?P<word>[A-Za-
 class Token:
     """A word, a sign, or the end of the text (an empty token).
 
-    beside: the comment on the token's line. above: the comments between the previous token and this one, without the
-    previous token's `beside`; None stands for an empty line after a comment.
+    beside: the comment after the token on the same line, or None. above: the other comments between the previous token
+    and this token; None stands for an empty line after a comment.
     """
 
     text: str
@@ -27,7 +27,7 @@ class Token:
 
 
 def tokens(text: str, line: int = 1) -> list[Token]:
-    """Returns the tokens of a text; the last one is the end token. line: the number of its first line."""
+    """Returns the tokens of a text. The last token is the end token. line: the number of the text's first line."""
     found: list[Token] = []
     above: list[str | None] = []
     line_start = 0

@@ -1,4 +1,4 @@
-"""Makes codecs from schema texts, with Python classes for their structs and enums. It reads no files.
+"""Creates codecs from schema texts, and Python classes for the structs and enums of the schema. It reads no files.
 
 | In the schema | In Python                                                                          |
 |---------------|------------------------------------------------------------------------------------|
@@ -40,10 +40,10 @@ from bare.schema.markdown import blocks
 
 
 class Schema:
-    """The codecs of one schema, by type name. Iterating gives the names that its text defines.
+    """The codecs of one schema, by type name. Iterating yields the type names that the schema's text defines.
 
-    document: the syntax tree of the text. types: the classes made for it. Names of the `known` schema can be used too;
-    any other name raises KeyError.
+    document: the syntax tree of the text. known: another schema, whose type names can be used too; any other name
+    raises KeyError. types: the Python classes of the structs and enums, by name.
     """
 
     def __init__(self, document: ast.Document, known: Schema | None = None, limits: Limits = LIMITS_DEFAULT) -> None:
@@ -66,23 +66,23 @@ class Schema:
         return iter(self.document.definitions)
 
     def encoder(self, name: str) -> Encoder[Any]:
-        """Returns the encoder of a type, which is made at first use."""
+        """Returns the encoder of a type. The encoder is created at the first call."""
         if name not in self._encoders:
             self._encoders[name] = Encoder(self.models[name], self.limits)
         return self._encoders[name]
 
     def decoder(self, name: str) -> Decoder[Any]:
-        """Returns the decoder of a type, which is made at first use."""
+        """Returns the decoder of a type. The decoder is created at the first call."""
         if name not in self._decoders:
             self._decoders[name] = Decoder(self.models[name], self.limits)
         return self._decoders[name]
 
     def encode(self, name: str, value: Any) -> bytes:
-        """Encodes a value and returns the message. Raises EncodeError."""
+        """Encodes a value of the type `name` and returns the message. Raises EncodeError."""
         return self.encoder(name).encode(value)
 
     def decode(self, name: str, data: Buffer) -> Any:
-        """Decodes a whole message and returns its value. Raises DecodeError."""
+        """Decodes a whole message of the type `name` and returns the value. Raises DecodeError."""
         return self.decoder(name).decode(data)
 
 
@@ -94,19 +94,21 @@ def load(
     limits: Limits = LIMITS_DEFAULT,
     line: int = 1,
 ) -> Schema:
-    """Returns the codecs of a schema text. line: the number of its first line, for errors. Raises SchemaError.
+    """Returns the codecs of a schema text. Raises SchemaError.
 
-    known: a schema whose names the text may use; the result has these names too.
+    known: a schema whose type names the text may use; the result has these names too. line: the number of the text's
+    first line, for errors.
     """
     document = parse_with(text, {} if known is None else known.scope, dialect, line=line)
     return Schema(document, known, limits)
 
 
 def load_blocks(markdown: str, *, dialect: Dialect = "auto", limits: Limits = LIMITS_DEFAULT) -> list[Schema]:
-    """Reads the schemas in a Markdown document, one per block. Raises SchemaError with line numbers of the document.
+    """Returns the codecs of each schema block in a Markdown document. Raises SchemaError with line numbers of the
+    document.
 
-    A name that a block does not define means its latest definition in an earlier block. The stream specification needs
-    this: it defines `Request` in several sections, and uses in one section names that another defines.
+    If a block uses a name that it does not define, the latest definition in an earlier block applies. The stream
+    specification needs this: it defines `Request` in several sections, and some sections use names of other sections.
     """
     schemas: list[Schema] = []
     for block in blocks(markdown):
@@ -116,8 +118,11 @@ def load_blocks(markdown: str, *, dialect: Dialect = "auto", limits: Limits = LI
 
 
 def _without_aliases(document: ast.Document, known: dict[str, ast.Definition]) -> dict[str, ast.Definition]:
-    """Returns the definitions, with every type that is only another name of this document replaced by that name's
-    type."""
+    """Returns the definitions of a document by name, with each alias (such as `type A B`) replaced by the type it
+    names.
+
+    known: the definitions of other texts that the document may use.
+    """
     meant: dict[str, ast.Definition] = {}
     for definition in document.definitions.values():
         type_ = definition.type
@@ -128,10 +133,12 @@ def _without_aliases(document: ast.Document, known: dict[str, ast.Definition]) -
 
 
 class _Builder:
-    """Builds the model of each definition. A definition comes after those that it uses. A type that contains itself is
-    created empty when first used, and filled when its definition is reached.
+    """A builder of the model (`bare.model`) of each definition. Definitions must come after the definitions that they
+    use.
 
-    `place` is the position of a type, as `Outer.field.2`; types without a name are called after it.
+    A type that contains itself is created empty at its first use, and filled when its own definition is built. The
+    parameter `place` of the methods is the path of a type in the schema, such as `Outer.field.2`. This path is the name
+    of the Python class for a struct or enum without a name.
     """
 
     def __init__(self, document: ast.Document, known: dict[str, BareType]) -> None:

@@ -1,7 +1,7 @@
 """Finds the schemas in a Markdown document. It does not read the schemas.
 
-A schema is a fenced block marked `bare`, or an unmarked block that begins, after any comments, with `type` or `enum`
-and a name.
+A schema is a fenced block with the language `bare`. A fenced block without a language is a schema too if it begins,
+after any comments, with `type` or `enum` and a name.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ _SCHEMA_START = re.compile(r"(?:\s+|#[^\n]*\n)*(?:type|enum)\s+[A-Z]")
 
 
 class Block(NamedTuple):
-    """The text of a schema, and the number of its first line in the document, from 1."""
+    """A schema in a Markdown document. text: the text of the schema. line: the number of its first line, from 1."""
 
     text: str
     line: int
 
 
 def blocks(markdown: str) -> list[Block]:
-    """Returns the schemas of a document, in their order."""
+    """Returns the schemas of a Markdown document, in the order of the document."""
     found: list[Block] = []
     marks, info, start = "", "", 0
     lines = markdown.replace("\r\n", "\n").split("\n")

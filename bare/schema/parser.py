@@ -1,4 +1,4 @@
-"""Parser: reads schema texts in the current syntax (draft -03 on) and in the older one. It checks syntax only.
+"""Parser: reads schema texts in the current syntax (since draft -03) and in the older syntax. It checks only syntax.
 
     schema     = 1*definition
     definition = "type" name any
@@ -44,7 +44,8 @@ from bare.schema.ast import (
 from bare.schema.cursor import Cursor
 from bare.schema.lexer import Token, tokens
 
-# Our own limit: more deeply nested types are refused, so that neither this parser nor a codec exhausts the stack.
+# Our own limit: types that are nested more deeply are refused, so that neither this parser nor a codec exhausts the
+# stack.
 NEST_MAX = 64
 
 _TYPE_NAME = re.compile(r"[A-Z][A-Za-z0-9]*")
@@ -53,13 +54,14 @@ _MEMBER_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 
 
 def parse_text(text: str, older: bool, line: int = 1) -> Document:
-    """Returns the definitions of a text. line: the number of its first line. older: accept both syntaxes. Raises
-    SchemaError."""
+    """Returns the definitions of a schema text. Raises SchemaError.
+
+    older: accept the older syntax besides the current syntax. line: the number of the text's first line, for errors."""
     return _Parser(tokens(text, line), older).document()
 
 
 class _Parser(Cursor):
-    """The state of reading one text."""
+    """A parser of one schema text."""
 
     def __init__(self, found: list[Token], older: bool) -> None:
         super().__init__(found)
@@ -270,5 +272,5 @@ class _Parser(Cursor):
         return Struct(tuple(fields), closing, at)
 
 
-# The words and signs that a type can start with, besides a name and a primitive without parts.
+# The words and signs with which a type can start, in addition to type names and primitive types.
 _STARTS = frozenset(("data", "optional", "list", "map", "enum", "union", "struct", "string", "{", "(", "["))
