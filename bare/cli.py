@@ -214,7 +214,7 @@ def _schema(options: argparse.Namespace) -> Schema:
 
 
 def _meaning(schema: Schema, name: str) -> dict[str, Definition]:
-    """Returns the definitions of a type and of all types that it uses, by name."""
+    """Returns the definitions of a type, and of all types that it directly or indirectly uses, by name."""
     meant: dict[str, Definition] = {}
     waiting = [name]
     while waiting:

@@ -48,7 +48,7 @@ class Encoder(Generic[T]):
         self.encode = compile_encoder(self.node, limits, heads, careful)
 
     def encode_into(self, value: T, buffer: bytearray) -> None:
-        """Encodes a value and appends the message to `buffer`. Raises EncodeError; then `buffer` is unchanged."""
+        """Encodes a value and appends the message to `buffer`. If it raises EncodeError, `buffer` is unchanged."""
         buffer += self.encode(value)
 
 

@@ -1,8 +1,8 @@
 """Compiles a decoder for one type. The compiled Python source handles only the usual case of every part of the type.
 
-The compiled code does not describe errors. If anything in a message is unusual, the code raises an exception; for a
-missing byte, the interpreter raises it. Then `precise_decode` decodes the message again from the start.
-Compiled decoders must agree with `precise_decode`: a property test compares the two on random bytes.
+The compiled code does not describe errors. If anything in a message is unusual, or if a byte is missing, an exception
+is raised. Then `precise_decode` decodes the message again from the start. Compiled decoders must agree with
+`precise_decode`: a property test compares the two on random bytes.
 
 The source for `struct { request_id: uint data: data }`, in short:
 
@@ -250,11 +250,9 @@ class _Compiler:
         return f"data[{start}:{end}]", _At(end)
 
     def _numbers(self, nodes: list[FixedIntType | FloatType], at: _At) -> list[str]:
-        """Writes one `unpack_from` call that reads adjacent numbers of fixed size. The call raises an error if bytes
-        are
-        missing.
+        """Writes one `unpack_from` call that reads adjacent numbers of fixed size. Returns one name per number.
 
-        Returns one expression for each number.
+        The call raises an error if bytes are missing.
         """
         unpack = self.source.constant(struct.Struct("<" + "".join(node.code for node in nodes)).unpack_from)
         values = [self.source.name("v") for _ in nodes]

@@ -208,9 +208,7 @@ class _Compiler:
         return _uint(length)
 
     def _numbers(self, nodes: list[FixedIntType | FloatType], values: list[str]) -> list[str]:
-        """Writes the type checks of adjacent numbers of fixed size. Returns the expression of one `pack` call that
-        encodes
-        all.
+        """Writes the type checks of adjacent numbers of fixed size. Returns one `pack` call that encodes all of them.
 
         The call raises an error for a number out of range.
         """
@@ -261,8 +259,7 @@ class _Compiler:
         return [*head, f'b"".join({out})']
 
     def _count(self, count: str) -> None:
-        """Writes the statements that subtract a count of items from the number of items that the message may still
-        have.
+        """Writes the statements that subtract `count` from the number of items that the message may still have.
 
         count: the expression for the number of items of a list or map.
         """

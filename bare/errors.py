@@ -64,8 +64,7 @@ class SchemaError(BareError):
 
 
 class Irregular(Exception):
-    """The exception that compiled codecs raise for any unusual input. The exception is always caught inside this
-    package.
+    """The exception that compiled codecs raise for any unusual input. It is always caught inside this package.
 
     The exception has no attributes, because the precise codec then processes the same input again and finds the error.
     """

@@ -38,9 +38,10 @@ LEAVES = VarintType | FixedIntType | FloatType | BoolType | StrType | DataType |
 
 
 def is_inlined(node: BareType, heads: frozenset[int]) -> bool:
-    """Whether a type is always inlined where it is used. This is a type with at most INLINE_PARTS_MAX parts, all of
-    them
-    without parts of their own. heads: the result of `cycle_heads`.
+    """Whether a type is always inlined where it is used.
+
+    Such a type has at most INLINE_PARTS_MAX parts, and no part has parts of its own. heads: the result of
+    `cycle_heads`.
     """
     below = parts(node)
     return (

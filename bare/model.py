@@ -21,9 +21,7 @@ LENGTH_MAX = 2**32 - 1
 
 
 class Unknown:
-    """The placeholder in the result of `python_types` for a type that is still being built, whose Python type is
-    unknown.
-    """
+    """The placeholder in the result of `python_types` for a type that is still being built."""
 
 
 class VarintType(msgspec.Struct, eq=False):
@@ -93,7 +91,7 @@ class OptionalType(msgspec.Struct, eq=False):
 
 
 class ListType(msgspec.Struct, eq=False):
-    """The BARE type list<item>, or list<item>[length] if `length` is set."""
+    """The BARE type list<item>, or list<item>[length] if `length` is not None."""
 
     item: BareType
     length: int | None = None
@@ -279,7 +277,7 @@ def needs_some(item: BareType) -> bool:
 def needs_tags(members: tuple[tuple[int, BareType], ...]) -> bool:
     """Whether two members of a union can have values of the same Python type, so that values must state their tags.
 
-    members: the pairs (tag, type of the member). A member type that is still being built counts as such a case."""
+    members: the pairs (tag, type of the member). The result is also True if a member type is still being built."""
     seen: set[type] = set()
     for _, member in members:
         kinds = python_types(member)

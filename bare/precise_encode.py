@@ -127,8 +127,9 @@ class _Writer:
         return self.error(f"wants {what}, not {type(value).__name__}")
 
     def _step(self, node: BareType, step: str, value: Any) -> None:
-        """Writes a part of a value. step: the part's place in the value, for the path in errors, such as `.data` or
-        `[3]`.
+        """Writes a part of a value.
+
+        step: the part's place in the value, for the path in errors, such as `.data` or `[3]`.
         """
         self._steps.append(step)
         self.value(node, value)

@@ -17,7 +17,7 @@
 | list<T>           | `list[T]`                                                                          |
 | list<T>[n]        | `Annotated[list[T], Fixed(n)]`                                                     |
 | map<K><V>         | `dict[K, V]`                                                                       |
-| union             | `Annotated[A | B, Union({0: A, 1: B})]`, or on `Tagged` if members look alike      |
+| union             | `Annotated[A | B, Union({0: A, 1: B})]`; see `Union`                               |
 | struct            | a subclass of `msgspec.Struct`; its fields in the order of `__struct_fields__`     |
 
 Metadata of other libraries inside `Annotated` is ignored.
@@ -56,8 +56,7 @@ Str: TypeAlias = str
 Data: TypeAlias = bytes
 Void: TypeAlias = None
 """The aliases from `UInt` to `Void` are the annotations of the scalar types of BARE. The table at the top of this
-module
-shows the BARE type of each alias.
+module shows the BARE type of each alias.
 """
 
 

@@ -1,5 +1,6 @@
-"""Encodes and decodes numbers of variable length. Compiled codecs call these functions for numbers of more than one
-byte.
+"""Encodes and decodes numbers of variable length.
+
+Compiled codecs call these functions for numbers of more than one byte.
 
     1xxxxxxx 1xxxxxxx ... 0xxxxxxx      seven bits each, least significant first (section 2 of the draft)
 

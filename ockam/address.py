@@ -50,9 +50,9 @@ def local(name: str | bytes) -> Address:
 
 
 def tcp(destination: str) -> Address:
-    """Returns the address of a TCP peer. destination:
+    """Returns the address of the TCP peer `destination`, which is `host:port`.
 
-    `host:port`. Raises InvalidAddress if the text has another form.
+    Raises InvalidAddress if the text has another form.
     """
     split_host_port(destination)
     return Address(TCP, destination.encode())

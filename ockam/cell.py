@@ -44,8 +44,7 @@ class Dispatcher(Protocol):
 
 
 class Cell:
-    """One worker of a node, with its addresses and its mailbox. After a crash, the cell creates and starts a new
-    worker.
+    """One worker of a node, with its addresses and its mailbox. After a crash, the cell starts a new worker.
 
     queued: whether the cell is in the node's queue of workers to run. paused: True while the worker gets no messages,
     because it has called `pause` or is not running.
@@ -115,7 +114,7 @@ class Cell:
     def fail(self, messages: Sequence[Message], reason: str) -> None:
         """Answers the sender of each message with the result of the worker's `failure_payload`.
 
-        None means no answer.
+        Sends no answer if the result is None.
         """
         for message in messages:
             self._dispatcher.count_drop("failed")

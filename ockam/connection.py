@@ -276,7 +276,7 @@ class Connection(Worker):
             self.close("slow_consumer")
 
     async def _linger(self) -> None:
-        """Waits after reading has ended, at most LINGER_S_MAX, so that answers which are not ready yet can be sent."""
+        """Waits up to LINGER_S_MAX after the end of reading, so that answers which are not ready yet can be sent."""
         until_s = self._machine.linger_until_s()
         while until_s > trio.current_time():
             await trio.sleep_until(until_s)

@@ -36,22 +36,22 @@ BACKLOG_BYTES_SOFT = 4 * 1024 * 1024
 messages of other peers are forwarded to the peer."""
 BACKLOG_BYTES_HARD = 64 * 1024 * 1024
 """The hard limit of the unsent bytes of one connection. Above this limit, the connection is closed, because the peer is
-a
-slow consumer.
+a slow consumer.
 """
 SEND_BYTES = 1024 * 1024
 """The largest number of bytes in one send. The time limit `send_s` applies to each send."""
 LINGER_QUIET_S = 1.0
 """After a peer has closed its sending side, our side is closed when we have sent nothing for this many seconds. The
-time
-is long enough for an answer that still waits for its commit.
+time is long enough for an answer that still waits for its commit.
 """
 LINGER_S_MAX = 5.0
 """The longest time, in seconds, for which our sending side stays open after the peer has closed its own. If the last
 message of the peer is older than this, our side is closed at once."""
 HELLO_TIMEOUT_S = 5.0
-"""The longest wait, in seconds, for the hello (the opening byte) of a node that we connected to. Then the connection is
-closed, as the real clients do."""
+"""The longest wait, in seconds, for the hello (the opening byte) of a node that we connected to.
+
+After this time the connection is closed. The real clients do the same.
+"""
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,8 +93,7 @@ class State(enum.Enum):
     """The peer takes its answers too slowly. No bytes are read from the peer until it has taken some answers."""
     PEER_CLOSED = "peer closed"
     """No more bytes are received, because the peer has closed its sending side, sent a bad frame or was too slow.
-    Answers
-    are still sent.
+    Answers are still sent.
     """
     NOT_READING = "not reading"
     """The node is stopping and accepts no more requests. Answers are still sent."""
@@ -138,8 +137,7 @@ mistake, and the machine raises AssertionError."""
 
 
 class Backlog:
-    """The unsent bytes of one connection, and the messages of other peers that wait to be forwarded over the
-    connection.
+    """The unsent bytes of one connection, and the messages of other peers that wait to be forwarded.
 
     A forwarded message is encoded only when there is room. So the peers that send to a slow peer have to wait, and
     their messages do not fill our memory.
@@ -160,7 +158,7 @@ class Backlog:
         self.size_bytes += len(data)
 
     def take(self) -> bytes:
-        """Removes and returns all waiting bytes. They count as unsent until `note_sent` is called for them."""
+        """Removes and returns all waiting bytes. These bytes count as unsent until `note_sent` is called."""
         data = b"".join(self.chunks)
         self.chunks.clear()
         self.sending_bytes += len(data)
@@ -352,7 +350,7 @@ class ConnectionMachine:
         return messages, failure
 
     def drop_partial(self) -> int:
-        """Drops the unfinished frame, because its rest will not come. Returns its received size in bytes."""
+        """Drops the unfinished frame, because no more bytes will come. Returns the number of dropped bytes."""
         dropped_bytes, self.partial_bytes = self.partial_bytes, 0
         return dropped_bytes
 

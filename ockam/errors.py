@@ -12,7 +12,7 @@ class InvalidAddress(OckamError, ValueError):
 
 
 class AddressInUse(OckamError):
-    """Error: another worker is registered under this address."""
+    """Error: another worker is already registered under the same address."""
 
 
 class RemoteProtocolError(OckamError):

@@ -1,5 +1,4 @@
-"""Forwarding between nodes: creates the answers to requests that cannot be forwarded, and remembers unanswered
-requests.
+"""Forwarding between nodes: answers requests that cannot be forwarded, and remembers unanswered requests.
 
 Only requests of our own protocols (`node/…`) get such an answer. Peers of the real services never send these requests.
 One of the real producers publishes every message that it receives, even errors, so this producer must not get an
@@ -24,8 +23,7 @@ NOT_FORWARDED = "not passed on: "
 not allow the destination, or the message has passed through this node before."""
 UNREACHABLE = "no way to "
 """The first words of the reason in an `error` for a message whose destination could not be reached. The same request
-may
-succeed later.
+may succeed later.
 """
 CONNECTION_PREFIX = b"TCP_"
 """The first bytes of the address of every connection. Only the node creates such addresses."""
@@ -68,8 +66,7 @@ def _answer(route: Route, payload: bytes) -> Message:
 
 
 def has_looped(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
-    """Whether a message with this return route has passed through this node before, over a connection that is still
-    open.
+    """Whether a message with this return route has passed through this node before, over a still open connection.
 
     When a message arrives over a connection, the node adds the connection's address as the first hop of the return
     route. A peer cannot prevent that. So if a later hop is also a connection of this node, the message has been here

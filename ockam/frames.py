@@ -25,13 +25,11 @@ Real peers use two or three sizes.
 """
 KNOWN_PAYLOAD_SIZES_MAX = 64
 """The largest number of payload sizes that a writer remembers for one header. When another size comes, the writer
-forgets
-the earlier sizes.
+forgets the earlier sizes.
 """
 ENTRY_BYTES = 500
 """The measured memory, in bytes, of the objects for one remembered header: routes, addresses and dict entries. The
-bytes
-of the header itself are not included.
+bytes of the header itself are not included.
 """
 PIECES_BYTES = 120
 """The measured memory, in bytes, of the objects in `Pieces` for one payload size. The content of these objects is not
@@ -196,8 +194,7 @@ class FrameReader:
         return_route: Route,
         found: list[Message],
     ) -> int:
-        """Appends the messages of the frame at `at`, and of the next frames that differ only in their payload, to
-        `found`.
+        """Appends to `found` the messages of the frame at `at` and of the next frames that differ only in the payload.
 
         Returns the position after the last of these frames. frame_bytes: the size of each frame. prefix, tail: the
         bytes that each frame has before and after its payload.
@@ -279,9 +276,9 @@ class FrameHeads:
         self._known.forget()
 
     def around(self, raw: bytes) -> Pieces:
-        """Returns the remembered bytes around a payload, by payload size, for frames with the header `raw`. The dict
-        lacks
-        the sizes for which `make` was not called yet.
+        """Returns the remembered bytes around a payload, by payload size, for frames with the header `raw`.
+
+        The dict has only the sizes for which `make` was called.
         """
         return self._known.young.get(raw) or self._known.recall(raw) or {}
 

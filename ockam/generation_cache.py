@@ -25,8 +25,7 @@ FORGOTTEN_BITS = 1 << 15
 """The number of bits in the record of forgotten keys. Each forgotten key sets one bit, which its hash selects."""
 FORGOTTEN_MAX = 8192
 """After this many forgotten keys, the record of forgotten keys is cleared. At most a quarter of its bits are set by
-then,
-so a new key is seldom mistaken for a forgotten key.
+then, so a new key is seldom mistaken for a forgotten key.
 """
 
 K = TypeVar("K", bound=Hashable)
@@ -78,7 +77,10 @@ class GenerationCache(Generic[K, V]):
         return self._young_bytes + self._old_bytes
 
     def recall(self, key: K) -> V | None:
-        """Returns the value of a key that is not in `young`, or None if it is unknown. Moves the entry to `young`."""
+        """Returns the value of a key from the old generation, or None if it has no such key.
+
+        Moves the entry to `young`.
+        """
         value = self._old.pop(key, None)
         if value is not None:
             self._old_bytes = max(0, self._old_bytes - self._size_of(key, value))

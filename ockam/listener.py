@@ -22,14 +22,12 @@ NO_ROOM = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 """The errors of accept(2) which mean that the process or the computer has no room for another connection."""
 NO_ROOM_PAUSE_S = 0.1
 """The pause after an error of `NO_ROOM`, in seconds. The kernel offers the same connection again at once. Without a
-pause,
-the accept loop would never rest and would write a log line for each error.
+pause, the accept loop would never rest and would write a log line for each error.
 """
 CANDIDATES_MAX = 32
 """The largest number of silent connections that are checked to make room for a new connection, oldest first. A
-connection
-with unread bytes is not closed, because its peer has just sent something. If all checked connections have unread bytes,
-the new connection is refused.
+connection with unread bytes is not closed, because its peer has just sent something. If all checked connections have
+unread bytes, the new connection is refused.
 """
 
 logger = structlog.get_logger(__name__)
@@ -114,7 +112,8 @@ class SilentConnections:
     def close_oldest(self) -> SilentConnection | None:
         """Closes and returns the oldest silent connection without unread bytes.
 
-        Returns None if none of the CANDIDATES_MAX oldest silent connections is without unread bytes."""
+        Returns None if all of the CANDIDATES_MAX oldest silent connections have unread bytes, or if no connection is
+        silent."""
         for connection in list(islice(self._silent, CANDIDATES_MAX)):
             if not connection.has_unread():
                 self.discard(connection)

@@ -14,11 +14,10 @@ import msgspec
 
 MEMORY_BYTES_MAX = 128 * 1024 * 1024
 """The default memory limit for all peers of a node together, in bytes. This is an eighth of the memory of a computer
-with
-1 GiB, and twice the largest backlog of one connection.
+with 1 GiB, and twice the largest backlog of one connection.
 """
 SHARE_BYTES_MIN = 64 * 1024
-"""A connection is never slowed down while its peer has at most this many bytes of answers to take."""
+"""A connection with at most this many bytes of unsent answers is never slowed down."""
 
 
 class MemoryStatistics(msgspec.Struct, frozen=True):

@@ -37,7 +37,7 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     holdings: Holdings = UNCOUNTED
 
     def is_behind(self, backlog_bytes_max: int) -> bool:
-        """Whether the unsent bytes for the other side exceed the parameter or the origin's own `backlog_bytes_max`."""
+        """Whether the unsent bytes for the other side exceed the given limit, or the limit of this origin."""
         return self.backlog_bytes() > min(backlog_bytes_max, self.backlog_bytes_max())
 
 

@@ -30,8 +30,7 @@ logger = structlog.get_logger(__name__)
 
 Forward = Callable[[Message], Mailbox | None]
 """A function of a transport that forwards a message whose next hop is not a worker of this node. Returns the mailbox
-that
-got the message, or None if the transport refuses the message.
+that got the message, or None if the transport refuses the message.
 """
 
 
@@ -96,7 +95,7 @@ class Node:
         return addresses[0]
 
     def unregister(self, address: Address) -> None:
-        """Stops the worker at this address and frees all its addresses. Safe to repeat."""
+        """Stops the worker at this address and frees all addresses of this worker. Safe to repeat."""
         cell = self._cells.get(address)
         if cell is not None:
             for each in cell.addresses:
@@ -107,13 +106,16 @@ class Node:
         return address in self._cells
 
     def find_mailbox(self, address: Address) -> Mailbox | None:
-        """Returns the mailbox of the worker at this address, or None if there is no worker. A restart keeps the
-        mailbox."""
+        """Returns the mailbox of the worker at this address, or None if there is no worker.
+
+        A restart of the worker keeps the mailbox."""
         cell = self._cells.get(address)
         return cell.mailbox if cell is not None else None
 
     def find_worker(self, address: Address) -> Worker | None:
-        """Returns the worker at this address, or None if there is no worker. A restart replaces the worker."""
+        """Returns the worker at this address, or None if there is no worker.
+
+        A restart replaces the worker object."""
         cell = self._cells.get(address)
         return cell.worker if cell is not None else None
 
@@ -188,8 +190,7 @@ class Node:
         return mailboxes
 
     def batch(self) -> Batch:
-        """Opens a batch: a context manager that collects messages, and at its end calls each worker with all its
-        messages.
+        """Returns a context manager that collects messages, and at its end calls each worker with all its messages.
 
         So the whole batch costs a worker only one call, one commit and one send.
         """

@@ -34,9 +34,9 @@ class PartialFrames:
         return self._size_bytes
 
     def note(self, holder: object, before_bytes: int, now_bytes: int) -> None:
-        """Updates the size of the unfinished frame of a connection. holder: the connection. before_bytes: the size at
-        the
-        last call. now_bytes: the size now.
+        """Updates the size of the unfinished frame of a connection.
+
+        holder: the connection. before_bytes: the size at the last call. now_bytes: the size now.
         """
         self._size_bytes += now_bytes - before_bytes
         if self._turn is holder and now_bytes <= PARTIAL_FREE_BYTES:
@@ -46,9 +46,10 @@ class PartialFrames:
             self._room = None
 
     async def wait_turn(self, holder: object) -> None:
-        """Waits until the total size is below the limit, or until `holder` is the connection that may be read above the
-        limit.
-        """
+        """Waits until the connection `holder` may be read.
+
+        Every connection may be read while the total size is below the limit. Above the limit, one connection may be
+        read at a time."""
         while self._size_bytes >= self._bytes_max and self._turn is not holder:
             if self._turn is None:
                 self._turn = holder

@@ -58,8 +58,9 @@ class Protocol(Generic[Q, A]):
         return payload.startswith(self.tag)
 
     def body(self, payload: bytes) -> bytes:
-        """Returns the body of a payload. Raises ProtocolError if the payload has another protocol name or a wrong
-        size."""
+        """Returns the body of a payload.
+
+        Raises ProtocolError if the payload has another protocol name or a wrong size."""
         if not payload.startswith(self.tag):
             raise ProtocolError(f"the payload is not a {self.name} message")
         try:
@@ -129,8 +130,9 @@ def find_name(payload: bytes) -> str | None:
 
 
 def error_payload(reason: str) -> bytes:
-    """Encodes the `error` for a request that cannot be served. Its text begins with REFUSAL, as in the real
-    services."""
+    """Encodes the `error` for a request that cannot be served.
+
+    The text of the `error` begins with REFUSAL, as in the real services."""
     return ERROR.encode_response(Error(REFUSAL + reason))
 
 

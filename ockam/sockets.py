@@ -17,8 +17,8 @@ class HasDescriptor(Protocol):
 def send_nowait(socket: HasDescriptor, data: bytes) -> bytes:
     """Sends the bytes that the socket accepts right now. Returns the bytes that were not sent.
 
-    No task may be sending on the socket, and no earlier bytes may wait for it. If the socket is full, closed or broken,
-    returns all bytes. The caller then sends the bytes with a function that waits or fails.
+    No task may be sending on the socket, and no earlier bytes may wait to be sent. If the socket is full, closed or
+    broken, returns all bytes. The caller then sends the bytes with a function that waits or fails.
     """
     try:
         sent = os.write(socket.fileno(), data)

@@ -41,8 +41,7 @@ Framing: TypeAlias = Literal["head", "legacy", "auto"]
 
 AUTO_WAIT_S = 0.3
 """The longest wait for the first byte of the other node with the framing `auto`, in seconds. If no byte comes, the
-other
-node is a legacy node. Real nodes with the head framing send their first byte within 0.2 s.
+other node is a legacy node. Real nodes with the head framing send their first byte within 0.2 s.
 """
 CONNECT_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 10_000
@@ -56,8 +55,7 @@ REFUSALS_TOLD_INTERVAL_S = 10.0
 thousands of lines in one second."""
 FORWARD_QUEUE_MESSAGES_MAX = 40_000
 """The largest number of messages that wait until a destination is connected. Further messages are dropped and counted.
-The
-number is twice the limit of a mailbox, because a peer that delivers to a full mailbox is not read any more.
+The number is twice the limit of a mailbox, because a peer that delivers to a full mailbox is not read any more.
 """
 FORWARD_QUEUE_BYTES_MAX = 64 * 1024 * 1024
 """The largest total size of payloads, in bytes, that wait until a destination is connected: four times the limit of a
@@ -160,9 +158,7 @@ class TcpTransport:
             connection.stop_reading()
 
     async def close_when_sent(self, deadline_s: float) -> None:
-        """Ends every connection as soon as its answers are sent, and the remaining ones at the deadline (on trio's
-        clock).
-        """
+        """Ends each connection as soon as its answers are sent. Ends the others at the deadline, on trio's clock."""
         self._drains = True
         for connection in self._connections:
             connection.close_when_sent()
@@ -304,8 +300,9 @@ class TcpTransport:
         return stream, HEAD if framing == "head" else LEGACY
 
     def _forward(self, message: Message) -> Mailbox | None:
-        """Forwards a message to the TCP destination in its next hop. All messages to a destination share one
-        connection.
+        """Forwards a message to the TCP destination that its next hop names.
+
+        All messages to a destination share one connection.
 
         Returns the mailbox of that connection, or the mailbox where messages wait until the destination is connected.
         Returns None if the message is refused.

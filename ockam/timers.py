@@ -9,8 +9,7 @@ import trio
 
 
 class Timers:
-    """Calls functions when they are due. Functions that are due at the same moment are called in the order of
-    `call_later`.
+    """Calls functions when they are due, in the order of their due times.
 
     run: calls one function, and must not raise.
 

@@ -14,31 +14,34 @@ import trio
 
 BUSY_S = 0.03
 """The event loop counts as busy while its recent work exceeds this many seconds. Recent work is the time that
-connections
-have used, minus BUSY_SHARE of the time that has passed.
+connections have used, minus BUSY_SHARE of the time that has passed.
 """
 BUSY_SHARE = 0.8
 
 LIGHT_S = 0.005
 """A connection with at most this many seconds of recent work is light, and light connections go first. Recent work is
-the
-time that the connection has used, minus LIGHT_SHARE of the time that has passed.
+the time that the connection has used, minus LIGHT_SHARE of the time that has passed.
 """
 LIGHT_SHARE = 0.1
 TURN_LIGHT_S = 0.006
-"""The expected time of the steps that light connections may make in one turn of the event loop, in seconds. A light
-connection has used little time lately."""
+"""The estimated time, in seconds, that light connections may use in one turn of the event loop. A light connection has
+used little time lately."""
 TURN_OTHERS_S = 0.004
-"""The expected time of the steps that heavy, new and ending connections may make in one turn of the event loop, in
-seconds. Light connections have a time of their own (TURN_LIGHT_S), so neither group can block the other."""
+"""The estimated time, in seconds, that all other connections (heavy, new or ending) may use in one turn of the event
+loop. Light connections have a time of their own (TURN_LIGHT_S), so neither group can block the other.
+"""
 STEP_S = 0.003
 """The longest time, in seconds, for which a connection should use the event loop without a pause while the loop is
 busy.
-After a longer step, the connection reads fewer bytes at a time.
+
+After a longer time, the connection reads fewer bytes at a time.
 """
 STEP_QUIET_S = 0.01
 """The longest time, in seconds, for which a connection should use the event loop without a pause while the loop is not
-busy. After a longer step, the connection reads fewer bytes at a time."""
+busy.
+
+After a longer time, the connection reads fewer bytes at a time.
+"""
 COST_S = 0.0002
 """The expected time to handle the first bytes that a connection reads, in seconds. Later reads are expected to take as
 long as the last one."""
@@ -46,9 +49,8 @@ LIGHT_ABOUT_S = 0.1
 """After a light connection has waited, other light connections are expected for this many seconds."""
 PAUSE_S = 0.001
 """The time for which the event loop sleeps in each turn while light connections are expected, in seconds. Answers
-depend
-on the thread that writes to the database. This thread gets the interpreter's lock at once while the loop sleeps, and
-otherwise only every 5 ms.
+depend on the thread that writes to the database. This thread gets the interpreter's lock at once while the loop sleeps,
+and otherwise only every 5 ms.
 """
 LEAVE_S = 0.0005
 """The expected time to end a connection, in seconds."""
@@ -60,9 +62,9 @@ READ_BYTES_FIRST = 16 * 1024
 class Share:
     """The time that one connection has used lately, and the number of bytes that it may read at a time.
 
-    host: the host of the peer, because hosts alternate. is_known: whether the peer has sent a message. cost_s: the time
-    that the connection's last step (handling one read) took, in seconds. read_bytes: the number of bytes that the
-    connection may read at a time.
+    host: the host of the peer; connections of different hosts alternate. is_known: whether the peer has sent a message.
+    cost_s: the time that the connection's last step (handling one read) took, in seconds. read_bytes: the number of
+    bytes that the connection may read at a time.
     """
 
     __slots__ = ("_at_s", "_used_s", "cost_s", "host", "is_known", "read_bytes")
@@ -76,9 +78,7 @@ class Share:
         self._at_s = -math.inf
 
     def used_s(self, now_s: float) -> float:
-        """Returns the recent work in seconds: the time that the connection has used, minus LIGHT_SHARE of the passed
-        time.
-        """
+        """Returns the recent work in seconds: the used time of the connection, minus LIGHT_SHARE of the passed time."""
         return max(0.0, self._used_s - (now_s - self._at_s) * LIGHT_SHARE) if self._used_s else 0.0
 
     def note(self, now_s: float, cost_s: float) -> None:
@@ -158,7 +158,7 @@ class Turns:
     def note(self, share: Share, began_s: float) -> None:
         """Records that the connection has used the event loop from `began_s` until now.
 
-        After a long time the connection reads fewer bytes at once, after a short time more."""
+        If this time was long, the connection reads fewer bytes at a time from now on. If it was short, more bytes."""
         now_s = trio.current_time()
         cost_s = now_s - began_s
         self._used_s = self._recent_s(now_s) + cost_s

@@ -30,7 +30,7 @@ class Wire(Protocol):
     heartbeat: bytes
 
     def decode_routes(self, data: bytes, at: int, end: int) -> tuple[Route, Route, int]:
-        """Returns the onward route and the return route of the body `data[at:end]`, and the position after them.
+        """Returns the onward route and the return route of the body `data[at:end]`, and the position after both.
 
         Raises RemoteProtocolError if the routes are not valid. The bytes of the routes are self-delimiting: another
         body that begins with the same bytes has the same routes. So a connection can remember decoded routes.

@@ -30,7 +30,7 @@ class Context(Protocol):
         ...
 
     def send_run(self, messages: Iterable[Message]) -> None:
-        """Sends many messages. A worker that gets several of them handles them in one call."""
+        """Sends many messages. A worker that gets several of these messages gets them in one call."""
         ...
 
     def pause(self) -> None:
@@ -95,7 +95,7 @@ class Worker:
     def reply(self, message: Message, payload: bytes) -> None:
         """Sends an answer to a message.
 
-        Its return route is the worker's address that the sender of the message used.
+        The answer's return route is the worker's address to which the message was sent.
         """
         self.context.send(reply_to(message, message.onward_route[0], payload))
 

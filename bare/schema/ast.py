@@ -83,7 +83,7 @@ class Optional(_Node, frozen=True):
 
 
 class List(_Node, frozen=True):
-    """The type list<item>, or list<item>[length] if `length` is set."""
+    """The type list<item>, or list<item>[length] if `length` is not None."""
 
     item: Type
     length: int | None = None

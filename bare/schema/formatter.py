@@ -1,5 +1,4 @@
-"""Formats schemas: writes a schema in the current syntax with a fixed layout, including its comments. It checks
-nothing.
+"""Formats schemas: writes a schema, with its comments, in the current syntax and a fixed layout.
 
 A definition is written after the definitions that it uses, because the current drafts require this. If types contain
 each other, no such order exists. Then the definitions keep their order, and the text can only be read as legacy.

@@ -2,9 +2,9 @@
 
 | In the schema | In Python                                                                          |
 |---------------|------------------------------------------------------------------------------------|
-| struct        | a frozen `msgspec.Struct` class; without a name, it is called after its place      |
-| enum          | an `enum.IntEnum` class, named likewise                                            |
-| union         | the plain value of a member; `bare.Tagged` if members look alike in Python         |
+| struct        | a frozen `msgspec.Struct` class; if it has no name, its path is the class name     |
+| enum          | an `enum.IntEnum` class; if it has no name, its path is the class name             |
+| union         | the plain value of a member; `bare.Tagged` if members share a Python type          |
 | optional<T>   | None or the plain value; None or `bare.Some` if T can itself be None               |
 | list, map     | list, dict                                                                         |
 | others        | int, float, bool, str, bytes, None                                                 |
@@ -104,8 +104,9 @@ def load(
 
 
 def load_blocks(markdown: str, *, dialect: Dialect = "auto", limits: Limits = LIMITS_DEFAULT) -> list[Schema]:
-    """Returns the codecs of each schema block in a Markdown document. Raises SchemaError with line numbers of the
-    document.
+    """Returns the codecs of each schema block in a Markdown document.
+
+    Raises SchemaError, whose line numbers count from the start of the document.
 
     If a block uses a name that it does not define, the latest definition in an earlier block applies. The stream
     specification needs this: it defines `Request` in several sections, and some sections use names of other sections.
@@ -118,8 +119,7 @@ def load_blocks(markdown: str, *, dialect: Dialect = "auto", limits: Limits = LI
 
 
 def _without_aliases(document: ast.Document, known: dict[str, ast.Definition]) -> dict[str, ast.Definition]:
-    """Returns the definitions of a document by name, with each alias (such as `type A B`) replaced by the type it
-    names.
+    """Returns the definitions of a document by name. Each alias (such as `type A B`) is replaced by its type.
 
     known: the definitions of other texts that the document may use.
     """
@@ -133,8 +133,9 @@ def _without_aliases(document: ast.Document, known: dict[str, ast.Definition]) -
 
 
 class _Builder:
-    """A builder of the model (`bare.model`) of each definition. Definitions must come after the definitions that they
-    use.
+    """A builder of the model (`bare.model`) of each definition.
+
+    A definition must be built after the definitions that it uses.
 
     A type that contains itself is created empty at its first use, and filled when its own definition is built. The
     parameter `place` of the methods is the path of a type in the schema, such as `Outer.field.2`. This path is the name
