@@ -210,9 +210,7 @@ def resolved(node: BareType) -> BareType:
 
 
 def python_types(node: BareType) -> frozenset[type]:
-    """Returns the exact Python types that values of a type can have.
-
-    The result contains `Unknown` if a part of the type that decides this is still being built."""
+    """Returns the exact Python types that values of a type can have; with `Unknown` while the type is being built."""
     found: set[type] = set()
     # An explicit stack is used instead of recursion, so that no chain of unions is too deep.
     stack, seen = [node], {id(node)}
@@ -268,9 +266,7 @@ def _plain_types(node: BareType) -> tuple[type, ...]:
 
 
 def needs_some(item: BareType) -> bool:
-    """Whether an optional with this item type must wrap its present values in `Some`.
-
-    This is so if a value of the item type can be None, or if the item type is still being built."""
+    """Whether an optional needs `Some` for present values: the item can be None, or its type is still being built."""
     return not python_types(item).isdisjoint((type(None), Unknown))
 
 
