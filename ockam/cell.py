@@ -26,7 +26,7 @@ P = ParamSpec("P")
 
 
 class Dispatcher(Protocol):
-    """The methods of a node that a cell calls. `ockam.node.Node` implements them."""
+    """The methods of a node that a cell calls. `ockam.node.Node` implements these methods."""
 
     def send(self, message: Message) -> bool: ...
 

@@ -32,7 +32,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Connection(Worker):
-    """A worker that exchanges messages with one peer. `run` serves until either side ends the connection.
+    """A worker that exchanges messages with one peer. `run` exchanges messages until either side ends the connection.
 
     Invariant: while bytes wait to be sent, a sending task runs, unless the connection is draining or closed.
     """

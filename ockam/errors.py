@@ -28,7 +28,7 @@ class RemoteProtocolError(OckamError):
 
 
 class FrameTooLarge(OckamError):
-    """Error: a message is too large for the framing of this connection. No part of it was sent."""
+    """Error: a message is too large for the framing of this connection. No part of the message was sent."""
 
     def __init__(self, size_bytes: int, bytes_max: int) -> None:
         super().__init__(f"a frame of {size_bytes} bytes does not fit: this framing carries at most {bytes_max}")

@@ -97,7 +97,7 @@ class GenerationCache(Generic[K, V]):
     def resize(self, change_bytes: int) -> None:
         """Records that the value of a key in `young` has grown by this many bytes.
 
-        A negative number means that it has shrunk.
+        A negative number means that the value has shrunk.
         """
         self._young_bytes += change_bytes
 

@@ -43,9 +43,9 @@ class MailboxStatistics(msgspec.Struct, frozen=True):
 class Mailbox:
     """The messages that wait for one worker, in the order of their arrival.
 
-    `put` never refuses a message. A connection stops reading while a mailbox that it delivered to is `full`. So a
-    mailbox exceeds its limits by at most one read of each connection that delivers to it. A worker that cannot take
-    more messages calls `hold`; then its mailbox counts as full until `admit` is called.
+    `put` never refuses a message. A connection stops reading while a mailbox to which it has delivered messages is
+    `full`. So a mailbox exceeds its limits by at most one read of each connection that delivers to it. A worker that
+    cannot take more messages calls `hold`; then its mailbox counts as full until `admit` is called.
     """
 
     __slots__ = ("_held", "_messages", "_received", "_room", "_size_bytes")

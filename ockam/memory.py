@@ -132,7 +132,7 @@ class Holdings:
                 tell(False)
 
     def end(self) -> None:
-        """Frees all memory of the connection, because it has ended. Safe to repeat."""
+        """Frees all counted memory of the connection, because the connection has ended. Safe to repeat."""
         self._give_up_parked(answers=False)
         for tell in list(self._watchers.values()):
             tell(True)

@@ -46,7 +46,7 @@ HERE = Origin("local", identity="node")
 
 
 class Message(msgspec.Struct, gc=False, eq=False):
-    """A routed message. It never changes after it was sent.
+    """A routed message. After it was sent, a message never changes.
 
     onward_route: the remaining hops to the receiver. return_route: the route for an answer. payload: the content.
     origin: the place where the message entered this node.

@@ -36,8 +36,8 @@ class Protocol(Generic[Q, A]):
     +---------------------+----------------------+----------------------+
 
     encode_request and encode_response turn a message into a payload. decode_request and decode_response turn a payload
-    into a message, and raise ProtocolError if it is not valid. These four functions are built once for each protocol,
-    because every message passes through them and must be fast.
+    into a message, and raise ProtocolError if the payload is not valid. These four functions are built once for each
+    protocol, because every message passes through them and must be fast.
     """
 
     encode_request: Callable[[Q], bytes]

@@ -328,7 +328,7 @@ class TcpTransport:
         return waiting
 
     def _refuse(self, message: Message, reason: str) -> None:
-        """Answers the sender of a dropped message with `error`, if its protocol is one of our own."""
+        """Answers the sender of a dropped message with an `error`, if `is_sender_told` allows an answer."""
         if is_sender_told(message):
             self._node.send(forward_refused(message, reason))
 
