@@ -1,13 +1,13 @@
 """The client of a stream node: `connect` for async programs, `blocking.connect` for blocking programs, and typed
 errors.
 
-async with connect("127.0.0.1:4000") as client:
-    stream = await client.create("orders")
-    index = await stream.push(b"hello")
-    for message in await stream.pull(0, 10):
-        print(message.index, message.data)
+    async with connect("127.0.0.1:4000") as client:
+        stream = await client.create("orders")
+        index = await stream.push(b"hello")
+        for message in await stream.pull(0, 10):
+            print(message.index, message.data)
 
-The module loads `connect` only when a program uses it, so the blocking client works without trio and AnyIO installed.
+This package imports `connect` only when a program uses it. So the blocking client works without trio and AnyIO.
 """
 
 from __future__ import annotations

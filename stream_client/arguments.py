@@ -1,4 +1,4 @@
-"""Turns the values that programs naturally pass (text, dictionaries of headers, times) into the wire's own types.
+"""Converts the values that programs pass, such as text, dictionaries and times, to the types of the wire format.
 
 A value that cannot be sent raises InvalidArgument, whose text says what to pass instead.
 """
@@ -17,21 +17,23 @@ from stream_client.errors import InvalidArgument
 from stream_service.extensions import Before, BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, Header, Start
 
 BytesLike: TypeAlias = bytes | bytearray | memoryview | str
-"""Data, a key, or the value of a header. Text is sent in UTF-8."""
+"""The type of a message's data, of its key, and of a header's value. Text is sent in UTF-8."""
 HeadersLike: TypeAlias = Mapping[str, BytesLike] | Iterable[Header | tuple[str, BytesLike]]
-"""Headers in order: a dictionary, or a list of `Header`s and of pairs of name and value, which may repeat a name."""
+"""The type of a message's headers: a dictionary, or a list of `Header` objects and (name, value) pairs. Their order is
+kept. A list may repeat a name."""
 
 StartLike: TypeAlias = int | datetime | FromIndex | FromTime | FromEnd
-"""Where reading begins: an index, a time, or one of the wire's own types."""
+"""The type of the place where reading begins: an index, a time, or a type of the wire format."""
 BeforeLike: TypeAlias = int | datetime | BeforeIndex | BeforeTime
-"""Where deleting ends, exclusive: an index, a time, or one of the wire's own types."""
+"""The type of the limit of a deletion: an index, a time, or a type of the wire format. Messages below the limit are
+deleted."""
 
 FIRST: Final = FromIndex(0)
-"""The earliest stored message."""
+"""The start for reading from the earliest stored message on."""
 LAST: Final = FromEnd(1)
-"""The latest stored message."""
+"""The start for reading from the latest stored message on."""
 NEW: Final = FromEnd(0)
-"""Only messages that are stored from now on."""
+"""The start for reading only messages that are stored from now on."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -40,7 +42,8 @@ A = TypeVar("A")
 def to_bytes(value: BytesLike, what: str) -> bytes:
     """Converts text or any bytes-like value to the bytes that are sent.
 
-    what: the name of the argument, for the text of the error. Raises InvalidArgument for any other type.
+    what: the name of the argument, for the text of the error. Raises InvalidArgument for any other type, and for text
+    that cannot be encoded in UTF-8.
     """
     if isinstance(value, bytes):
         return value
@@ -55,7 +58,9 @@ def to_bytes(value: BytesLike, what: str) -> bytes:
 
 
 def to_address(address: str) -> str:
-    """Completes a node's address to `host:port`; without a port it gets port 4000. Raises InvalidArgument."""
+    """Returns a node's address as `host:port`, with port 4000 if it names no port. Raises InvalidArgument if it is
+    invalid.
+    """
     if not isinstance(address, str):
         raise InvalidArgument(f"the address of a node is a str such as '127.0.0.1:4000', not {type(address).__name__}")
     try:
@@ -65,12 +70,17 @@ def to_address(address: str) -> str:
 
 
 def to_key(value: BytesLike | None, what: str = "a key") -> bytes | None:
-    """Converts a message's key to bytes, or returns None if the message has no key. Raises InvalidArgument."""
+    """Converts a message's key to bytes. None means that the message has no key; it is returned as None.
+
+    what: the name of the argument, for the text of the error. Raises InvalidArgument if the key has a wrong type.
+    """
     return None if value is None else to_bytes(value, what)
 
 
 def to_headers(headers: HeadersLike) -> Sequence[Header]:
-    """Converts headers to the list of name and value that is sent, in the same order. Raises InvalidArgument."""
+    """Converts headers to a list of `Header` objects in the same order. Raises InvalidArgument if they have a wrong
+    type.
+    """
     if not headers:
         return ()
     if isinstance(headers, Mapping):
@@ -84,7 +94,7 @@ def to_headers(headers: HeadersLike) -> Sequence[Header]:
 
 
 def encoded(protocol: Protocol[Q, A], request: Q) -> bytes:
-    """Encodes a request to its payload. Raises InvalidArgument if a value in the request has the wrong type or size."""
+    """Encodes a request as a payload. Raises InvalidArgument if a value in the request has the wrong type or size."""
     try:
         return protocol.encode_request(request)
     except bare.EncodeError as error:
@@ -92,7 +102,7 @@ def encoded(protocol: Protocol[Q, A], request: Q) -> bytes:
 
 
 def start_of(start: StartLike) -> Start:
-    """Converts the place where reading starts to its wire type.
+    """Converts the start of reading, given as an index or a time, to its wire type.
 
     Raises InvalidArgument for a value of another type, and for a time without a time zone.
     """
@@ -107,7 +117,8 @@ def start_of(start: StartLike) -> Start:
 
 
 def before_of(before: BeforeLike) -> Before:
-    """Converts the index or the time below which messages are to be deleted to its wire type.
+    """Converts the limit of a deletion, given as an index or a time, to its wire type. Messages below the limit are
+    deleted.
 
     Raises InvalidArgument for a value of another type, and for a time without a time zone.
     """
@@ -121,9 +132,7 @@ def before_of(before: BeforeLike) -> Before:
 
 
 def microseconds(time: datetime) -> int:
-    """Returns the exact number of microseconds from 1970 to a time. Raises InvalidArgument if the time has no time
-    zone.
-    """
+    """Returns the exact number of microseconds from 1970 to `time`. Raises InvalidArgument if it has no time zone."""
     if time.tzinfo is None:
         raise InvalidArgument(f"{time.isoformat()} has no time zone: say which one is meant, for example UTC")
     since = time - datetime.fromtimestamp(0, time.tzinfo)

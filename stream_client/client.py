@@ -16,9 +16,9 @@ from stream_service.names import near_names
 
 
 class StreamClient(Session):
-    """The client of one node: creates, finds and lists the node's streams.
+    """A client of one node. It creates, finds and lists the node's streams.
 
-    `connect` makes it. Many tasks may use its methods at once.
+    `connect` returns a StreamClient. The tasks of one event loop may share it.
     """
 
     def __repr__(self) -> str:
@@ -27,23 +27,31 @@ class StreamClient(Session):
         return f"<StreamClient of {self.address}, {state}>"
 
     async def reached(self) -> None:
-        """Wait for the stream service's first answer. Raises NodeUnreachable, NotAStreamNode or RequestTimeout."""
+        """Return as soon as the stream service has answered once. Raises NodeUnreachable, NotAStreamNode or
+        RequestTimeout.
+        """
         route = self.core.service_route
         if not route.reached:
-            # A refusal and a failure are answers too: they prove that the service is there.
+            # A refusal and a failure are answers too: they prove that the service exists.
             with suppress(RequestRefused, NodeFailed):
                 await self.finished(route.ask(), self.answer_timeout_s)
 
     async def create(self, name: str | None = None) -> Stream:
-        """Create the stream if it does not exist, and return it. name: None lets the node choose a name."""
+        """Create a stream if it does not exist, and return its partition 0.
+
+        name: the name of the stream; None: the node chooses a name.
+        """
         return (await create_streams(self, name))[0]
 
     async def create_partitioned(self, name: str | None, partitions: int) -> PartitionedStream:
-        """Create the missing ones among the first `partitions` partitions, and return all partitions of the stream.
+        """Create a stream with `partitions` partitions, or add the missing partitions to an existing stream.
 
-        Messages with the same key may go to another partition afterwards, since keys are spread over all partitions. If
-        the stream already has more partitions, nothing changes. A node without `node/stream_list/1` cannot report such
-        further partitions; the result then has the first `partitions` only.
+        Returns all partitions of the stream. If the stream already has more partitions, nothing is created. name: the
+        name of the stream; None: the node chooses a name.
+
+        Added partitions may move keys: later messages with the same key may go to another partition than earlier ones,
+        since keys are spread over all partitions. A node without `node/stream_list/1` cannot report partitions beyond
+        the first `partitions`, so the result then lacks them.
         """
         made = await create_streams(self, name, partitions)
         try:
@@ -53,8 +61,9 @@ class StreamClient(Session):
         return existing if existing is not None and existing.count > partitions else PartitionedStream(made)
 
     async def find_stream(self, name: str) -> PartitionedStream | None:
-        """Return all partitions of a stream, or None if the stream does not exist. Needs `node/stream_list/1` on the
-        node.
+        """Return all partitions of a stream, or None if the stream does not exist.
+
+        Raises RequestRefused if the node does not have the protocol `node/stream_list/1`.
         """
         partitions = []
         async for info in self.list_streams(name):
@@ -65,7 +74,9 @@ class StreamClient(Session):
         return PartitionedStream([Stream(self, handle) for handle in handles]) if handles else None
 
     async def get_stream(self, name: str) -> PartitionedStream:
-        """Return all partitions of a stream. Raises StreamNotFound, whose text suggests streams with similar names."""
+        """Return all partitions of a stream. Raises StreamNotFound, with similar names in its text, if there is no such
+        stream.
+        """
         found = await self.find_stream(name)
         if found is None:
             near = near_names(name, await self._some_names(name[:1]))
@@ -73,28 +84,33 @@ class StreamClient(Session):
         return found
 
     def list_streams(self, prefix: str = "", *, page_streams: int = LIST_PAGE) -> StreamListing:
-        """Return an iterator over the partitions of all streams whose name begins with `prefix`, sorted by name and
-        partition.
+        """Return an iterator over the partitions of all streams whose name begins with `prefix`.
 
-        page_streams: the number of partitions fetched at once.
+        The partitions are sorted by stream name and number. page_streams: the number of partitions fetched with one
+        request.
         """
         return StreamListing(self, prefix, page_streams)
 
     async def correspondent(self, inbox: str | None = None) -> Correspondent:
-        """Create a party of two-way messaging.
+        """Create a Correspondent: a party that sends messages to other parties over streams and receives their answers.
 
-        inbox: the stream that receives the answers; None lets the node choose a name.
+        inbox: the name of the stream that receives the answers; it is created if it does not exist. None: the node
+        chooses a name.
         """
         return Correspondent(self, await self.create(inbox))
 
     def converse(self, service: str) -> Conversation:
-        """Begin a conversation: messages back and forth with one service of the node. The caller must close it."""
+        """Begin a conversation, which exchanges any number of messages with one service of the node.
+
+        The caller must close the conversation.
+        """
         return Conversation(self, service)
 
     async def _some_names(self, prefix: str) -> set[str]:
-        """Return some stream names for a hint: a page of names with this prefix, and a page of all names.
+        """Return stream names to suggest in an error: a page of the names that begin with `prefix`, and a page of all
+        names.
 
-        Returns an empty set if the node cannot list its streams.
+        If the node cannot list its streams, the result is empty.
         """
         names: set[str] = set()
         with suppress(ClientError):

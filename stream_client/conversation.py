@@ -1,6 +1,7 @@
-"""Conversation: messages back and forth with one service of a node, over the client's connection.
+"""Conversation: an exchange of messages with one service of a node, over the client's connection.
 
-This module waits and sends. `core.conversation` decides how a conversation ends when the connection ends.
+This module waits for the connection and for messages. `core.conversation` keeps the state of a conversation, and does
+no I/O.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, R
 from stream_client.session import Session
 
 UNSENT_BYTES_MAX = 64 * 1024
-"""A conversation with this number of bytes unsent waits before it sends more."""
+"""`Conversation.send` waits while the connection has more unsent bytes than this."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
 
 
 class Conversation:
-    """An exchange of messages with one service of a node. `StreamClient.converse` begins it and `close` ends it.
+    """An exchange of any number of messages with one service of a node. `StreamClient.converse` begins a conversation.
 
-    A conversation ends with its connection; every later call then raises ConnectionLost. To go on, begin another
-    conversation: its `opened` waits until the client has made the next connection.
+    A conversation ends when `close` is called or the connection is lost. Every `send` after the loss raises
+    ConnectionLost. `receive` first returns the messages that have arrived, and then raises ConnectionLost. To continue,
+    begin another conversation and wait for its `opened`, which returns after the client has reconnected.
     """
 
     def __init__(self, session: Session, service: str) -> None:
@@ -39,16 +41,20 @@ class Conversation:
 
     @property
     def received(self) -> deque[bytes]:
-        """The messages that have arrived and that the program has not received yet."""
+        """The payloads of the messages that have arrived and that `receive` has not returned yet, oldest first."""
         return self._core.received
 
     async def opened(self, timeout_s: float | None = None) -> None:
-        """Wait until messages can be sent. Raises NodeUnreachable if the next attempt to connect fails."""
+        """Wait until messages can be sent.
+
+        timeout_s: the longest wait for an attempt to connect, in seconds; None: no limit. Raises NodeUnreachable if the
+        next attempt to connect fails or takes longer.
+        """
         connection = self._session.core.connection
         while not self._core.is_open:
             self._check()
-            # Wait for the next attempt, since the result of an earlier one may be out of date: the node may have come
-            # back.
+            # Wait for the next attempt to connect. The result of an earlier attempt may be out of date, since the node
+            # may run again.
             attempted = connection.attempted()
             await self._session.shell.wait(attempted, timeout_s)
             if not attempted.done:
@@ -59,7 +65,7 @@ class Conversation:
         self._check()
 
     async def send(self, payload: bytes) -> None:
-        """Send a message. First waits while too many bytes of the connection are unsent.
+        """Send a message. While the connection has more than UNSENT_BYTES_MAX unsent bytes, wait first.
 
         Raises ConnectionLost, and RequestRefused if the message is too large.
         """
@@ -70,16 +76,19 @@ class Conversation:
         # blocking only: self._session.shell.give_way()
 
     def send_nowait(self, payload: bytes) -> None:
-        """Queue a message without waiting, however many bytes are unsent. Raises as `send`."""
+        """Queue a message for sending, without waiting. Raises ConnectionLost, and RequestRefused if the message is too
+        large.
+        """
         self._check()
         self._core.send(payload)
 
     async def receive(self, timeout_s: float | None = None) -> bytes | None:
-        """Return the next message, or None if no message comes within `timeout_s`.
+        """Return the payload of the next message, or None if no message arrives within `timeout_s` seconds.
 
-        Raises ConnectionLost, and the error that the other side reports in an `error` message, such as RequestRefused.
+        timeout_s: None: wait for ever. Raises ConnectionLost. If the service sends an `error` message, raises that
+        error, for example RequestRefused.
         """
-        # Messages that came before the connection ended are complete, so the program receives these first.
+        # Messages that arrived before the connection ended are complete, so the program receives them first.
         if not self._core.received:
             self._check()
             self._changed = Waiting()
@@ -89,7 +98,11 @@ class Conversation:
         return self._core.take()
 
     async def ask(self, protocol: WireProtocol[Q, A], request: Q, timeout_s: float) -> A:
-        """Send a request and return its one answer. Raises RequestRefused, RequestTimeout or UnexpectedAnswer."""
+        """Send a request, and decode the next received message as its answer.
+
+        Raises RequestTimeout after `timeout_s` seconds without a message, RequestRefused, UnexpectedAnswer or
+        ConnectionLost.
+        """
         await self.send(protocol.encode_request(request))
         payload = await self.receive(timeout_s)
         if payload is None:
@@ -100,12 +113,13 @@ class Conversation:
             raise UnexpectedAnswer(f"not an answer to a {protocol.name}: {error}") from error
 
     def close(self) -> None:
-        """End the conversation; messages that still come are dropped. Safe to repeat."""
+        """End the conversation. Messages that arrive later are dropped. Safe to call twice."""
         self._session.core.end_conversation(self._core)
 
     def _check(self) -> None:
-        """Raise the reason why the conversation has ended, if it has. A new connection does not revive a
-        conversation."""
+        """Raise the error that ended the conversation, if it has ended. A new connection does not reopen a
+        conversation.
+        """
         if self._lost is not None:
             raise self._lost
         if self._was_open and self._core.error is not None:

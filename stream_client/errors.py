@@ -1,6 +1,6 @@
-"""The errors of the clients. Each error says whose fault it is, and whether it helps to ask again.
+"""The errors of the clients. Each error says who must act, and whether the same request may succeed later.
 
-Errors of other libraries are converted to these errors in three places: `shell.async_shell`, `shell.blocking_shell` and
+Three modules convert the errors of other libraries to these errors: `shell.async_shell`, `shell.blocking_shell` and
 `core.payloads`.
 """
 
@@ -13,15 +13,16 @@ if TYPE_CHECKING:
     from ockam.errors import RemoteProtocolError
 
 Fault: TypeAlias = Literal["caller", "node", "network"]
-"""Who must act: the caller changes the request, the operator looks at the node, or the network needs time."""
+"""Who must act after an error. "caller": the program must change the request. "node": an operator must look at the
+node. "network": nobody, but the network needs time."""
 
 
 class ClientError(Exception):
     """The base class of all errors of the clients.
 
     fault: who must act. retriable: whether the same request may succeed later. in_doubt: whether the node may have
-    carried out the request in spite of the error. If in_doubt is false, the request was not carried out and you may
-    safely send it again.
+    carried out the request in spite of the error. If in_doubt is false, the node has not carried out the request, and
+    the program may send it again without harm.
     """
 
     fault: Fault = "caller"
@@ -30,13 +31,13 @@ class ClientError(Exception):
 
 
 class InvalidArgument(ClientError, ValueError):
-    """The program passed a value that cannot be sent or that makes no sense. Nothing was sent."""
+    """The program passed a value that cannot be sent or is not valid. Nothing was sent."""
 
 
 class NodeUnreachable(ClientError):
-    """No connection could be made, or the service does not answer.
+    """The client could not connect to the node, or the service does not answer.
 
-    Requests that were sent over an earlier connection may have been carried out.
+    The node may have carried out requests that were sent over an earlier connection.
     """
 
     fault: Fault = "network"
@@ -45,7 +46,7 @@ class NodeUnreachable(ClientError):
 
 
 class ConnectionLost(ClientError):
-    """The connection ended before this request was answered. The request may have been carried out."""
+    """The connection ended before this request was answered. The node may have carried out the request."""
 
     fault = "network"
     retriable = True
@@ -53,7 +54,7 @@ class ConnectionLost(ClientError):
 
 
 class RequestTimeout(ClientError):
-    """The answer did not come in time. The request may have been carried out."""
+    """No answer arrived within the timeout. The node may have carried out the request."""
 
     fault = "network"
     retriable = True
@@ -61,13 +62,15 @@ class RequestTimeout(ClientError):
 
 
 class RequestRefused(ClientError):
-    """The node refused the request with `error`: the request itself is wrong. The text is the node's reason."""
+    """The node refused the request with an `error` message, because the request is wrong. The text is the node's
+    reason.
+    """
 
 
 class NodeFailed(ClientError):
     """The node could not carry out the request, for example because its disk is full. The text is the node's reason.
 
-    If the request may have been carried out all the same, the reason says so.
+    If the request may have been carried out in spite of the failure, the reason says so.
     """
 
     fault = "node"
@@ -76,15 +79,17 @@ class NodeFailed(ClientError):
 
 
 class PushFailed(ClientError):
-    """The node reports that it failed to save a pushed message: PushNotStored or PushUnknown. The text is its
-    reason."""
+    """The node reports that it could not store a pushed message. The text is the node's reason.
+
+    The subclasses PushNotStored and PushUnknown say whether the message may be stored after all.
+    """
 
     fault: Fault = "node"
     retriable = True
 
 
 class PushNotStored(PushFailed):
-    """A pushed message is not stored, for example because the disk is full. It stays so unless you push it again."""
+    """A pushed message is not stored, for example because the disk is full. To store it, push it again."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -92,10 +97,10 @@ class PushNotStored(PushFailed):
 
 
 class PushUnknown(PushFailed):
-    """The node does not know whether a pushed message is stored, for example because a sync failed.
+    """The node does not know whether a pushed message is stored, for example because an fsync failed.
 
-    If you push the message again, it may be stored twice. An idempotent publisher does not raise this error at once: it
-    sends the message again until the node knows.
+    If you push the message again, it may be stored twice. An idempotent publisher raises this error only after minutes:
+    first it sends the message again and again, until the node knows whether the message is stored.
     """
 
     in_doubt = True
@@ -106,22 +111,22 @@ class PushUnknown(PushFailed):
 
 
 class UnexpectedAnswer(ClientError):
-    """The answer cannot be decoded as an answer to this request: the other side is not a stream node."""
+    """The answer cannot be decoded as an answer to this request: the other side is probably not a stream node."""
 
     fault = "node"
     in_doubt = True
 
 
 class NotAStreamNode(UnexpectedAnswer):
-    """A server of another kind answers at this address. The text names the kind."""
+    """The server at this address is not a stream node. The text says which kind of server it is, if that is known."""
 
 
 class NotSupported(RequestRefused):
-    """The stream service does not have the protocol that this action needs. The text names the action."""
+    """The service does not have the protocol that the request needs. The text names the protocol and its use."""
 
 
 class RouteRefused(NodeUnreachable):
-    """A node on the route does not forward messages to the next node: its operator does not allow that destination."""
+    """A node on the route refuses to forward messages to the next node: its operator does not allow this."""
 
     fault = "caller"
     retriable = False
@@ -136,14 +141,15 @@ class StreamNotFound(ClientError):
 
 
 class PositionBeyondEnd(ClientError):
-    """A saved position is higher than the stream's end: the stream was deleted and created again after the save."""
+    """The position of a reader is higher than the stream's end: the stream was deleted and created again since."""
 
 
 class LeaseLost(ClientError):
-    """This consumer has lost the leases of these partitions. Other members get the messages after its last save.
+    """A shared consumer has lost the leases of `partitions`: it may no longer process them.
 
-    The iterator of a shared consumer raises this error. You may continue the iteration: it goes on with the partitions
-    that the consumer still has and with partitions that it gets later.
+    Other members of the consumer group get the messages after its last saved position. The iterator of a shared
+    consumer raises this error. You may continue the iteration: it returns messages of the partitions that the consumer
+    still has, and of partitions that it gets later.
     """
 
     retriable = True
@@ -156,7 +162,7 @@ class LeaseLost(ClientError):
 
 
 class ClientClosed(ClientError):
-    """The program has closed the client. Requests that were unanswered then may have been carried out."""
+    """The program has closed the client. The node may have carried out requests that had no answer at that time."""
 
     in_doubt = True
 
@@ -167,7 +173,10 @@ def silent(address: str) -> NodeUnreachable:
 
 
 def fault_of(address: str, error: RemoteProtocolError) -> UnexpectedAnswer:
-    """Returns the error for bytes that no node sends: NotAStreamNode if already the first bytes were wrong."""
+    """Returns the error for received bytes that no node sends.
+
+    The error is NotAStreamNode if the first bytes of the connection are wrong, and UnexpectedAnswer otherwise.
+    """
     if error.kind == "header":
         return NotAStreamNode(f"{address} is no stream node: {error}")
     return UnexpectedAnswer(f"what {address} sends is not what a node sends: {error}")

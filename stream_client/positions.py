@@ -1,4 +1,7 @@
-"""The saved positions of consumers: in the node's index service (`SavedIndexes`), or in any object like `Positions`."""
+"""Saves the positions of consumers, in the node's index service (`SavedIndexes`) or in another object (`Positions`).
+
+The position of a consumer in a partition is the next index to read.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ P = TypeVar("P")
 
 
 class Positions(Protocol):
-    """The interface of an object that saves the next index to read of each partition.
+    """The interface of an object that saves a consumer's positions: for each partition, the next index to read.
 
-    `SavedIndexes` saves positions on the node. A program may write its own class, for example over its database.
+    `SavedIndexes` saves positions on the node. A program may write its own class, for example to save them in its
+    database.
     """
 
     async def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
@@ -34,19 +38,19 @@ class Positions(Protocol):
         ...
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Send the indexes to be saved without waiting. They are lost if there is no connection at the moment."""
+        """Begin to save the index of each partition in `indexes`, without waiting. A save may be lost."""
         ...
 
 
 class SavedIndexes:
-    """The positions that a node's index service keeps under one client id: the next index to read of each partition.
+    """The positions that a node's index service saves under one client id: the next index to read of each partition.
 
-    The service keeps the highest index ever saved, and does not confirm a save. So `save` reads the indexes back, and
-    saves again if a lost connection took the save with it.
+    The service keeps the highest index saved so far, and does not confirm a save. So `save` reads the indexes back, and
+    saves again if a save was lost together with a connection.
     """
 
     def __init__(self, client: Session, client_id: str) -> None:
-        """client: a StreamClient. client_id: the name under which the positions are kept."""
+        """client: a StreamClient. client_id: the name under which the node saves the positions."""
         self._session = client
         self.client_id = client_id
 
@@ -69,8 +73,8 @@ class SavedIndexes:
         return [answer.index or 0 for answer in answers]
 
     async def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Save the index of each partition in `indexes`. When this method returns, the node has these indexes or higher
-        ones.
+        """Save the index of each partition in `indexes`. When this method returns, the node has stored these or higher
+        indexes.
         """
         missing = dict(indexes)
         while missing:
@@ -79,16 +83,16 @@ class SavedIndexes:
             missing = {partition: index for partition, index in missing.items() if kept[partition] < index}
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Send the indexes to be saved without waiting. They are lost if there is no connection at the moment."""
+        """Send the index of each partition to the node, without waiting. Without a connection, the save is lost."""
         for partition, index in indexes.items():
             request = SavePartitionIndex(self.client_id, stream_name, partition, index)
             self._session.core.tell(INDEX_SERVICE, INDEX_PARTITIONED.encode_request(request))
 
 
 def to_positions(session: Session, positions: Positions | str) -> Positions:
-    """Turn a consumer's name into the positions that the node keeps under this name; return other objects unchanged.
+    """Return the `SavedIndexes` for a consumer's name, or the given `Positions` object unchanged.
 
-    Raises InvalidArgument if the name is empty or the object cannot keep positions.
+    Raises InvalidArgument if the name is empty or the object cannot save positions.
     """
     if isinstance(positions, str):
         return SavedIndexes(session, check_name(positions))
@@ -96,7 +100,7 @@ def to_positions(session: Session, positions: Positions | str) -> Positions:
 
 
 def check_keeps_positions(positions: P) -> P:
-    """Return the object if it can keep positions, else raise InvalidArgument."""
+    """Return the object if it can save positions. Otherwise raise InvalidArgument."""
     if not hasattr(positions, "save_nowait"):
         raise InvalidArgument(
             "a consumer takes its name, under which the node keeps how far it came, or an object that keeps positions "

@@ -17,19 +17,18 @@ from stream_service.limits import PUBLISHER_ID_BYTES_MAX
 from stream_service.names import partition_of
 
 WINDOW = 1_000
-"""How many pushes may wait for their confirm by default."""
+"""The default window of a publisher: the largest number of unanswered pushes."""
 UNSENT_BYTES_MAX = 64 * 1024
-"""A publisher with this many encoded but unsent bytes lets the shell send them before it goes on."""
+"""If the connection has more unsent bytes than this, `Publisher.push` lets them be sent before it goes on."""
 PUBLISHER_ID_BYTES = 16
 
 
 class Publisher:
-    """Pushes messages to one partition without waiting for each confirm. A context manager; `Stream.publisher` makes
-    it.
+    """Pushes messages to one partition without waiting for each confirm. A context manager.
 
-    At most `window` pushes are unconfirmed at a time. When the block ends without an exception, every push has been
-    answered. The end of the block then raises PushesFailed if pushes failed and the program has not looked at their
-    results; with `keep_failed` it does not raise.
+    `Stream.publisher` returns a Publisher. At most `window` pushes are unanswered at a time. If the block ends without
+    an exception, its end waits until every push is answered. It then raises PushesFailed if a push has failed whose
+    result the program has not taken. With `keep_failed` it does not raise.
     """
 
     def __init__(
@@ -70,20 +69,23 @@ class Publisher:
 
     @property
     def failed(self) -> Sequence[Push]:
-        """The failed pushes whose result the program has not taken; always empty with `keep_failed`."""
+        """The failed pushes whose result the program has not taken. With `keep_failed`, it is always empty."""
         return tuple(push for push in self._queue.failed or () if not push.taken)
 
     def close(self) -> None:
-        """Stop accepting pushes. Pushes that were already sent still get their answers. Safe to repeat."""
+        """End the publisher: the program must not push after this. Pushes made before still get their answers. Safe to
+        repeat.
+        """
         self._session.core.close_queue(self._handle, self._queue)
 
     @property
     def unconfirmed(self) -> int:
-        """The number of pushes without an answer, both sent and still waiting to be sent."""
+        """The number of unanswered pushes, including those that are not sent yet."""
         return len(self._queue.pushes)
 
     async def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> Push:
-        """Send one message. First waits while the window is full. The result has its `index` once it is `done`.
+        """Send one message, after waiting until the window has room. Returns a Push, whose `done` is true after the
+        answer.
 
         data, key, headers: as in `Stream.push`.
         """
@@ -106,7 +108,7 @@ class Publisher:
         return push
 
     async def wait(self, push: Push) -> int:
-        """Wait until one push is stored and return its index. Raises the push's error."""
+        """Wait until one push is answered, and return the index of its message. Raises the push's error."""
         try:
             await self._session.finished(push, None)
         finally:
@@ -114,7 +116,7 @@ class Publisher:
         return push.index
 
     async def push_many(self, messages: Iterable[BytesLike]) -> list[int]:
-        """Store messages in order and return their indexes. Waits for all answers, then raises PushesFailed if any
+        """Store messages in order, wait for all answers, and return the indexes. Raises PushesFailed if any push
         failed.
         """
         pushes = [await self.push(data) for data in messages]
@@ -126,13 +128,13 @@ class Publisher:
         return [push.index for push in pushes]
 
     async def flush(self) -> None:
-        """Wait until each push of this publisher has been confirmed or has failed."""
+        """Wait until every push of this publisher is confirmed or has failed."""
         while self._queue.pushes:
             await self._session.shell.wait(self._queue.room())
 
 
 class PartitionChooser:
-    """Decides which partition a message goes to: by its key, or to the partitions in turn if it has no key.
+    """Chooses the partition of each message: by the message's key, or one partition after another if it has no key.
 
     partitions: the number of partitions of the stream, deleted ones included. present: the numbers of the partitions
     that still exist.
@@ -144,9 +146,9 @@ class PartitionChooser:
         self._next = 0
 
     def choose(self, key: bytes | None, partition_key: bytes | None) -> int:
-        """Return the number of the partition for a message. A key may lead to a partition that was deleted.
+        """Return the number of the partition for a message. For a key, this may be a deleted partition.
 
-        key: the message's key. partition_key: decides in place of the key if it is not None.
+        key: the message's key, or None. partition_key: used instead of the key, unless it is None.
         """
         by = partition_key if partition_key is not None else key
         if by is not None:
@@ -156,14 +158,14 @@ class PartitionChooser:
 
 
 class PartitionedPublisher:
-    """Pushes to the partitions of a stream, by key or in turn, with a window for each partition. A context manager.
+    """Pushes to all partitions of a stream, by key or in turn. Each partition has its own window. A context manager.
 
-    `PartitionedStream.publisher` makes it. The end of its block waits and raises as the end of a `Publisher` block
+    `PartitionedStream.publisher` returns it. The end of its block waits and raises as the end of a `Publisher` block
     does.
     """
 
     def __init__(self, name: str, by_partition: Mapping[int, Publisher]) -> None:
-        """by_partition: the publisher of each partition that still exists, by the partition's number."""
+        """by_partition: the publishers of the partitions that still exist, each by the number of its partition."""
         self._name = name
         self._by_partition = by_partition
         self._publishers = tuple(by_partition.values())
@@ -190,7 +192,7 @@ class PartitionedPublisher:
 
     @property
     def unconfirmed(self) -> int:
-        """The number of pushes without an answer, in all partitions together."""
+        """The number of unanswered pushes in all partitions together."""
         return sum(publisher.unconfirmed for publisher in self._publishers)
 
     async def push(
@@ -201,9 +203,11 @@ class PartitionedPublisher:
         headers: HeadersLike = (),
         partition_key: BytesLike | None = None,
     ) -> Push:
-        """Send one message to the partition of its key. A message without a key goes to the next partition in turn.
+        """Send one message to the partition of its key. Messages without a key are distributed over the partitions in
+        turn.
 
-        key: stored with the message. partition_key: decides the partition in place of the key, and is not stored.
+        key: stored with the message. partition_key: chooses the partition instead of the key, and is not stored. data,
+        headers, result: as in `Publisher.push`.
 
         Raises StreamNotFound if the partition of the key was deleted.
         """
@@ -215,7 +219,7 @@ class PartitionedPublisher:
         return await publisher.push(data, key=key, headers=headers)
 
     async def flush(self) -> None:
-        """Wait until each push to each partition has been confirmed or has failed."""
+        """Wait until every push to every partition is confirmed or has failed."""
         for publisher in self._publishers:
             await publisher.flush()
 
@@ -236,9 +240,12 @@ def missing_partition(name: str, partition: int, partitions: int) -> StreamNotFo
 
 
 def make_sequences(idempotent: bool, publisher_id: BytesLike | None, first_number: int) -> SequenceMachine | None:
-    """Returns the message numbers of an idempotent publisher, or None for a plain publisher.
+    """Returns the SequenceMachine that numbers an idempotent publisher's messages, or None for a plain publisher.
 
-    A publisher with a publisher id is idempotent, whatever `idempotent` is.
+    idempotent: whether to number the messages under a random id. publisher_id: an id to use instead; it makes the
+    publisher idempotent, whatever `idempotent` is. first_number: the number of the first message under `publisher_id`.
+
+    Raises InvalidArgument if publisher_id is empty or too long.
     """
     if publisher_id is not None:
         publisher_id = to_bytes(publisher_id, "a publisher id")

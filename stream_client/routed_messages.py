@@ -1,12 +1,14 @@
-"""Routed messages carried as the data of stream messages, as the Elixir bidirectional workers write them
-(facts/ockam.md §6.3).
+"""Encodes and decodes routed messages: messages with routes, stored as the data of a stream's messages.
+
+The format is that of the bidirectional workers of Ockam's Elixir implementation (facts/ockam.md §6.3):
 
     +------------------------+-------------+---------------------------------------------------+
     | return_stream: string  | size: uint  | version 1 | onward_route | return_route | payload |
     | where answers go       |             | the legacy framing's message, without its length  |
     +------------------------+-------------+---------------------------------------------------+
 
-The inner message is version 1 of the BARE form, whatever framing the connection speaks. This module does no I/O.
+The inner message always has version 1 of the legacy framing, whatever framing the connection uses. This module does no
+I/O.
 """
 
 from __future__ import annotations
@@ -31,10 +33,10 @@ _decoder = bare.Decoder(Envelope)
 
 
 class RoutedMessage(msgspec.Struct, frozen=True):
-    """A message together with its routes, in the form in which a stream stores it.
+    """A message with its routes, as it is stored in the data of a stream's message.
 
-    onward_route: the workers that receive the message. return_route: the workers that receive an answer. return_stream:
-    the stream to push an answer to; empty if no answer is expected.
+    onward_route: the route to the worker that receives the message. return_route: the route to the worker that receives
+    an answer. return_stream: the stream to push an answer to; empty if no answer is expected.
     """
 
     onward_route: Route
@@ -44,13 +46,13 @@ class RoutedMessage(msgspec.Struct, frozen=True):
 
 
 def encode_routed(routed: RoutedMessage) -> bytes:
-    """Encode a routed message to the data that is pushed into a stream."""
+    """Encode a routed message as the data of a stream's message."""
     message = LEGACY.encode_routes(routed.onward_route, routed.return_route) + LEGACY.encode_payload(routed.payload)
     return _encoder.encode(Envelope(routed.return_stream, message))
 
 
 def decode_routed(data: bytes) -> RoutedMessage:
-    """Decode the data of a stream message. Raises UnexpectedAnswer if the data is not a routed message."""
+    """Decode the data of a stream's message. Raises UnexpectedAnswer if the data is not a routed message."""
     try:
         envelope = _decoder.decode(data)
         message = envelope.message

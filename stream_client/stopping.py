@@ -1,7 +1,6 @@
-"""Ends a block of a program when a signal asks it to stop, so that its consumers and publishers can end cleanly.
+"""Ends a `with` block when a stop signal arrives, so that the block's consumers and publishers end cleanly.
 
-Without such a block, SIGTERM kills a Python program at once: positions are not saved, and leases stay until they
-expire.
+Otherwise SIGTERM kills a Python program at once: positions are not saved, and leases last until they expire.
 """
 
 from __future__ import annotations
@@ -16,11 +15,14 @@ from stream_client.shell.interruption import raise_when_whole
 STOP_SIGNALS: Sequence[signal.Signals] = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
 )
-"""The signals to stop: SIGTERM from systemd and containers, SIGINT from Ctrl-C, SIGHUP from a closed terminal."""
+"""The signals that end a block by default: SIGTERM from systemd and containers, SIGINT from Ctrl-C, SIGHUP from a
+closed terminal."""
 
 
 class Stopped:
-    """How a block ended. signal: the number of the signal that ended the block; None if no signal did."""
+    """The way a block of `stop_on_signals` ended. signal: the number of the signal that ended it; None if no signal
+    did.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -28,13 +30,14 @@ class Stopped:
 
 @asynccontextmanager
 async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
-    """Cancel the block at the first of these signals, and continue with the code after the block.
+    """Cancel the block when one of these signals arrives, and continue with the code after the block.
 
     async with stop_on_signals(), connect() as client: ...
 
-    signals: STOP_SIGNALS if none are given. The message being processed does not count as processed, so it comes again.
-    The second signal acts as it does without this block. A signal that the program was started to ignore (`nohup`)
-    stays ignored. Use this in the main thread only.
+    signals: the signals that cancel the block; without any, STOP_SIGNALS. The message being processed at that time does
+    not count as processed, so the consumer gets it again. A second signal has its normal effect, as outside this block.
+    A signal that the process has ignored from its start, for example under `nohup`, stays ignored. Use this only in the
+    main thread.
     """
     import anyio
 
@@ -69,12 +72,15 @@ async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
 
 @contextmanager
 def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
-    """As `stop_on_signals`, for the blocking client: an exception leaves the block wherever the program is."""
+    """Do the same as `stop_on_signals`, for the blocking client: the signal raises an exception inside the block.
+
+    The exception ends the block, and the program continues with the code after it.
+    """
     stopped = Stopped()
     previous = {number: signal.getsignal(number) for number in _not_ignored(signals or STOP_SIGNALS)}
 
     def restore() -> None:
-        """Give each signal back the handler that it had before the block."""
+        """Restore the handler that each signal had before the block."""
         for number, handler in previous.items():
             signal.signal(number, handler)
 
@@ -96,7 +102,7 @@ def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
 
 
 class _Leave(BaseException):
-    """The exception that the signal handler raises to leave the block.
+    """The exception that the signal handler raises to end the block.
 
     It is not an `Exception`, so no `except Exception` of the program catches it.
     """

@@ -41,7 +41,10 @@ from stream_service.protocol import StreamMessage
 
 
 class Stream(StreamAdmin):
-    """One partition of one stream. `StreamClient.create` makes it; many tasks may use it at once."""
+    """One partition of a stream: pushes, pulls and consumes messages.
+
+    `StreamClient.create` returns a Stream. The tasks of one event loop may share it.
+    """
 
     def __repr__(self) -> str:
         return f"<Stream {self.name!r}, partition {self.partition}, of {self.session.address}>"
@@ -56,15 +59,16 @@ class Stream(StreamAdmin):
 
     @property
     def unconfirmed(self) -> int:
-        """The number of pushes without an answer to this partition, by all publishers of this client."""
+        """The number of unanswered pushes to this partition, by all publishers of this client."""
         return self.handle.unconfirmed
 
     async def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> int:
-        """Store one message and return its index as soon as the message is on disk. Raises PushFailed and other
-        ClientErrors.
+        """Store one message, and return its index when the node has stored it on disk.
 
-        data: bytes, or text, which is stored in UTF-8. key, headers: stored with the data, by our own protocol
-        `node/stream_push/1`. headers: a dictionary, or a list of (name, value).
+        data: bytes, or text, which is stored in UTF-8. key, headers: stored with the data; they need the protocol
+        `node/stream_push/1`. The headers are a dictionary, or a list of (name, value) pairs.
+
+        Raises PushFailed and other ClientErrors.
         """
         queue = self.handle.queue
         data, key, headers = to_bytes(data, "the data of a message"), to_key(key), to_headers(headers)
@@ -77,16 +81,18 @@ class Stream(StreamAdmin):
         return push.index
 
     async def pull(self, index: int = 0, limit: int = PAGE_MESSAGES) -> Sequence[StreamMessage]:
-        """Return up to `limit` messages from `index` on; an empty list if there are none yet. index: 0 means the
-        earliest.
+        """Return up to `limit` messages, in order. The list is empty if no message is stored at `index` or later.
+
+        index: the index of the first message to return; 0: begin at the earliest stored message.
         """
         return pulled(await self.session.answered(self.session.core.pull(self.handle, index, limit)))
 
     async def pull_page(self, start: StartLike = FIRST, limit: int = PAGE_MESSAGES, *, wait_s: float = 0.0) -> Page:
-        """Return a page of messages with time, key and headers, and the stream's first and next index.
+        """Return a page of up to `limit` messages, with their times, keys and headers.
 
-        Uses our own protocol `node/stream_pull/1`. wait_s: how long the node may wait for a message before it answers
-        with an empty page; the node allows 5 s at most.
+        The page also has the stream's first and next index. Needs the protocol `node/stream_pull/1`. start: where the
+        page begins. wait_s: how many seconds the node may wait for a message before it answers with an empty page; the
+        node waits for 5 s at most.
         """
         request = RichPull(0, start_of(start), limit, int(wait_s * 1000))
         payload = encoded(RICH_PULL, request)
@@ -102,12 +108,14 @@ class Stream(StreamAdmin):
         page_messages: int = PAGE_MESSAGES,
         on_hole: OnHole | None = None,
     ) -> Follower:
-        """Iterate over the messages from `start` on.
+        """Return an iterator over the messages, beginning at `start`.
 
-        stop_at_end: whether to stop at the end of the stream; if false, the iteration waits for new messages for ever.
-        page_messages: the number of messages pulled at once. on_hole: called for each range of missing indexes.
+        stop_at_end: if true, the iteration stops at the end of the stream; if false, it waits for new messages for
+        ever. page_messages: the number of messages pulled with one request. on_hole: a function called for each range
+        of missing indexes.
 
-        A time, LAST and NEW as `start` need a node with our own `node/stream_pull/1`; other nodes raise RequestRefused.
+        If `start` is a time, LAST or NEW, the node must have the protocol `node/stream_pull/1`; otherwise the iteration
+        raises RequestRefused.
         """
         return Follower(
             self.session,
@@ -120,13 +128,16 @@ class Stream(StreamAdmin):
 
     @with_options_shown
     def consumer(self, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> Consumer:
-        """Iterate from the saved position on, and save the position as the program processes messages.
+        """Return an iterator that begins at the saved position, and saves the position as the program processes
+        messages.
 
-        positions: the name under which the node keeps the position, or an object that keeps it (`Positions`).
-        page_messages: the number of messages pulled at once. save_messages: save the position after this many messages;
-        None: after each page. save_interval_s: save also when this time has passed. on_hole: called with the partition,
-        the first missing index and the next existing index. idle_delay_s: how long to wait before asking again if the
-        node does not hold answers back until there is a message.
+        positions: the name under which the node saves the position, or an object that saves it (`Positions`).
+
+        page_messages: the number of messages pulled with one request. save_messages: save the position after this many
+        messages; None: after each page. save_interval_s: the longest time in seconds between the processing of a
+        message and the next save. on_hole: a function called for missing indexes, with the partition, the first missing
+        index and the next existing index. idle_delay_s: the seconds before the next request to a node that answers at
+        once although it has no message.
         """
         return Consumer(self, positions, **options)
 
@@ -139,24 +150,32 @@ class Stream(StreamAdmin):
         first_number: int = 0,
         keep_failed: bool = False,
     ) -> Publisher:
-        """Push without waiting for each confirm. When the block ends without an exception, all pushes are confirmed.
+        """Return a publisher: a context manager that pushes messages without waiting for each confirm.
 
-        idempotent: store each message once, even if its confirm was lost and the client sends it again. publisher_id:
-        an id that stays the same when the program is restarted. The program then numbers its messages itself: the first
-        message of this block has the number `first_number`, and a message whose number was stored before is not stored
-        again. keep_failed: whether the end of the block does not raise PushesFailed.
+        At its end, the block waits until all pushes are answered. window: the largest number of unanswered pushes.
+
+        idempotent: store each message only once, even if the client sends it again after a lost confirm. publisher_id:
+        an id that stays the same when the program restarts; it makes the publisher idempotent. The program then numbers
+        its messages itself: the first message of this block has the number `first_number`, and a message whose number
+        was stored before is not stored again.
+
+        keep_failed: if true, the end of the block does not raise PushesFailed.
         """
         sequences = make_sequences(idempotent, publisher_id, first_number)
         return Publisher(self.session, self.handle, window, sequences, keep_failed)
 
     async def find_index(self, start: StartLike) -> int:
-        """Return the index that `start` refers to now: that of an existing message, or of the next one to be stored."""
+        """Return the index at which reading from `start` begins now.
+
+        This is the index of a stored message; if no message is stored there or later, it is the index of a future
+        message.
+        """
         page = await self.pull_page(start, 1)
         return page.messages[0].index if page.messages else page.resume_index
 
 
 class PartitionedStream:
-    """Some or all partitions of one stream. partitions: the partitions in order, without deleted ones."""
+    """Some or all partitions of one stream, without deleted ones. partitions: these partitions, in order."""
 
     def __init__(self, partitions: Sequence[Stream]) -> None:
         self.partitions = tuple(partitions)
@@ -176,11 +195,11 @@ class PartitionedStream:
 
     @property
     def count(self) -> int:
-        """The number of partitions of the stream, deleted ones included. Keys are spread over this number."""
+        """The number of partitions of the stream, deleted ones included. The partition of a key depends on it."""
         return self._count
 
     def partition_for(self, key: BytesLike) -> Stream:
-        """Return the partition that receives messages with this key (`stream_service.names.partition_of`).
+        """Return the partition that stores messages with this key (`stream_service.names.partition_of`).
 
         Raises StreamNotFound if that partition was deleted.
         """
@@ -203,8 +222,8 @@ class PartitionedStream:
     ) -> int:
         """Store one message in the partition of its key, and return its index in that partition.
 
-        A message without a key goes to the next partition in turn. key: stored with the message. partition_key: decides
-        the partition in place of the key, and is not stored. data, headers and the errors: as in `Stream.push`.
+        Messages without a key are distributed over the partitions in turn. key: stored with the message. partition_key:
+        chooses the partition instead of the key, and is not stored. data, headers, errors raised: as in `Stream.push`.
         """
         key, partition_key = to_key(key), to_key(partition_key, "a partition key")
         stream = self.get_partition(self._chooser.choose(key, partition_key))
@@ -213,7 +232,9 @@ class PartitionedStream:
     def publisher(
         self, window: int = WINDOW, *, idempotent: bool = False, keep_failed: bool = False
     ) -> PartitionedPublisher:
-        """Push to the partitions by key or in turn, with a window for each partition. Everything else as
+        """Return a publisher that pushes to all partitions: by key, or in turn for messages without a key.
+
+        window: the largest number of unanswered pushes in each partition. The other arguments are those of
         `Stream.publisher`.
         """
         publishers = {
@@ -230,7 +251,7 @@ class PartitionedStream:
         partitions: Sequence[int] | None = None,
         **options: Unpack[ConsumerArguments],
     ) -> PartitionedConsumer:
-        """Iterate over all or some partitions, each from its saved position on.
+        """Return an iterator over the messages of all or some partitions. Each partition begins at its saved position.
 
         partitions: the numbers of the partitions to read; None: all. The other arguments are those of
         `Stream.consumer`.
@@ -242,7 +263,7 @@ class PartitionedStream:
 
     @with_options_shown
     def shared_consumer(self, membership: LeaseMember | str, **options: Unpack[ConsumerArguments]) -> SharedConsumer:
-        """Iterate over the partitions that a consumer group assigns to this member.
+        """Return an iterator over the messages of the partitions that a consumer group assigns to this member.
 
         membership: the name of the group, or a LeaseMember. The options are those of `Stream.consumer`.
 
@@ -253,21 +274,22 @@ class PartitionedStream:
         return SharedConsumer(self.partitions, membership, **options)
 
     async def info(self) -> list[StreamInfo]:
-        """Return the description of each partition, as `Stream.info` does for one."""
+        """Return the description of each partition, in order. Each description is that of `Stream.info`."""
         session = self.partitions[0].session
         # All requests go out at once, so this takes one round trip however many partitions there are.
         calls = [session.call(stream.handle, INFO, InfoRequest(0)) for stream in self.partitions]
         return [answer.info for answer in await session.answers_of(calls, INFO)]
 
     async def delete(self) -> int:
-        """Delete every partition, and return the number of deleted messages."""
+        """Delete all partitions, and return the number of deleted messages."""
         return sum([await stream.delete() for stream in self.partitions])
 
 
 async def create_streams(session: Session, name: str | None, partitions: int = 1) -> list[Stream]:
-    """Create the missing ones among the first `partitions` partitions of a stream, and return these partitions.
+    """Create those of the first `partitions` partitions of a stream that do not exist. Returns the first `partitions`
+    ones.
 
-    name: None lets the node choose a name.
+    name: the name of the stream; None: the node chooses a name.
     """
     call = session.core.create(name, partitions)
     await session.answered(call)

@@ -1,15 +1,17 @@
 """The client for programs without an event loop: scripts, Spark executors. It needs neither trio nor AnyIO.
 
-with blocking.connect("127.0.0.1:4000") as client:
-    stream = client.create("orders")
-    index = stream.push(b"hello")
-    for message in stream.pull(0, 10):
-        print(message.index, message.data)
+    with blocking.connect("127.0.0.1:4000") as client:
+        stream = client.create("orders")
+        index = stream.push(b"hello")
+        for message in stream.pull(0, 10):
+            print(message.index, message.data)
 
-Names and meanings are those of the async client (`stream_client`), without `await`: `tools/generate_blocking.py` makes
-the modules of this folder from the async ones. The client does its I/O inside calls and has no threads. A publisher's
-messages go out with the pushes behind them, at the latest when the publisher is flushed or its block ends, and leases
-are renewed while an iterator or another call is running. One client is for one thread at a time.
+Names and meanings are those of the async client (`stream_client`), without `await`: `tools/generate_blocking.py`
+generates the modules of this folder from the async modules. Only one thread may use a client at a time.
+
+The client has no threads and does its I/O inside calls. Later pushes also send the messages of earlier pushes; the rest
+is sent when the publisher is flushed or its block ends. Leases are renewed only while the program is inside a call, for
+example of an iterator.
 """
 
 from stream_client.blocking.admin import list_positions, set_position

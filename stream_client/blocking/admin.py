@@ -1,7 +1,7 @@
 # Generated from stream_client/admin.py by tools/generate_blocking.py; do not edit.
-"""Administration: look into streams, truncate and delete streams, set retentions, list and set positions.
+"""The operations of an administrator: describe, truncate and delete streams, set retentions, list and set positions.
 
-This module does not create or find streams: `client.StreamClient` does.
+`client.StreamClient` creates and finds streams; this module does not.
 """
 
 from __future__ import annotations
@@ -47,24 +47,27 @@ T = TypeVar("T")
 
 
 class StreamAdmin:
-    """The administrator's operations on one partition of one stream; the base class of `streams.Stream`."""
+    """The base class of `streams.Stream`: the operations of an administrator on one partition of a stream."""
 
     def __init__(self, session: Session, handle: PartitionHandle) -> None:
         self.session = session
         self.handle = handle
 
     def info(self) -> StreamInfo:
-        """Ask the node for the partition's first and next index, its size, its times and its retention."""
+        """Return the partition's first and next index, its size, its times and its retention, as the node states."""
         return (self.session.ask(self.handle, INFO, InfoRequest(0))).info
 
     def truncate(self, before: BeforeLike) -> TruncateResponse:
-        """Delete the messages before the given index or time. Returns the node's answer."""
+        """Delete the messages whose index or time is lower than `before`.
+
+        Returns the number of deleted messages and the partition's new first index.
+        """
         return self.session.ask(self.handle, TRUNCATE, TruncateRequest(0, before_of(before)))
 
     def set_retention(self, retention: Retention | None) -> StreamInfo:
-        """Set how much of the partition the node keeps at most. Returns the partition's description after the change.
+        """Set the limits above which the node deletes the partition's oldest messages. Returns the changed description.
 
-        retention: the limits to set; None restores the node's default. Raises InvalidArgument for any other type.
+        retention: the limits; None restores the node's default. Raises InvalidArgument if retention has another type.
         """
         if not isinstance(retention, Retention | None):
             given = type(retention).__name__
@@ -74,24 +77,25 @@ class StreamAdmin:
     def delete(self) -> int:
         """Delete the partition with all its messages, and return the number of deleted messages.
 
-        Do not use this object afterwards: the partition it refers to is gone.
+        Do not use this object afterwards: every later request through it raises StreamNotFound.
         """
         deleted = (self.session.ask(self.handle, DELETE, DeleteRequest(0))).deleted
         self.session.core.drop(self.handle)
         return deleted
 
     def copy_in(self, index: int, messages: Sequence[RichMessage]) -> CopyResponse:
-        """Store messages of another stream in this one and keep their times (`node/stream_copy/1`).
+        """Store copies of another stream's messages in this partition, with their original times
+        (`node/stream_copy/1`).
 
-        index: the index that the first message gets. It must be the partition's next index; a partition without
-        messages may begin at any index. messages: at most a page of some MiB, since one request carries all of them.
+        index: the index of the first copy. It must be the partition's next index, but a partition without messages may
+        begin at any index. messages: at most some MiB, since one request carries all of them.
         """
         copied = [CopiedMessage(each.time_us, each.key, list(each.headers), each.data) for each in messages]
         return self.session.ask(self.handle, COPY, CopyRequest(0, index, copied))
 
 
 class Listing(Generic[T]):
-    """An asynchronous iterator over items of the node, fetched a page at a time. You may stop at any item."""
+    """An iterator over items that the node lists. It fetches them page by page. You may stop at any item."""
 
     def __init__(self, session: Session, page_items: int) -> None:
         self._session = session
@@ -114,7 +118,7 @@ class Listing(Generic[T]):
         return item
 
     def _next_page(self) -> Sequence[T]:
-        """Fetch the page that follows the current page, and set `_more` to whether yet another page follows."""
+        """Fetch the next page of items. Sets `_more` to whether the node has yet another page."""
         raise NotImplementedError
 
 
@@ -134,7 +138,7 @@ class StreamListing(Listing[StreamInfo]):
 
 
 class PositionListing(Listing[SavedPosition]):
-    """An iterator over saved positions of consumers, sorted by client id, stream and partition."""
+    """An iterator over the positions that consumers have saved, sorted by client id, stream and partition."""
 
     def __init__(self, session: Session, stream_name: str | None, client_id: str | None, page_items: int) -> None:
         super().__init__(session, page_items)
@@ -155,19 +159,20 @@ class PositionListing(Listing[SavedPosition]):
 def list_positions(
     client: Session, *, stream_name: str | None = None, client_id: str | None = None, page_positions: int = LIST_PAGE
 ) -> PositionListing:
-    """Return an iterator over the saved positions of consumers (`node/index_list/1`).
+    """Return an iterator over the positions that consumers have saved (`node/index_list/1`).
 
-    stream_name: list only the positions in this stream. client_id: list only the positions saved under this client id.
-    page_positions: the number of positions fetched at once.
+    stream_name: list only the positions in this stream; None: in all streams. client_id: list only the positions saved
+    under this client id; None: under all client ids. page_positions: the number of positions fetched with one request.
     """
     return PositionListing(client, stream_name, client_id, page_positions)
 
 
 def set_position(client: Session, client_id: str, stream_name: str, partition: int, index: int | None) -> int | None:
-    """Set a consumer's saved position in one partition, and return the position it had before. Needs
-    `node/index_set/1`.
+    """Set the next index that a consumer reads in one partition. Returns the index saved before, or None if there was
+    none.
 
-    index: the next index that the consumer will read, higher or lower than before; None deletes the position.
+    client_id: the consumer's name. index: the new index, which may be lower than the saved one; None deletes the saved
+    position. Needs the protocol `node/index_set/1`.
 
     Raises RequestRefused while a running consumer holds a lease of the partition.
     """

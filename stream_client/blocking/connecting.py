@@ -30,23 +30,31 @@ def connect(
     on_link: OnLink | None = None,
     waits: bool = True,
 ) -> Iterator[StreamClient]:
-    """Open a client of the node at `address` (`host:port`; the default port is 4000), or of a node behind that node.
+    """Open a client of one node. The end of the block closes the client.
 
-    via: the route from the node at `address` to the node to use; empty: use the node at `address` itself. service,
-    index_service: the names of the stream service and the index service. Real Ockam services are named `stream` and
-    `stream_index`; the default of index_service follows from service. framing: how messages are cut on the connection;
-    `auto` tries the head framing and falls back to the legacy framing. contact_timeout_s: if the service has not
-    answered anything within this time, every request fails with NodeUnreachable; None: each request waits for its own
-    timeout. on_link: a function that the client calls when the connection is lost and when the connection is back.
-    answer_timeout_s: how long a request waits for its answer before it raises RequestTimeout; None: for ever. waits:
-    whether `connect` waits for the first connection. If false, `connect` returns at once and the client connects in the
-    background.
+    address: `host:port` of the node to connect to; the default port is 4000. via: the route from this node to another
+    node, if the client uses the streams of that other node; empty: it uses the streams of the node at `address`.
 
-    Raises InvalidArgument if an argument cannot be an address, and NodeUnreachable if the first connection fails.
+    service, index_service: the names of the stream service and the index service. Real Ockam services are named
+    `stream` and `stream_index`. If index_service is None, its name is derived from service.
 
-    reconnect: how the client replaces a lost connection. The client then sends all unanswered requests again. If only
-    the confirm of a push was lost, the message is then stored twice, unless its publisher is idempotent. None: the
-    client does not reconnect; when the connection is lost, every present and later request fails with ConnectionLost.
+    framing: how messages are delimited on the connection: "head" for Ockam since 2024, "legacy" for older Ockam. "auto"
+    tries "head" first, and uses "legacy" if no answer comes.
+
+    reconnect: the delays between the attempts to replace a lost connection. The client sends all unanswered requests
+    again over the new connection. If only the confirm of a push was lost, the message is then stored twice, unless its
+    publisher is idempotent. None: the client does not reconnect; after the connection is lost, every request fails with
+    ConnectionLost.
+
+    answer_timeout_s: the seconds that a request waits for its answer before it raises RequestTimeout; None: for ever.
+    contact_timeout_s: if the stream service does not answer within this time after the start, the client ends and every
+    request fails with NodeUnreachable; None: only answer_timeout_s applies.
+
+    on_link: a function called with an error when the connection or the route to the services is lost, and called with
+    None when it is restored. waits: whether `connect` waits for the first connection. If false, `connect` returns at
+    once and the client connects later.
+
+    Raises InvalidArgument if `address` is not an address, and NodeUnreachable if the first connection fails.
     """
     address = to_address(address)
     asks_route = contact_timeout_s is not None or on_link is not None

@@ -1,9 +1,9 @@
 # Generated from stream_client/correspondent.py by tools/generate_blocking.py; do not edit.
 """Two-way messaging over streams: each party stores its messages in the stream that the other party reads.
 
-Neither party needs a connection to the other party, and each may be offline when a message for it is stored. The
-messages have the format of the Elixir bidirectional workers (`routed_messages`). `Correspondent.reply` does the job of
-their PublisherProxy.
+The parties need no connection to each other, and a party may be offline when a message for it is stored. The messages
+have the format of the bidirectional workers of Ockam's Elixir implementation (`routed_messages`). `Correspondent.reply`
+does what the PublisherProxy of that implementation does.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from stream_service.extensions import FromIndex, RichMessage
 
 
 class Correspondent:
-    """One party of two-way messaging. It receives answers in a stream of its own, its `inbox`.
+    """One party of two-way messaging over streams. `StreamClient.correspondent` returns a Correspondent.
 
-    strays: how many messages of the inbox `request` has skipped, because they were not routed messages or no request
-    was waiting for them. `StreamClient.correspondent` makes this object.
+    inbox: the stream in which the other parties store their answers. strays: how many messages of the inbox `request`
+    has skipped, because they were not routed messages or answered no waiting request.
     """
 
     def __init__(self, session: Session, inbox: Stream) -> None:
@@ -45,7 +45,8 @@ class Correspondent:
         """Store a message in the stream `to_stream`, which is created if it does not exist. Answers arrive in the
         inbox.
 
-        onward_route: the workers that receive the message. return_route: the workers here that receive an answer.
+        onward_route: the route, at the other party, to the worker that receives the message. return_route: the route,
+        at this party, to the worker that receives an answer.
         """
         stream = self._streams.get(to_stream)
         if stream is None:
@@ -54,9 +55,10 @@ class Correspondent:
         stream.push(encode_routed(RoutedMessage(onward_route, return_route, payload, self.inbox.name)))
 
     def reply(self, routed: RoutedMessage, payload: bytes, *, return_route: Route = ()) -> None:
-        """Store an answer to `routed` in its return stream, addressed to its return route.
+        """Answer the received message `routed`. The answer is stored in the stream that `routed` names for answers.
 
-        Raises ValueError if the message names no return stream.
+        payload: the answer. return_route: the route, at this party, to the worker that receives an answer to the
+        answer. Raises ValueError if `routed` names no stream for answers.
         """
         if not routed.return_stream:
             raise ValueError("the message names no stream for an answer")
@@ -65,11 +67,12 @@ class Correspondent:
     def request(
         self, to_stream: str, onward_route: Route, payload: bytes, *, timeout_s: float | None = None
     ) -> RoutedMessage:
-        """Send a message and return its answer. timeout_s: how long to wait; None: the client's own timeout.
+        """Send a message and return its answer. to_stream, onward_route: as in `send`.
 
-        Raises RequestTimeout. An answer that comes after the timeout counts as a stray.
+        timeout_s: how many seconds to wait for the answer; None: the client's `answer_timeout_s`. Raises
+        RequestTimeout. An answer after the timeout is dropped and counted in `strays`.
         """
-        # The reader must have its position in the inbox before the question goes out, or it would begin behind the
+        # The reader must know where the inbox ends before the request is sent. Otherwise it could begin after the
         # answer.
         reader = self._reading()
         self._requests += 1
@@ -86,11 +89,15 @@ class Correspondent:
         return answer.routed
 
     def routed(self, messages: Iterator[RichMessage]) -> RoutedMessages:
-        """Return an iterator over the routed messages of an inbox. messages: a follower or a consumer of the inbox."""
+        """Return an iterator over the routed messages of an inbox. messages: a Follower or a Consumer of the inbox."""
         return RoutedMessages(messages)
 
     def _reading(self) -> Reader:
-        """Return the reader of the inbox. The first call makes it, and it begins at the end that the inbox then has."""
+        """Return the reader of the inbox. The first call creates the reader.
+
+        The reader begins after the latest message that the inbox has at that time. If the node cannot report where the
+        stream ends, the reader begins with the earliest message.
+        """
         if self._reader is None:
             try:
                 index = self.inbox.find_index(NEW)
@@ -111,7 +118,11 @@ class Correspondent:
         return self._reader
 
     def _arrived(self, reader: Reader) -> None:
-        """Hand each answer to the request that waits for it. Asks for another page only while a request is waiting."""
+        """Pass the answers in the page that has arrived to their waiting requests.
+
+        Requests another page only while a request is waiting. If an error has arrived in place of the page, every
+        waiting request fails.
+        """
         try:
             page = reader.take()
         except ClientError as error:
@@ -124,7 +135,10 @@ class Correspondent:
             reader.ask()
 
     def _deliver(self, data: bytes) -> None:
-        """Finish the request that this message answers, or count the message as a stray if it answers no request."""
+        """Finish the request that a message of the inbox answers. A message that answers no waiting request is a stray.
+
+        data: the data of the message.
+        """
         try:
             routed = decode_routed(data)
         except UnexpectedAnswer:
@@ -139,7 +153,7 @@ class Correspondent:
 
 
 class RoutedMessages:
-    """An iterator over the routed messages of a stream. strays: how many messages it skipped as not routed."""
+    """An iterator over the routed messages of a stream. strays: the number of other messages, which it has skipped."""
 
     def __init__(self, messages: Iterator[RichMessage]) -> None:
         self._messages = messages

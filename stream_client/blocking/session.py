@@ -1,8 +1,8 @@
 # Generated from stream_client/session.py by tools/generate_blocking.py; do not edit.
 """Session: sends requests to the workers of one node and waits for the answers.
 
-The modules that use a `Session` (`streams`, `publish`, `consume`, `share`, `positions`, `admin`) are written once, as
-coroutines. `tools/generate_blocking.py` makes their blocking versions.
+The modules `streams`, `publish`, `consume`, `share`, `positions` and `admin` use a `Session`. They are written once, as
+coroutines, and `tools/generate_blocking.py` generates their blocking versions.
 """
 
 from __future__ import annotations
@@ -32,26 +32,30 @@ Target: TypeAlias = str | Route | PartitionHandle
 
 
 class Shell(Timers, Protocol):
-    """The interface of a shell: the sockets, the clock and the waiting around one client's core."""
+    """The interface of the I/O part of a client, which has the socket and the clock, and which waits.
+
+    The other part of a client is its core (`ClientCore`), the logic without I/O.
+    """
 
     def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
-        """Return when `waiting` is done, or after `timeout_s`."""
+        """Wait until the result `waiting` is done, for at most `timeout_s` seconds; None: for ever."""
         ...
 
     def give_way(self) -> None:
-        """Send as many bytes as the socket takes and read the bytes that have arrived, without waiting."""
+        """Give the client's I/O a chance to send and receive, without waiting for the socket."""
         ...
 
     def send_lagging(self) -> None:
-        """Send the bytes that have waited for a while, since no call has sent them."""
+        """Send the waiting bytes if the client has not exchanged bytes for a while."""
         ...
 
 
 class Session:
-    """The connection of one client to its node, and the requests it sends to the node's workers.
+    """The base class of `StreamClient`: sends requests to the workers of one node and waits for the answers.
 
-    address: `host:port` of the node connected to. answer_timeout_s: how long a request waits for its answer; None: for
-    ever. has_rich_pull: whether the node has ever answered a `node/stream_pull/1`.
+    address: `host:port` of the node that the client connects to. core: the client's logic without I/O. shell: the
+    client's I/O. answer_timeout_s: how many seconds a request waits for its answer; None: for ever. has_rich_pull:
+    whether the node has ever answered a `node/stream_pull/1`.
     """
 
     def __init__(self, address: str, core: ClientCore, shell: Shell, answer_timeout_s: float | None) -> None:
@@ -62,35 +66,42 @@ class Session:
         self.has_rich_pull = False
 
     def statistics(self) -> CoreStatistics:
-        """Return the counts of connections, bytes and unanswered requests over the whole life of the client."""
+        """Return the counts of connections, bytes and unanswered requests. Connections and bytes count from the
+        client's start.
+        """
         return self.core.statistics()
 
     def now_s(self) -> float:
-        """Return the time in seconds on the shell's clock (`Timers.now_s`)."""
+        """Return the time in seconds on the client's monotonic clock (`Timers.now_s`)."""
         return self.shell.now_s()
 
     def request(self, service: str, payload: bytes) -> bytes:
-        """Send a payload to a service of the node and return its one answer. Raises RequestRefused, RequestTimeout."""
+        """Send a payload to a service of the node and return the payload of the answer. Raises RequestRefused,
+        RequestTimeout.
+        """
         return (self.answered(self.core.call(self.core.route_to(service), payload))).answers[0]
 
     def ask(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> A:
-        """Send a request to a worker and return its one answer. Raises RequestRefused, RequestTimeout or
+        """Send a request to a worker and return the decoded answer. Raises RequestRefused, RequestTimeout or
         UnexpectedAnswer.
         """
         return answer_of(self.answered(self.call(target, protocol, request)), protocol)
 
     def ask_all(self, target: Target, protocol: WireProtocol[Q, A], requests: Sequence[Q]) -> list[A]:
-        """Send all requests at once and return their answers in order. Raises the first error."""
+        """Send all requests at once and return the decoded answers in the order of the requests. Raises the first
+        error.
+        """
         return self.answers_of([self.call(target, protocol, each) for each in requests], protocol)
 
     def ask_nowait(
         self, target: Target, protocol: WireProtocol[Q, A], request: Q, on_answer: Callable[[A | ClientError], None]
     ) -> Callable[[], None]:
-        """Send a request without waiting, and call `on_answer` with the answer or the error, maybe before this returns.
+        """Send a request without waiting. `on_answer` is called with the answer or the error, perhaps before this
+        returns.
 
-        Returns a function that cancels the call of `on_answer`.
+        Returns a function that gives up the request, so that `on_answer` is no longer called.
         """
-        # An error at once goes to `on_answer` too, so that the caller handles errors in one place.
+        # An immediate error goes to `on_answer` too, so that the caller handles errors in one place.
         try:
             call = self.call(target, protocol, request)
         except ClientError as error:
@@ -113,17 +124,20 @@ class Session:
         return cancel
 
     def tell(self, service: str, payload: bytes) -> None:
-        """Send a message to a service that does not answer it. The message is lost if the connection is lost."""
+        """Send a message that the service does not answer. The message is lost if there is no connection or if it
+        breaks.
+        """
         self.core.tell(service, payload)
         self.shell.give_way()
 
     def call(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> Call:
-        """Send a request and return its call; `answered` waits for the answer.
+        """Send a request and return its `Call`, which receives the answer. `answered` waits for the answer.
 
-        Raises InvalidArgument, and the error that ended the client if the client has ended.
+        Raises InvalidArgument. If the client has ended, raises the error that ended it.
 
-        An index service without our own protocols never answers a request in one of them. `ServiceRoute` then finds out
-        whether the service has any, so that the call fails at once and not after its whole timeout.
+        Real Ockam index services never answer a request of our own protocols (`node/...`). So for such a request,
+        `ServiceRoute` asks whether the node has these protocols. If not, the call fails at once and not after its whole
+        timeout.
         """
         route = self.core.route_to(target) if isinstance(target, str) else target
         call = self.core.call(route, encoded(protocol, request))
@@ -132,9 +146,9 @@ class Session:
         return call
 
     def answered(self, call: Call, wait_s: float = 0.0) -> Call:
-        """Wait until the call has its answer and return it. Raises the call's error.
+        """Wait until the call has its answer, and return the call. Raises the call's error.
 
-        wait_s: how long the node may hold the answer back; this time is added to the timeout.
+        wait_s: how many seconds the node may delay its answer; they are added to the timeout.
         """
         timeout_s = None if self.answer_timeout_s is None else self.answer_timeout_s + wait_s
         try:
@@ -144,7 +158,9 @@ class Session:
         return call
 
     def answers_of(self, calls: Sequence[Call], protocol: WireProtocol[Q, A]) -> list[A]:
-        """Wait for the one answer of each of these calls, and return the answers in order. Raises the first error."""
+        """Wait for the answer of each call, and return the decoded answers in the order of the calls. Raises the first
+        error.
+        """
         try:
             return [answer_of(self.answered(call), protocol) for call in calls]
         finally:
@@ -152,7 +168,11 @@ class Session:
                 self.core.forget(call)
 
     def finished(self, waiting: Waiting, timeout_s: float | None) -> None:
-        """Wait until `waiting` is done. Raises its error, and RequestTimeout after `timeout_s`."""
+        """Wait until the result `waiting` is done. Raises its error, or RequestTimeout after `timeout_s` seconds; None:
+        no limit.
+
+        If the service has never answered, the error may say why instead (`no_contact`).
+        """
         if not waiting.done:
             self.shell.wait(waiting, timeout_s)
         if waiting.error is not None:

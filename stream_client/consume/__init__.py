@@ -1,1 +1,1 @@
-"""Reading streams: pages, endless iterations, and consumers that keep their position."""
+"""Reads streams: page by page, by endless iterators, and by consumers that save their position."""

@@ -1,5 +1,4 @@
-"""Follower: iterates over the messages of one partition and waits for new ones. It fetches messages a page at a
-time."""
+"""Follower: iterates over the messages of one partition and waits for new ones. It fetches messages page by page."""
 
 from __future__ import annotations
 
@@ -15,10 +14,10 @@ from stream_service.extensions import RichMessage, Start
 
 
 class Follower:
-    """An iterator over the messages of one partition, to the stream's end or for ever. `Stream.follow` makes it.
+    """An iterator over the messages of one partition, to the stream's end or without end. `Stream.follow` returns it.
 
-    Iterate over messages, or take whole pages with `next_page`. You may stop and iterate again later: the follower goes
-    on after the last message that it returned.
+    Iterate over messages, or take whole pages with `next_page`. You may stop and iterate again later: the follower
+    continues after the last message that it has returned.
     """
 
     def __init__(
@@ -58,7 +57,9 @@ class Follower:
         return self
 
     async def __anext__(self) -> RichMessage:
-        """Return the next message. A follower that does not stop at the end waits for one."""
+        """Return the next message. At the end of the stream, the iteration stops or waits for a new message
+        (`Stream.follow`).
+        """
         if self._at >= len(self._rest) and not await self._has_more():
             raise StopAsyncIteration
         message = self._rest[self._at]
@@ -67,18 +68,19 @@ class Follower:
 
     @property
     def next_index(self) -> int | None:
-        """The index behind the last page that was fetched; None before the first page."""
+        """The index after the last message of the latest page; None before the first page with messages."""
         return self._next_index
 
     @property
     def holes(self) -> int:
-        """The number of missing indexes between messages. Retention and deletion make such holes."""
+        """The number of missing indexes between messages. Retention and deletion cause them."""
         return self._holes
 
     async def next_page(self) -> Sequence[RichMessage]:
-        """Return the rest of the current page, or the next page if the current one is used up. Empty only at the end.
+        """Return the messages of the current page that are not returned yet. If there are none, wait for the next page.
 
-        Raises RequestTimeout if the follower stops at the end and the node does not answer.
+        The result is empty only at the end of the iteration. Raises RequestTimeout if the follower stops at the
+        stream's end and the node does not answer.
         """
         if self._at >= len(self._rest) and not await self._has_more():
             return ()
@@ -86,12 +88,14 @@ class Follower:
         return page
 
     def stop(self) -> None:
-        """End the iteration, and drop a page that is still on its way."""
+        """End the iteration. A page that arrives later is dropped."""
         self._merge.drop(self._reader)
         self._ended = True
 
     async def _has_more(self) -> bool:
-        """Wait for the next page that has messages, and request the page after it. Returns False at the end."""
+        """Wait for the next page that has messages, and request the page after it. Returns False at the end of the
+        iteration.
+        """
         while not self._ended:
             self._reader.ask()
             await self._wait_page()

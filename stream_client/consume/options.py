@@ -1,4 +1,4 @@
-"""The options of a consumer, as a class with defaults and as keyword arguments."""
+"""The options of a consumer: as a class with defaults, and as the type of keyword arguments."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from stream_client.consume.page import PAGE_MESSAGES, OnHole
 
 SAVE_INTERVAL_S = 1.0
 IDLE_DELAY_S = 0.25
-"""How long to wait before asking again if the node answers at once although it has no message."""
+"""The default delay, in seconds, before the next request to a node that answers at once although it has no message."""
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a consumer reads messages and saves its position.
+    """The options for how a consumer reads messages and saves its position.
 
-    page_messages: the number of messages pulled at once. save_messages: save the position after this many messages;
-    None: after each page. save_interval_s: save also when this time has passed. on_hole: called for each range of
-    missing indexes. idle_delay_s: how long to wait before asking again if the node does not hold answers back until
-    there is a message.
+    page_messages: the number of messages pulled with one request. save_messages: save the position after this many
+    messages; None: after each page. save_interval_s: the longest time in seconds between the processing of a message
+    and the next save. on_hole: a function called for each range of missing indexes. idle_delay_s: the seconds before
+    the next request to a node that answers at once although it has no message.
     """
 
     page_messages: int = PAGE_MESSAGES
@@ -33,7 +33,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerArguments(TypedDict, total=False):
-    """The fields of ConsumerOptions as the type of keyword arguments."""
+    """The type of the keyword arguments that become the fields of ConsumerOptions."""
 
     page_messages: int
     save_messages: int | None
@@ -46,7 +46,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def with_options_shown(function: F) -> F:
-    """Decorate a function with **options so that `help()` shows each field of ConsumerOptions with its default."""
+    """Decorate a function that takes **options, so that `help()` shows the fields of ConsumerOptions with their
+    defaults.
+    """
     signature = inspect.signature(function)
     kept = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
     shown = [

@@ -13,15 +13,15 @@ from stream_service.extensions import RichMessage
 PAGE_MESSAGES = 1_000
 
 OnHole: TypeAlias = Callable[[int, int, int], None]
-"""A function called for missing indexes, with the partition, the first missing index and the next existing index."""
+"""The type of a function that is called for a range of missing indexes. Its arguments are the partition, the first
+missing index and the next existing index."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """The messages of one answer to a pull, in order; possibly none. resume_index: the index where the next page
-    begins.
+    """The messages of one answer to a pull, in order. There may be none.
 
     first_index, next_index: the stream's first and next index when the page was read; None if the node did not report
-    them.
+    them. resume_index: the index where the next page begins.
     """
 
     messages: Sequence[RichMessage]
@@ -31,17 +31,17 @@ class Page(msgspec.Struct, frozen=True):
 
     @property
     def at_end(self) -> bool:
-        """Whether there was no message behind this page when it was read."""
-        # A page is empty only if no message follows. The resume index of an empty page is the index that was asked for,
-        # which is below the end of a stream whose messages have all been deleted.
+        """Whether the stream had no message after this page when the page was read."""
+        # A page is empty only if no message follows. The resume index of an empty page is the requested index. It is
+        # lower than next_index if all messages of the stream have been deleted.
         return not self.messages or (self.next_index is not None and self.resume_index >= self.next_index)
 
 
 def find_holes(messages: Sequence[RichMessage], expected: int | None) -> list[tuple[int, int]]:
-    """Return the ranges of missing indexes before and between messages, each as (first missing index, next existing
-    index).
+    """Return the ranges of missing indexes before and between messages, as (first missing index, next existing index).
 
-    expected: the index that the first message should have; None if any index is right.
+    messages: at least one message, in order. expected: the index that the first message should have; None if any index
+    is right.
     """
     first = messages[0].index
     holes = [(expected, first)] if expected is not None and expected < first else []

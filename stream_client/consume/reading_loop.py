@@ -1,11 +1,11 @@
-"""The reading loop that all consumers share.
+"""ReadingLoop: reads the partitions of a consumer and saves the consumer's positions. All kinds of consumers use it.
 
-The loop reads its partitions in turn, keeps track of the messages that the program has processed, and saves that
-position. The consumer that uses the loop chooses the partitions.
+The consumer chooses the partitions. The loop returns their messages page by page, and records which messages the
+program has processed. A message counts as processed when the program asks for the next message.
 
-A message counts as processed when the program asks for the next one. The saved position is the next index to read, as
-in the real clients. A consumer resumes by pulling exactly this index, so it skips nothing. After a crash, the messages
-after the last save come again. Saves go out in order, and never include a message that is not processed.
+The position of a partition is the next index to read, as in the real Ockam clients. A consumer resumes at the saved
+position, so it skips no message. After a crash, it gets the messages after the last save again. Saves are sent in
+order, and never cover an unprocessed message.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from stream_service.extensions import FromIndex, RichMessage
 class PartitionReading:
     """One partition that a consumer reads: its reader, its current page and its position.
 
-    messages, at: the current page, and how many of its messages have been handed out. handed_index: all messages below
-    it have been handed out. next_index: all below it are processed. saved_index: the highest index sent to be saved.
-    kept_index: the highest index whose save was confirmed.
+    messages: the current page. at: how many of its messages the program has received. handed_index: the index after the
+    last message that the program has received. next_index: the position, which is the index after the last processed
+    message. saved_index: the highest position sent to be saved. kept_index: the highest position whose save was
+    confirmed. unsaved: the number of messages processed since the last save. ended: whether the partition has been read
+    to its end.
 
     Invariant: kept_index <= saved_index <= next_index <= handed_index.
     """
@@ -61,31 +63,32 @@ class PartitionReading:
 
     @property
     def has_messages(self) -> bool:
-        """Whether the current page has messages that have not been handed out."""
+        """Whether the current page has messages that the program has not received."""
         return self.at < len(self.messages)
 
     def hand_out_named(self) -> tuple[int, RichMessage]:
-        """Return the next message of the current page together with the number of its partition."""
+        """Return the partition's number and the next message of the current page. There must be a next message."""
         return self.handle.partition, self.hand_out()
 
     def hand_out(self) -> RichMessage:
-        """Return the next message of the current page. There must be one."""
+        """Return the next message of the current page. There must be a next message."""
         message = self.messages[self.at]
         self.at += 1
         self.handed_index = message.index + 1
         return message
 
     def check(self) -> None:
-        """Assert that the four indexes are in the order of the invariant."""
+        """Assert that the four indexes are ordered as the invariant says."""
         assert self.kept_index <= self.saved_index <= self.next_index <= self.handed_index
 
 
 class ReadingLoop:
-    """Reads the partitions of one consumer, and keeps the consumer's position in each partition.
+    """Reads the partitions of one consumer, and records the consumer's position in each partition.
 
-    readings: the partitions being read, by number. current: the partition whose messages are being handed out. holes:
-    the number of missing indexes, in all partitions. processed: how many messages the program has processed since the
-    start. woken: whether `wake` was called and neither `next_reading` nor the consumer has reacted yet.
+    readings: the partitions being read, by number. current: the partition whose page the program receives at the
+    moment; None if there is none. holes: the number of missing indexes, in all partitions. processed: how many messages
+    the program has processed since the start. woken: whether `wake` was called and neither `next_reading` nor the
+    consumer has reacted yet.
     """
 
     def __init__(self, session: Session, stream_name: str, positions: Positions, options: ConsumerOptions) -> None:
@@ -104,7 +107,9 @@ class ReadingLoop:
         self.woken = False
 
     async def add(self, handles: Sequence[PartitionHandle]) -> None:
-        """Begin to read these partitions too, each from its saved position on."""
+        """Begin to read these partitions too, each at its saved position. Partitions that are already being read are
+        ignored.
+        """
         new = [handle for handle in handles if handle.partition not in self.readings]
         if not new:
             return
@@ -122,7 +127,7 @@ class ReadingLoop:
             self.readings[handle.partition] = self._by_reader[reader] = PartitionReading(handle, reader, index)
 
     def drop(self, partition: int) -> None:
-        """Stop reading this partition and forget its page."""
+        """Stop reading this partition. Its pages are dropped."""
         reading = self.readings.pop(partition)
         del self._by_reader[reading.reader]
         self._merge.drop(reading.reader)
@@ -134,17 +139,21 @@ class ReadingLoop:
             self.drop(partition)
 
     def begin(self) -> None:
-        """Prepare for an iteration: forget which partitions had been read to their end, since they may have grown."""
+        """Prepare for a new iteration: no partition counts as read to its end any more, since each may have new
+        messages.
+        """
         for reading in self.readings.values():
             reading.ended = False
 
     def wake(self) -> None:
-        """Make `next_reading` return, at once if it is waiting or else when it next waits."""
+        """Make `next_reading` return None: at once if it is waiting, otherwise when it is about to wait."""
         self.woken = True
         self._merge.wake()
 
     def commit(self) -> None:
-        """Count the message handed out last as processed. Called when the program asks for the next message."""
+        """Count the last message that the program has received as processed. Called when the program asks for the next
+        one.
+        """
         reading = self.current
         if reading is None or reading.handed_index == reading.next_index:
             return
@@ -158,14 +167,14 @@ class ReadingLoop:
             self._save_due_s = now_s + self._options.save_interval_s
 
     # blocking only: def send_lagging(self) -> None:
-    # blocking only:     """Send the saves and lease renewals that are due, between messages of one page too."""
+    # blocking only:     """Send the saves and lease renewals that are due, also between two messages of one page."""
     # blocking only:     self._session.shell.send_lagging()
 
     async def next_reading(self, stop_at_end: bool) -> PartitionReading | None:
-        """Wait for messages and return the reading of the partition that has them.
+        """Wait until a partition has messages, and return its PartitionReading.
 
-        Returns None when all partitions have been read to their end (only with stop_at_end), or after `wake`. Raises
-        RequestTimeout if the loop stops at the end and the node does not answer.
+        Returns None after `wake`. With stop_at_end, returns None also when all partitions have been read to their end,
+        and raises RequestTimeout if the node does not answer.
         """
         if self.current is not None and self.current.has_messages:
             return self.current
@@ -232,15 +241,18 @@ class ReadingLoop:
         self._save_due_s = math.inf
 
     def _ask(self, stop_at_end: bool) -> None:
-        """Request the next page of each partition, except partitions that have ended if the loop stops at the end."""
+        """Request the next page of each partition. With stop_at_end, skip the partitions that have been read to their
+        end.
+        """
         for reading in self.readings.values():
             reading.reader.waits = not stop_at_end
             if not (stop_at_end and reading.ended):
                 reading.reader.ask()
 
     async def _turn_page(self, reading: PartitionReading, stop_at_end: bool) -> bool:
-        """Make the page that has arrived the current page, and request the page after it. Returns whether it has
-        messages.
+        """Make the page that has arrived the current page of its partition, and request the next page.
+
+        Returns whether the arrived page has messages.
         """
         page = reading.reader.take()
         self._check(reading, page)
@@ -265,8 +277,7 @@ class ReadingLoop:
             )
 
     def _tell_holes(self, reading: PartitionReading) -> None:
-        """Count the missing indexes before and between the messages of the current page, and report them to
-        `on_hole`."""
+        """Count the missing indexes before and between the current page's messages, and report them to `on_hole`."""
         for first_missing, next_there in find_holes(reading.messages, reading.handed_index or None):
             self.holes += next_there - first_missing
             if self._options.on_hole is not None:

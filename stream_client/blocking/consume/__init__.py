@@ -1,1 +1,1 @@
-"""Reading streams, in the blocking half: followers and consumers that keep their position."""
+"""Reads streams in the blocking client, by followers and by consumers that save their position."""

@@ -21,8 +21,10 @@ T = TypeVar("T")
 
 
 class BaseConsumer:
-    """The base class of all consumers, without the iteration. A context manager that saves the position when it
-    ends."""
+    """The base class of all consumers; subclasses add the iteration. A context manager.
+
+    The end of the block saves the position.
+    """
 
     def __init__(self, streams: Sequence[StreamAdmin], positions: Positions, options: ConsumerOptions) -> None:
         self._handles = [stream.handle for stream in streams]
@@ -35,8 +37,11 @@ class BaseConsumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Save the position. If the block ended without an error, its last message counts as processed, and this method
-        waits until the position is stored."""
+        """Save the position.
+
+        If the block ended without an error, its last message counts as processed, and this method waits until the
+        position is stored. Otherwise it sends the position without waiting.
+        """
         try:
             if kind is None:
                 self.save(with_last=True)
@@ -54,7 +59,7 @@ class BaseConsumer:
 
     @property
     def holes(self) -> int:
-        """The number of missing indexes between messages since the start. Retention and deletion make such holes."""
+        """The number of missing indexes between messages since the start. Retention and deletion cause them."""
         return self._loop.holes
 
     @property
@@ -65,7 +70,7 @@ class BaseConsumer:
     def save(self, *, with_last: bool = False) -> None:
         """Save the position now, if it has changed. When this method returns, the position is safely stored.
 
-        with_last: whether the message handed out last counts as processed too.
+        with_last: whether the last message that the program has received counts as processed too.
         """
         if with_last:
             self._loop.commit()
@@ -85,21 +90,25 @@ class Consumer(BaseConsumer):
 
     @property
     def next_index(self) -> int | None:
-        """The next index to read: all messages below it are processed. None before the program has asked for a
-        message."""
+        """The next index to read: all messages with lower indexes are processed. None before the first iteration."""
         reading = self._loop.readings.get(self._partition)
         return None if reading is None else reading.next_index
 
     def messages(self, *, stop_at_end: bool = False) -> Messages[RichMessage]:
-        """Return an iterator over the messages in order. You may leave it and iterate again to go on.
+        """Return an iterator over the messages in order. You may stop at any message, and continue later with a new
+        iterator.
 
-        stop_at_end: whether to stop at the end of the stream; if false, the iteration waits for new messages for ever.
+        stop_at_end: if true, the iteration stops at the end of the stream; if false, it waits for new messages for
+        ever.
         """
         return Messages(self._loop, self._handles, stop_at_end, PartitionReading.hand_out)
 
 
 class PartitionedConsumer(BaseConsumer):
-    """Iterates over several partitions of a stream, each from its saved position on, with one page of each in turn."""
+    """Iterates over the messages of several partitions, page by page, in the order in which the pages arrive.
+
+    Each partition begins at its saved position.
+    """
 
     @with_options_shown
     def __init__(
@@ -112,22 +121,22 @@ class PartitionedConsumer(BaseConsumer):
 
     @property
     def next_indexes(self) -> dict[int, int]:
-        """The next index to read of each partition. Empty before the program has asked for a message."""
+        """The next index to read of each partition, by partition number. Empty before the first iteration."""
         return {partition: reading.next_index for partition, reading in self._loop.readings.items()}
 
     def messages(self, *, stop_at_end: bool = False) -> Messages[tuple[int, RichMessage]]:
-        """Return an iterator over pairs of partition and message, in order within each partition.
+        """Return an iterator over pairs of partition number and message, in order within each partition.
 
-        stop_at_end: whether to stop at the end of all partitions; if false, the iteration waits for new messages for
+        stop_at_end: if true, the iteration stops at the end of all partitions; if false, it waits for new messages for
         ever.
         """
         return Messages(self._loop, self._handles, stop_at_end, PartitionReading.hand_out_named)
 
 
 class Messages(Generic[T]):
-    """An iterator over the messages of a consumer, each in the form that the function `show` gives it.
+    """An iterator over the messages of a consumer. You may stop at any message and continue later.
 
-    You may stop at any message, go on later, and need not close the iterator.
+    show: a function that returns the next item from a partition that has messages.
     """
 
     def __init__(
@@ -148,7 +157,7 @@ class Messages(Generic[T]):
         return self
 
     def __next__(self) -> T:
-        """Return the next item. Every message handed out earlier counts as processed as soon as this is called."""
+        """Return the next item. This call counts all messages returned before as processed."""
         self._loop.send_lagging()
         self._loop.commit()
         reading = self._reading
@@ -160,10 +169,12 @@ class Messages(Generic[T]):
         return self._show(reading)
 
     def close(self) -> None:
-        """Do nothing, since there is nothing to close. `contextlib.closing` calls this."""
+        """Do nothing, since there is nothing to close. `contextlib.closing` calls this method."""
 
     def _find_reading(self) -> PartitionReading | None:
-        """Return the reading of the partition that has the next message; None at the end."""
+        """Wait until a partition has a message, and return its PartitionReading. Returns None at the end of the
+        iteration.
+        """
         if not self._begun:
             self._loop.add(self._handles)
             self._loop.begin()

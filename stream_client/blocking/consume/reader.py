@@ -1,10 +1,10 @@
 # Generated from stream_client/consume/reader.py by tools/generate_blocking.py; do not edit.
-"""Reader and Merge: a reader pulls one partition page by page; a merge waits for the pages of several readers.
+"""Reader: pulls one partition page by page. Merge: waits for the pages of several readers.
 
-A reader fetches one page ahead of the program. It uses `node/stream_pull/1`, which the node answers only when there is
-a message (a long poll). If a node refuses this request and has never answered one before, the reader uses the
-specification's `stream_pull`; its messages have no time, key or headers. If the node answers at once with no message,
-the reader waits before it asks again.
+A reader fetches one page ahead of the program. It uses our own `node/stream_pull/1`, a long poll: the node may delay
+its answer until there is a message. If a node without this protocol refuses the request, the reader uses the
+specification's `stream_pull`, whose messages have no time, key or headers. If a node answers at once with no message,
+the reader waits before the next request.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from stream_client.shell.defaults import CHECK_INTERVAL_S
 from stream_service.extensions import RICH_PULL, FromIndex, RichMessage, RichPull, Start
 
 LONG_POLL_S = 5.0
-"""How long a node may hold an answer back: the node's own limit, below the 10 s after which real clients ask again."""
+"""The longest time, in seconds, that a reader lets the node delay an answer. It is the node's own limit, and lower than
+the 10 s after which real clients ask again."""
 
 
 class Reader:
-    """Fetches the pages of one partition from `start` on, one page ahead. Its methods never wait.
+    """Fetches the pages of one partition, beginning at `start`, one page ahead of the program. Its methods never wait.
 
-    waits: whether the node may hold the answer until there is a message; if false, an empty page comes at once.
-    on_page: a function that the reader calls when `take` has a page or an error.
+    waits: whether the node may delay its answer until there is a message; if false, an empty page comes at once.
+    on_page: a function called when `take` can return a page or raise an error.
 
-    Invariant: there is at most one of a call under way, a page not taken, and an error not taken.
+    Invariant: at any time there is at most one of these: an unanswered pull, a page not taken, an error not taken.
     """
 
     def __init__(
@@ -87,8 +88,7 @@ class Reader:
             self._call.when_done(self._answered)
 
     def take(self) -> Page:
-        """Return the page that has arrived. If an error came in place of the page, raise it; you may then `ask`
-        again."""
+        """Return the page that has arrived. If an error has arrived instead, raise it; `ask` may then be repeated."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -97,7 +97,7 @@ class Reader:
         return page
 
     def stop(self) -> None:
-        """Request no more pages, and drop a page that is still on its way."""
+        """Request no more pages. A page that arrives later is dropped."""
         self._stopped = True
         if self._cancel is not None:
             self._cancel()
@@ -110,7 +110,9 @@ class Reader:
         self.ask()
 
     def _pull(self) -> Call:
-        """Send the request for the page at `_start`, in our own protocol if the node has it."""
+        """Request the page at `_start`: with `node/stream_pull/1`, or with `stream_pull` if the node has refused the
+        former.
+        """
         core, start = self._session.core, self._start
         if self._plain and isinstance(start, FromIndex):
             return core.pull(self.handle, start.index, self._page_messages)
@@ -121,11 +123,11 @@ class Reader:
         return core.call(self.handle, encoded(RICH_PULL, request), patience=patience_for(wait_s))
 
     def _answered(self) -> None:
-        """Keep the page or the error of the answered call, move the start behind the page, and call `on_page`."""
+        """Store the page or the error of the answered pull, move `_start` to the next page, and call `on_page`."""
         call, self._call = self._call, None
         assert call is not None
-        # An older node, or an Ockam service, refuses our protocol, so the reader asks again with the specification's
-        # pull.
+        # An older node or a real Ockam service refuses our protocol. The reader then uses the specification's
+        # `stream_pull`.
         if isinstance(call.error, RequestRefused) and self._may_be_unknown():
             self._plain = True
             self.ask()
@@ -144,13 +146,13 @@ class Reader:
         self._on_page(self)
 
     def _may_be_unknown(self) -> bool:
-        """Whether a refusal may mean that the node does not know our pull, so that the specification's pull may
+        """Whether a refusal may mean that the node does not have `node/stream_pull/1`. If so, `stream_pull` may
         succeed.
         """
         return not (self._plain or self._session.has_rich_pull) and isinstance(self._start, FromIndex)
 
     def _read(self, call: Call) -> Page:
-        """Return the page in an answered call. Raises the call's error, and UnexpectedAnswer."""
+        """Return the page from an answered call. Raises the call's error, and UnexpectedAnswer."""
         if call.error is not None:
             raise call.error
         if not self._plain:
@@ -162,17 +164,18 @@ class Reader:
 
 
 def patience_for(wait_s: float) -> int:
-    """Return after how many checks without an answer the client sends a pull again.
+    """Return the number of checks for late answers after which the client sends an unanswered pull again.
 
-    wait_s: how long the node may hold the answer to this pull.
+    There is a check every CHECK_INTERVAL_S seconds. wait_s: how many seconds the node may delay its answer to this
+    pull.
     """
     return PATIENCE_CHECKS + math.ceil(min(wait_s, LONG_POLL_S) / CHECK_INTERVAL_S)
 
 
 class Merge:
-    """Hands out the readers of several partitions in the order in which their pages arrive.
+    """Returns the readers of several partitions, in the order in which their pages arrive.
 
-    Each reader has at most one page here, so a busy partition cannot hold up the others.
+    Each reader has at most one page waiting here, so a busy partition cannot delay the others.
     """
 
     def __init__(self, shell: Shell) -> None:
@@ -181,24 +184,26 @@ class Merge:
         self._signal: Waiting | None = None
 
     def arrived(self, reader: Reader) -> None:
-        """Note that a page of this reader has arrived. To be used as the `on_page` of a Reader."""
+        """Record that a page of this reader has arrived. Pass this method to the Reader as its `on_page`."""
         self._ready.append(reader)
         self.wake()
 
     def wake(self) -> None:
-        """Make a running `next_ready` return."""
+        """Make a waiting `next_ready` return at once."""
         signal, self._signal = self._signal, None
         if signal is not None:
             signal.finish()
 
     def drop(self, reader: Reader) -> None:
-        """Stop a reader and forget its page."""
+        """Stop a reader. Its pages are dropped."""
         reader.stop()
         if reader in self._ready:
             self._ready.remove(reader)
 
     def next_ready(self, timeout_s: float = math.inf) -> Reader | None:
-        """Return the reader whose page arrived first; None if no page came within `timeout_s`, or `wake` was called."""
+        """Return the reader whose page arrived first. Returns None after `timeout_s` seconds without a page, or after
+        `wake`.
+        """
         if not self._ready and timeout_s > 0:
             self._signal = Waiting()
             self._shell.wait(self._signal, None if timeout_s == math.inf else timeout_s)

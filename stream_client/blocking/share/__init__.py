@@ -1,1 +1,1 @@
-"""Consumer groups, in the blocking half: leases and the consumer that reads under them."""
+"""Consumer groups in the blocking client: the leases of partitions, and the consumer that uses them."""
