@@ -62,9 +62,7 @@ class RequestTimeout(ClientError):
 
 
 class RequestRefused(ClientError):
-    """The node refused the request with an `error` message, because the request is wrong. The text is the node's
-    reason.
-    """
+    """The request itself is wrong: the node has refused it, or no node would accept it. The text says why."""
 
 
 class NodeFailed(ClientError):
@@ -99,8 +97,8 @@ class PushNotStored(PushFailed):
 class PushUnknown(PushFailed):
     """The node does not know whether a pushed message is stored, for example because an fsync failed.
 
-    If you push the message again, it may be stored twice. An idempotent publisher raises this error only after minutes:
-    first it sends the message again and again, until the node knows whether the message is stored.
+    If you push the message again, it may be stored twice. An idempotent publisher usually sends the message again for
+    some minutes before it raises this error, so that the node can find out whether the message is stored.
     """
 
     in_doubt = True
