@@ -1,6 +1,4 @@
-"""Calls: the requests without an answer. They are sent, sent again, and finished by the messages to their return
-addresses.
-"""
+"""Calls: the unanswered requests of a client. It sends and repeats them, and finishes them when answers arrive."""
 
 from __future__ import annotations
 
@@ -19,7 +17,8 @@ from stream_client.errors import ClientError, RouteLost, UnexpectedAnswer
 from stream_service.protocol import PULL, StreamMessage
 
 PATIENCE_CHECKS = 2
-"""The number of checks without an answer after which a request is sent again (`ClientCore.check_progress`)."""
+"""The number of checks for late answers after which an unanswered request is sent again
+(`ClientCore.check_progress`)."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -28,9 +27,10 @@ A = TypeVar("A")
 class Call(Waiting):
     """A request with its own return address.
 
-    answers: the payloads received so far; the request is done when there are `wanted` of them. state: see `CallState`.
-    target: a route from the node connected to, or a partition. checks: the number of checks since the request was sent;
-    at `patience` it is sent again. return_routes: the routes from which the answers came.
+    state: see `CallState`. target: the receiver: a partition, or a route from the node that the client is connected to.
+    wanted: the number of answers after which the request is done. answers: the payloads of the answers received so far.
+    return_routes: the return routes of these answers. checks: the number of checks since the request was sent.
+    patience: the number of checks after which it is sent again.
     """
 
     __slots__ = ("address", "answers", "checks", "patience", "payload", "return_routes", "state", "target", "wanted")
@@ -56,7 +56,7 @@ class Call(Waiting):
 
 
 class Create(Call):
-    """A request that creates a stream. made: the handles of its partitions; empty until the client uses them."""
+    """A request that creates a stream. made: the handles of the created partitions; None until they are made."""
 
     __slots__ = ("made",)
 
@@ -68,10 +68,11 @@ class Create(Call):
 class Calls:
     """The unanswered requests of one client, by return address.
 
-    on_route_lost: called when a node on the route reports that it cannot reach the next node. It returns whether to
-    keep the request, to be sent again when the route is back.
+    on_route_lost: a function called when a node on the route reports that it cannot reach the next node. It returns
+    whether to keep the request and to send it again when the route works again.
 
-    Invariant: each request is here under its own address and is not done; none is SENT without a connection.
+    Invariant: each request is stored under its own return address and is not done. Without a connection, no request is
+    in the state SENT.
     """
 
     def __init__(
@@ -101,14 +102,14 @@ class Calls:
             assert call.state is CallState.HELD or self._connection.wire is not None
 
     def add(self, call: Call) -> None:
-        """Add a request, and send it at once or as soon as there is a route to its target."""
+        """Add a request. Send it at once, or as soon as the route to its target is known."""
         self._calls[call.address] = call
         route = call.target.route if isinstance(call.target, PartitionHandle) else call.target
         if route is not None:
             self.send(call, route)
 
     def send(self, call: Call, route: Route) -> None:
-        """Append the request to the bytes to send, if there is a connection."""
+        """Append the request to the bytes to send, if there is a connection. A request that is too large fails."""
         call.checks = 0
         header = self._connection.header(route, call.address)
         if header:
@@ -120,8 +121,8 @@ class Calls:
     def send_again(self, call: Call, route: Route) -> None:
         """Send a request to a service once more.
 
-        An answer of several parts is then collected from the beginning, at a new return address. Otherwise a part of
-        the first answer that is still on its way would be counted twice.
+        If a part of a several-part answer has arrived, all parts are awaited again, at a new return address. Otherwise
+        a part of the first answer that arrives late would be counted twice.
         """
         if call.answers:
             del self._calls[call.address]
@@ -132,16 +133,18 @@ class Calls:
         self.send(call, route)
 
     def disconnected(self) -> None:
-        """Note that the connection is lost, so no request is on its way any more."""
+        """Record that the connection has ended, so that no request counts as sent."""
         for call in self._calls.values():
             call.state = after(call.state, Event.DISCONNECTED)
 
     def take(self, message: Message) -> None:
-        """Use a message as an answer to a request, or as one part of it. Drops a message that belongs to no request."""
+        """Use a received message as an answer, or as one part of an answer. A message that belongs to no request is
+        dropped.
+        """
         call = self._calls.get(message.onward_route[0])
         if call is None:
             return
-        # An `error` finishes the request, except if a node on the route reports that it has lost the next node.
+        # An `error` finishes the request, unless a node on the route reports that it cannot reach the next node.
         if ERROR.is_in(message.payload):
             error = refusal(message.payload, of_stream=isinstance(call.target, PartitionHandle), request=call.payload)
             if not (isinstance(error, RouteLost) and self._on_route_lost(error)):
@@ -153,18 +156,18 @@ class Calls:
             self.finish(call)
 
     def finish(self, call: Call, error: ClientError | None = None) -> None:
-        """Finish a request, with its answers or with an error, and wake its caller."""
+        """Finish a request with its answers, or with an error, and wake its caller."""
         self.forget(call)
         call.finish(error)
 
     def forget(self, call: Call) -> None:
-        """Drop a request whose caller no longer waits. An answer that still comes is dropped too."""
+        """Remove a request whose caller no longer waits. An answer that arrives later is dropped."""
         if self._calls.pop(call.address, None) is not None:
             call.state = after(call.state, Event.FINISHED)
 
 
 def answer_of(call: Call, protocol: Protocol[Q, A]) -> A:
-    """Decode the one answer of a finished request. Raises UnexpectedAnswer."""
+    """Return the decoded answer of a finished request. Raises UnexpectedAnswer."""
     try:
         return protocol.decode_response(call.answers[0])
     except ProtocolError as error:
@@ -172,5 +175,5 @@ def answer_of(call: Call, protocol: Protocol[Q, A]) -> A:
 
 
 def pulled(call: Call) -> Sequence[StreamMessage]:
-    """Decode the messages that a finished pull has brought. Raises UnexpectedAnswer."""
+    """Return the decoded messages of a finished pull. Raises UnexpectedAnswer."""
     return answer_of(call, PULL).messages

@@ -1,6 +1,6 @@
 """ClientConnection: turns frames into the bytes to send, and received bytes into messages.
 
-This module knows nothing of streams and reads no sockets.
+This module does no I/O and knows nothing of streams.
 """
 
 from __future__ import annotations
@@ -19,20 +19,21 @@ from stream_client.core.states_machine import ConnectionState, Event, after
 from stream_client.errors import ClientError, RequestRefused
 
 UP = ConnectionState.UP
-"""The state in which nearly all bytes come; a global name costs less than a member of an enumeration."""
+"""The state of the connection while nearly all bytes arrive. Reading a global name is faster than reading a member of
+an enumeration."""
 
 
 class ClientConnection:
-    """The bytes to send over the current connection and the bytes received from it. The object outlives each
-    connection.
+    """The bytes to send over the current connection, and the bytes received from it. One object serves all connections.
 
-    state: see `ConnectionState`. wire: the framing of the connection; None without a connection. closed: why the client
-    ended; None before. trouble: why the last attempt to connect failed; None if it succeeded. on_outgoing: called when
-    there are bytes to send and there were none before. received_bytes: the number of bytes received from nodes; bytes
-    of servers of other kinds are not counted.
+    state: see `ConnectionState`. wire: the framing of the connection; None without a connection. closed: the error that
+    ended the client; None before. trouble: why the last attempt to connect failed; None if it succeeded. on_outgoing: a
+    function called when there are bytes to send and there were none before. outgoing_bytes: the number of bytes to
+    send. sent_bytes: the number of bytes given to the socket so far. received_bytes: the number of bytes received from
+    nodes, not counting bytes of other kinds of servers.
 
-    Invariant: `outgoing_bytes` is the size of `_outgoing`, and 0 without a connection; `wire` is set exactly in the
-    states SILENT and UP, and `closed` exactly in CLOSED.
+    Invariant: `outgoing_bytes` is the size of `_outgoing`, and 0 without a connection. `wire` is set exactly in the
+    states SILENT and UP, and `closed` exactly in the state CLOSED.
     """
 
     __slots__ = (
@@ -75,7 +76,9 @@ class ClientConnection:
         assert self.wire is not None or not self._outgoing
 
     def connected(self, wire: Wire, *, greeted: bool = False) -> None:
-        """Use a new connection. greeted: whether our hello has already been sent over it."""
+        """Begin to use a new connection. wire: its framing. greeted: whether our hello has already been sent
+        over it.
+        """
         self._forget()
         self.state = after(self.state, Event.CONNECTED)
         if self.state is ConnectionState.CLOSED:
@@ -88,41 +91,43 @@ class ClientConnection:
         self.trouble = None
 
     def unreachable(self, error: ClientError) -> None:
-        """Note that an attempt to connect has failed."""
+        """Record that an attempt to connect has failed. error: the reason."""
         self.trouble = error
         self.finish_attempt()
 
     def attempted(self) -> Waiting:
-        """Return a result that is done when the next attempt to connect succeeds or fails, or the client ends."""
+        """Return a result that is done when the next attempt to connect has succeeded or failed, or the client ends."""
         if self._attempted is None:
             self._attempted = Waiting()
         return self._attempted
 
     def disconnected(self) -> None:
-        """Drop the bytes that the ended connection has not sent. The core repeats the messages that must arrive."""
+        """Drop the unsent bytes of the connection that has ended. The core sends unanswered requests again later."""
         self._forget()
         self.state = after(self.state, Event.DISCONNECTED)
 
     def close(self, error: ClientError) -> None:
-        """End the client: send nothing more over any connection. error: the error that every later request raises."""
+        """End the client: nothing more is sent over any connection. error: the error that every later request
+        raises.
+        """
         self._forget()
         self.state = after(self.state, Event.CLOSED)
         self.closed = error
         self.finish_attempt()
 
     def check_open(self) -> None:
-        """Raise the error that ended the client, if it has ended."""
+        """If the client has ended, raise the error that ended it."""
         if self.closed is not None:
             raise self.closed
 
     def header(self, route: Route, return_address: Address) -> bytes:
-        """Return the encoded routes of a frame for this connection; empty without a connection."""
+        """Return the encoded routes of a frame, in the framing of this connection; empty without a connection."""
         return b"" if self.wire is None else self.wire.encode_routes(route, (return_address,))
 
     def put_frame(self, header: bytes, payload: bytes) -> RequestRefused | None:
         """Append a frame to the bytes to send. Returns an error if the frame is too large for the framing, else None.
 
-        header: the non-empty result of `header`.
+        header: the result of `header`, which must not be empty.
         """
         assert self.wire is not None, "a frame without a connection"
         # Frames with the same route and payload size differ only in the payload, so the bytes around it are remembered.
@@ -136,7 +141,7 @@ class ClientConnection:
         return None
 
     def data_to_send(self) -> bytes:
-        """Take all waiting bytes. The caller sends them, and returns unsent ones with `put_back`."""
+        """Remove and return all bytes to send. The caller sends them, and passes unsent ones to `put_back`."""
         data = b"".join(self._outgoing)
         self._outgoing, self.outgoing_bytes = [], 0
         self.sent_bytes += len(data)
@@ -145,7 +150,7 @@ class ClientConnection:
         return data
 
     def put_back(self, data: bytes) -> None:
-        """Return the part of `data_to_send` that the socket did not take. It is sent before all other bytes."""
+        """Return the part of `data_to_send` that the socket did not accept. It is sent before all other bytes."""
         self.sent_bytes -= len(data)
         self._outgoing.insert(0, data)
         if not self.outgoing_bytes:
@@ -153,7 +158,7 @@ class ClientConnection:
         self.outgoing_bytes += len(data)
 
     def taken(self) -> Waiting:
-        """Return a result that is done when the shell has taken the bytes waiting now, or the connection has ended.
+        """Return a result that is done when the shell has taken the present bytes to send, or the connection has ended.
 
         A sender of much data waits for this result between two portions, so that only one portion is in memory at a
         time.
@@ -163,9 +168,9 @@ class ClientConnection:
         return self._taken
 
     def messages(self, data: bytes) -> Sequence[Message]:
-        """Take received bytes and return the messages that are now complete; none after the client has ended.
+        """Process received bytes, and return the messages that are now complete. After the client's end, return none.
 
-        Raises RemoteProtocolError, which carries the messages before the fault.
+        Raises RemoteProtocolError, which contains the messages before the fault.
         """
         if self.wire is None:
             assert self.closed is not None, "bytes came without a connection"
@@ -194,7 +199,7 @@ class ClientConnection:
             self._finish_taken()
 
     def finish_attempt(self) -> None:
-        """Wake every waiter for an attempt to connect. After a success, call this when everything uses the
+        """Finish the result of `attempted`. After a success, call this when all parts of the client use the
         connection.
         """
         attempted, self._attempted = self._attempted, None

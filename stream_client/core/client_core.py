@@ -1,8 +1,9 @@
-"""The client without I/O: bytes in, answered requests and messages out; requests in, bytes out.
+"""ClientCore: the logic of a client, without I/O.
 
-One core serves one node, over one connection at a time. It outlives connections: after `connected`, it finds the route
-to every stream in use again, and repeats all unanswered requests in order. It reads no sockets, keeps no time and
-starts no tasks; the shells around it do. A shell calls these methods:
+It turns received bytes into answered requests, and requests into bytes to send. One core serves one node, over one
+connection at a time. It lives longer than a connection: after `connected`, it finds the routes to all streams in use
+again, and repeats all unanswered requests in order. It reads no sockets, has no clock and starts no tasks. A shell does
+that, and calls these methods:
 
     connected, disconnected     a connection was made, or has ended
     unreachable                 an attempt to connect has failed
@@ -10,7 +11,7 @@ starts no tasks; the shells around it do. A shell calls these methods:
     check_progress              at intervals: repeat requests that stay unanswered
     fail_all, close             fail every waiting request; end the client
 
-The table in `states_machine` has the states of all parts, and how each of these calls changes them.
+The table in `states_machine` has the states of all parts of the core, and how each event changes them.
 """
 
 from __future__ import annotations
@@ -40,14 +41,15 @@ from stream_client.errors import ClientClosed, ClientError, ConnectionLost, Rout
 from stream_service.protocol import PULL, PullRequest
 
 SILENT_CHECKS_MAX = 8
-"""A connection counts as dead if it has brought nothing for this number of checks while requests were waiting."""
+"""The number of checks for late answers after which a connection counts as dead. It counts checks since the last
+received bytes, while requests were waiting."""
 
 
 class ClientCore:
     """All state of one client: its connection, its streams in use, its unanswered requests and its conversations.
 
-    Invariant: every request without an answer, every push without a confirm and every conversation that is not closed
-    is kept here, and is sent again or opened again after a new connection; `check` also checks the parts.
+    Invariant: the core has every unanswered request, every unanswered push and every conversation that is not closed.
+    It sends or opens them again after a reconnect. `check` checks the invariants of the parts too.
     """
 
     def __init__(
@@ -58,11 +60,12 @@ class ClientCore:
         index_service: str | None = None,
         asks_route: bool = False,
     ) -> None:
-        """via: the route from the node connected to, to the node that has the services; empty: the same node.
+        """via: the route from the node that the client connects to, to the node with the services; empty: the same
+        node.
 
         service, index_service: the names of the stream service and the index service at that node. If index_service is
-        None, its name follows from service (`index_service_of`). asks_route: whether every connection begins with a
-        question to the stream service. With a non-empty `via` it always does.
+        None, its name is derived from service (`index_service_of`). asks_route: whether every connection begins with a
+        question to the stream service; with a non-empty `via` it always does.
         """
         self.connection = ClientConnection()
         self.asks_route = asks_route or bool(via)
@@ -116,9 +119,10 @@ class ClientCore:
     # ------------------------------------------------------------------------------------------ for the shells
 
     def connected(self, wire: Wire = HEAD, *, greeted: bool = False) -> None:
-        """Use a new connection: say hello, find the routes of the streams again, and repeat all unanswered requests.
+        """Use a new connection: send the hello, find the routes of the streams again, and repeat all unanswered
+        requests.
 
-        greeted: whether our hello has already been sent.
+        wire: the framing of the connection. greeted: whether the hello has already been sent over it.
         """
         self._leave_connection()
         self.connection.connected(wire, greeted=greeted)
@@ -134,12 +138,13 @@ class ClientCore:
         self.connection.finish_attempt()
 
     def unreachable(self, error: ClientError) -> None:
-        """Note that an attempt to connect has failed; the shell makes the next one."""
+        """Record that an attempt to connect has failed. The shell makes the next attempt."""
         self.connection.unreachable(error)
 
     def disconnected(self, error: ClientError | None = None) -> None:
-        """Note that the connection has ended. Unanswered requests wait for the next connection, or fail
-        with `error`.
+        """Record that the connection has ended.
+
+        error: the error with which all unanswered requests fail; None: they wait for the next connection.
         """
         lost = error or ConnectionLost("the connection ended")
         self.connection.disconnected()
@@ -150,14 +155,16 @@ class ClientCore:
             self.fail_all(error)
 
     def fail_all(self, error: ClientError) -> None:
-        """Fail every unanswered request and push. The client goes on: its streams and conversations stay in use."""
+        """Fail every unanswered request and push. The client continues: its streams and conversations stay in use."""
         for call in self._calls:
             self._calls.finish(call, error)
         for queue in list(self._queues.values()):
             queue.fail_all(error)
 
     def close(self, error: ClientError | None = None) -> None:
-        """End the client: every unanswered request fails, and so does every later request."""
+        """End the client: every unanswered request and every later request fails with `error`; None: with
+        ClientClosed.
+        """
         reason = error or ClientClosed("the client has been closed")
         self.connection.close(reason)
         self._leave_connection()
@@ -169,13 +176,13 @@ class ClientCore:
             conversation.on_change()
 
     def data_to_send(self) -> bytes:
-        """Return all waiting bytes. The caller must now send them."""
+        """Remove and return all bytes to send. The caller must now send them."""
         return self.connection.data_to_send()
 
     def receive_data(self, data: bytes) -> None:
-        """Take bytes from the connection and finish the requests that they answer.
+        """Process bytes received over the connection, and finish the requests that they answer.
 
-        Raises RemoteProtocolError if the bytes break the protocol; the caller must then drop the connection.
+        Raises RemoteProtocolError if the bytes violate the protocol; the caller must then drop the connection.
         """
         self._silent_checks = 0
         try:
@@ -187,9 +194,9 @@ class ClientCore:
         self._take(messages)
 
     def check_progress(self) -> bool:
-        """Repeat requests that have waited too long for an answer. To be called at regular intervals.
+        """Repeat requests that have been unanswered for too long. The shell must call this at regular intervals.
 
-        Returns True if the caller must drop the connection, because nothing has come over it for too long.
+        Returns True if the caller must drop the connection because nothing has arrived over it for too long.
         """
         if self.connection.wire is None:
             return False
@@ -207,10 +214,10 @@ class ClientCore:
     def call(
         self, target: Route | PartitionHandle, payload: bytes, wanted: int = 1, patience: int = PATIENCE_CHECKS
     ) -> Call:
-        """Send a request to a worker or to a stream-partition, and return it.
+        """Send a request to a worker or to a partition of a stream, and return its Call.
 
-        target: a partition, or the route to a worker. wanted: the number of answers to wait for. patience: after this
-        many checks without an answer the request is sent again.
+        target: a partition, or the route to a worker. wanted: the number of answers to wait for. patience: the number
+        of calls of `check_progress` after which the unanswered request is sent again.
         """
         self.connection.check_open()
         if isinstance(target, PartitionHandle) and target.gone is not None:
@@ -220,11 +227,11 @@ class ClientCore:
         return call
 
     def forget(self, call: Call) -> None:
-        """Drop a request whose caller no longer waits."""
+        """Remove a request whose caller no longer waits."""
         self._calls.forget(call)
 
     def tell(self, service: str, payload: bytes) -> None:
-        """Send a message that the service does not answer. The message is lost without a connection."""
+        """Send a message that the service does not answer. Without a connection, the message is lost."""
         self.connection.check_open()
         header = self.connection.header(self.route_to(service), self._new_address())
         if header:
@@ -233,7 +240,10 @@ class ClientCore:
                 raise error
 
     def converse(self, service: str) -> CoreConversation:
-        """Begin a conversation with a service. It opens when there is a connection; `end_conversation` must end it."""
+        """Begin a conversation with a service: an exchange of any number of messages.
+
+        It opens as soon as there is a connection. The caller must end it with `end_conversation`.
+        """
         self.connection.check_open()
         conversation = CoreConversation(self.connection, self.route_to(service))
         self._broken.append(conversation)
@@ -242,7 +252,7 @@ class ClientCore:
         return conversation
 
     def end_conversation(self, conversation: CoreConversation) -> None:
-        """End a conversation; messages that still come for it are dropped. Safe to repeat."""
+        """End a conversation. Messages that arrive for it later are dropped. Safe to repeat."""
         conversation.close()
         if conversation in self._broken:
             self._broken.remove(conversation)
@@ -250,57 +260,59 @@ class ClientCore:
             self._conversations.pop(conversation.address, None)
 
     def route_to(self, service: str) -> Route:
-        """Return the route to a service of the node that has the streams."""
+        """Return the route to a service of the node that has the streams. service: its name in this package."""
         return (*self._via, local(self._names.get(service, service)))
 
     def create(self, name: str | None, partitions: int = 1) -> Create:
-        """Ask the stream service to create a stream. The request finishes after `partitions` answers."""
+        """Request the creation of a stream from the stream service. The request is done after `partitions` answers."""
         self.connection.check_open()
         return self._streams.create(name, partitions)
 
     def handles(self, request: Create) -> list[PartitionHandle]:
-        """Return the partitions that a finished `create` request has made, in order. Raises UnexpectedAnswer."""
+        """Return the partitions that a finished `create` request has created, in order. Raises UnexpectedAnswer."""
         return self._streams.handles(request)
 
     def find_handles(self, name: str, partitions: Sequence[int]) -> list[PartitionHandle]:
-        """Return handles of partitions that already exist, at the addresses that follow from their names. Creates
-        nothing.
+        """Return the handles of existing partitions, whose addresses are computed from their names. Creates
+        no streams.
         """
         self.connection.check_open()
         return self._streams.find_handles(name, partitions)
 
     def drop(self, handle: PartitionHandle) -> None:
-        """Forget a deleted partition: it is not created again, and every request to it fails."""
+        """Record that a partition was deleted: every request to it fails, and the client does not create it again."""
         self._streams.drop(handle)
 
     def open_queue(self, handle: PartitionHandle, sequences: SequenceMachine | None = None) -> PushQueue:
-        """Open a push queue for one publisher; `close_queue` must end it.
+        """Open a push queue for one publisher. The caller must end it with `close_queue`.
 
-        sequences: the numbers that let the node store each message once; None for a plain publisher.
+        sequences: the machine that numbers the messages of an idempotent publisher; None for a plain publisher.
         """
         self.connection.check_open()
         return self._streams.open_queue(handle, sequences)
 
     def close_queue(self, handle: PartitionHandle, queue: PushQueue) -> None:
-        """End a publisher's queue. It is dropped when all its pushes have been answered; no more may be added."""
+        """End a publisher's queue. The queue is dropped when all its pushes are answered; none may be added."""
         self._streams.close_queue(handle, queue)
 
     def push(self, handle: PartitionHandle, data: bytes) -> Push:
-        """Send one message. It is sent again after every reconnect until its confirm comes."""
+        """Send one message, and return its Push. It is sent again after every reconnect until it is confirmed."""
         return handle.queue.push(data)
 
     def pull(self, handle: PartitionHandle, index: int, limit: int) -> Call:
-        """Request up to `limit` messages from `index` on. `calls.pulled` decodes the answer."""
+        """Request up to `limit` messages, beginning at `index`. `calls.pulled` decodes the answer."""
         return self.call(handle, encoded(PULL, PullRequest(0, index, limit)))
 
     # ------------------------------------------------------------------------------------------------- inside
 
     def send_again(self) -> None:
-        """Repeat every unanswered request and find the routes of the streams again, because a lost route is back."""
+        """Repeat every unanswered request and find the routes of the streams again, because a lost route
+        works again.
+        """
         self._send_again(Event.ANSWERED)
 
     def _send_again(self, event: Event) -> None:
-        # Requests to services go first, so that a stream is created again before the requests to this stream.
+        # Requests to services are sent first, so that a stream is created again before requests to this stream arrive.
         for call in self._calls:
             if not isinstance(call.target, PartitionHandle):
                 self._calls.send_again(call, call.target)
@@ -308,12 +320,12 @@ class ClientCore:
         self._open_conversations(event)
 
     def _take(self, messages: Sequence[Message]) -> None:
-        """Hand each message to its queue, its request or its conversation."""
+        """Pass each received message to its push queue, its request or its conversation."""
         if not self._has_heard and messages and not self._via:
             self._has_heard = True
             self.service_route.heard()
-        # Confirms come in runs for one queue, and all messages of a run share one route object. So one look-up is
-        # enough.
+        # Often many confirms in sequence are for one queue, and these messages share one route object. So one look-up
+        # is enough.
         answered: dict[PushQueue, None] = {}
         route: Route | None = None
         queue: PushQueue | None = None
@@ -329,13 +341,14 @@ class ClientCore:
                 self._take_in_conversation(self._conversations[message.onward_route[0]], message)
             else:
                 self._calls.take(message)
-        # This follows all answers of this read, so that each publisher is woken once and finds all its free room.
+        # This is done after all answers of this read, so that each publisher is woken once and sees all its room.
         for queue in answered:
             queue.settle()
 
     def _take_in_conversation(self, conversation: CoreConversation, message: Message) -> None:
-        """Hand a message to its conversation. If a node on the route reports a lost route, break all conversations
-        instead.
+        """Pass a received message to its conversation.
+
+        If a node on the route reports that it cannot reach the next node, break all conversations instead.
         """
         if ERROR.is_in(message.payload):
             error = refusal(message.payload)
@@ -344,14 +357,15 @@ class ClientCore:
         conversation.arrived(message)
 
     def _ask_again(self) -> None:
-        """Repeat requests that have waited too long. For requests to a stream, first find the stream's route again.
+        """Repeat requests that have been unanswered for too long. For requests to a stream, first find its route again.
 
-        The route to a stream may be lost without a sign on this connection: a node on the route was restarted, or the
-        stream was deleted. A slow node answers the request that finds the route only after the pushes it already has,
-        so it does not get these pushes twice.
+        The client may not notice that a route to a stream is lost, because a node on the route was restarted or the
+        stream was deleted. Finding the route also protects a slow node: it answers the request that finds the route
+        only after the pushes that it already has. So these pushes are not sent to it twice.
         """
         stalled = {stream for stream in self._streams if stream.is_stalled()}
-        # If only pushes wait for a stream that this client creates, its existence does not matter: it is created again.
+        # If only pushes wait for a stream that this client has created, we do not ask whether it exists: it is created
+        # again.
         doubted = {handle for stream in stalled if not stream.creates for handle in stream.handles.values()}
         for call in self._calls:
             call.checks += 1
@@ -370,12 +384,12 @@ class ClientCore:
             self.service_route.ask()
 
     def _leave_connection(self) -> None:
-        """Forget the routes and note that no request is on its way, since the connection is gone."""
+        """Forget the routes to all streams, and mark every request as not sent, because the connection has ended."""
         self._streams.close_all()
         self._calls.disconnected()
 
     def _route_lost(self, error: RouteLost) -> bool:
-        """Stop sending along a lost route, since a message sent now would arrive twice when the route is back.
+        """Stop sending over a lost route, since a message sent now would arrive twice when the route works again.
 
         Returns whether unanswered requests are kept until then.
         """
@@ -386,9 +400,10 @@ class ClientCore:
         return kept
 
     def _route_refused(self, error: RouteRefused) -> None:
-        """Handle a node on the route that refuses to forward. If the service was never reached, end the client.
+        """React to a node on the route that refuses to forward messages.
 
-        If it was reached before, the node's rules have changed and may change back, so only the waiting requests fail.
+        If the service was never reached, end the client. If it was reached before, the node's rules have changed and
+        may change back, so only the waiting requests fail.
         """
         if self.service_route.reached:
             self.fail_all(error)
@@ -413,8 +428,9 @@ class ClientCore:
                 conversation.break_off(error, event)
 
     def _new_address(self, prefix: bytes = b"") -> Address:
-        """Return a return address that this client has not used before. prefix: see
-        `stream_service.extensions.TOLD`.
+        """Return a return address that this client has not used yet.
+
+        prefix: the beginning of the address, for example `stream_service.extensions.TOLD`.
         """
         self._next_address += 1
         return local(f"{prefix.decode()}c{self._next_address}")

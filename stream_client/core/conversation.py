@@ -1,8 +1,9 @@
-"""A conversation with one worker of the node: messages back and forth over the client's connection, without I/O.
+"""CoreConversation: an exchange of messages with one worker of the node, over the client's connection. Does no I/O.
 
-A request has one answer and is sent again after a reconnect. A conversation has any number of messages both ways, and
-only the two parties know what a lost message means. So a conversation that breaks with the connection drops what was
-under way, and opens again over the next connection, at a new address and with the service that it began with.
+A request has one answer, and is sent again after a reconnect. A conversation has any number of messages both ways, and
+only the two parties know what a lost message means. So if the connection is lost, messages on their way are lost too.
+Over the next connection the conversation opens again, with a new return address, and its first message goes to the
+service again.
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from stream_client.errors import ClientClosed, ClientError, ConnectionLost
 
 
 class CoreConversation:
-    """One end of a conversation: the address where its messages arrive, and the route that its own messages take.
+    """One client's side of a conversation with a worker of the node.
 
-    state: see `ConversationState`. error: why the conversation is not open; None if it is open. received: the payloads
-    that have arrived and not been taken. on_change: called after a message has arrived and after the state has changed.
+    state: see `ConversationState`. error: why no message can be sent; None while the conversation is open. address: the
+    return address of the messages sent; None before the first connection. received: the payloads that have arrived and
+    that `take` has not returned yet. on_change: a function called after a message has arrived and after a change of the
+    state.
 
     Invariant: `error` is None exactly in the state OPEN, which needs a connection.
     """
@@ -50,9 +53,9 @@ class CoreConversation:
         assert not self.is_open or (self._connection.wire is not None and self.address is not None)
 
     def send(self, payload: bytes) -> None:
-        """Send a message: the first one to the service, the later ones to the worker that answered last.
+        """Send a message: the first one to the service, later ones to the worker that sent the latest received message.
 
-        Raises the reason why the conversation is not open, and RequestRefused if the message is too large.
+        If the conversation is not open, raises the reason. Raises RequestRefused if the message is too large.
         """
         if self.error is not None:
             raise self.error
@@ -62,7 +65,9 @@ class CoreConversation:
             raise refused
 
     def take(self) -> bytes | None:
-        """Return the oldest received message; None if there is none. Raises the error if it is an `error` message."""
+        """Remove and return the oldest received payload; None if there is none. If it is an `error`, raise
+        that error.
+        """
         if not self.received:
             return None
         payload = self.received.popleft()
@@ -71,9 +76,9 @@ class CoreConversation:
         return payload
 
     def open(self, address: Address, event: Event) -> None:
-        """Open the conversation over a new connection, at a new address.
+        """Open the conversation over a new connection. address: its new return address. Unread messages are dropped.
 
-        At the old address, late messages of the earlier connection would be taken for new ones.
+        The address is new because late messages to the old address would be taken for messages of the new connection.
         """
         self.state = after(self.state, event)
         self.error = None
@@ -82,18 +87,24 @@ class CoreConversation:
         self.on_change()
 
     def break_off(self, error: ClientError, event: Event) -> None:
-        """Note that the connection or the route is lost, so no messages pass until the conversation is opened again."""
+        """Record that the connection or the route is lost. Messages cannot be sent until the conversation is opened
+        again.
+        """
         self.state = after(self.state, event)
         self.error = error
         self.on_change()
 
     def close(self, error: ClientError | None = None) -> None:
-        """End the conversation for good. Messages that still come are dropped."""
+        """End the conversation. Messages that arrive later are dropped.
+
+        error: the reason, which later calls of `send` raise; None: the reason for which it is not open, or
+        ClientClosed.
+        """
         self.state = after(self.state, Event.CLOSED)
         self.error = error or self.error or ClientClosed("the conversation has been closed")
 
     def arrived(self, message: Message) -> None:
-        """Keep a received message. Later messages of ours go to the worker that sent this message."""
+        """Store a received message. Our later messages go to the worker that sent it."""
         self._route = message.return_route
         self.received.append(message.payload)
         self.on_change()

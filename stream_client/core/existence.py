@@ -1,8 +1,8 @@
-"""Existence: asks the stream service whether a stream that does not answer still exists.
+"""Existence: asks the stream service whether a partition that sends no answers still exists.
 
-A node silently drops messages to an unused address, such as the address of a deleted stream. So silence alone proves
-nothing, and the stream service is asked (`node/stream_list/1`). A node without this protocol fails the question, which
-then has no effect. This module opens and closes no streams.
+A node silently drops messages to an unused address, such as the address of a deleted partition. So the silence of a
+partition proves nothing, and the client asks the stream service with a `node/stream_list/1`. If the service does not
+have this protocol, its error is ignored. This module opens and closes no streams.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from stream_service.extensions import LIST, ListRequest, StreamKey
 
 
 class Existence:
-    """The running questions about the existence of partitions, at most one question for each partition.
+    """The unanswered requests that ask whether a partition exists. There is at most one for each partition.
 
-    service: the route to the stream service. on_missing: called with the handle of a partition that does not exist.
+    service: the route to the stream service. on_missing: a function called with the handle of a partition that does not
+    exist.
     """
 
     def __init__(
@@ -37,7 +38,9 @@ class Existence:
         self._asked: set[PartitionHandle] = set()
 
     def ask(self, handle: PartitionHandle) -> None:
-        """Ask whether this partition exists; `on_missing` is called if it does not. Safe to repeat."""
+        """Ask the service whether this partition exists. If it does not, `on_missing` is called later. Safe
+        to repeat.
+        """
         if handle in self._asked:
             return
         self._asked.add(handle)
@@ -60,7 +63,7 @@ class Existence:
 
 
 def not_there(handle: PartitionHandle) -> StreamNotFound:
-    """Return the error of every request to a deleted partition."""
+    """Return the error for every request to a deleted partition."""
     return StreamNotFound(
         f"the node has no partition {handle.partition} of {handle.name!r} any more: it has been deleted"
     )

@@ -1,4 +1,4 @@
-"""Recognizes kinds of servers by the first bytes that they send over a connection."""
+"""Recognizes the kind of a server by the first bytes that it sends."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 from ockam.wire import Wire
 
 SHOWN_BYTES = 16
-"""How many bytes of an unknown answer an error shows. No sign in SIGNS is longer."""
+"""The number of unknown first bytes that an error shows. No pattern in SIGNS matches more bytes."""
 
 SIGNS: tuple[tuple[bytes, str], ...] = (
     (rb"HTTP/\d", "it answered HTTP"),
@@ -21,11 +21,11 @@ SIGNS: tuple[tuple[bytes, str], ...] = (
     (rb"220[ -]", "it is a mail or FTP server"),
     (rb"\+OK|\* OK", "it is a mail server"),
 )
-"""How the first bytes of other servers begin, and how to name the server in an error."""
+"""The kinds of servers other than nodes: a pattern for the first bytes that each sends, and the text for an error."""
 
 
 def describe(first: bytes) -> str:
-    """Describe the server that sent these first bytes, for the text of an error. No node sends such bytes."""
+    """Return a text for an error that describes the server with these first bytes. No node sends such bytes."""
     found = find_sign(first)
     if found is not None:
         return found
@@ -33,12 +33,12 @@ def describe(first: bytes) -> str:
 
 
 def find_sign(first: bytes) -> str | None:
-    """Return the name of the server that begins with these bytes; None if they are not known."""
+    """Return the text for the kind of server whose first bytes these are; None if the kind is unknown."""
     return next((name for sign, name in SIGNS if re.match(sign, first)), None)
 
 
 def opens_as_node(first: bytes, wire: Wire) -> bool:
-    """Whether a node of that framing can send these first bytes. first: at least one byte."""
+    """Whether a node that uses the framing `wire` can send these first bytes. first: at least one byte."""
     if wire.hello:
         return first.startswith(wire.hello)
     # A legacy frame is a u16 length and a version, which is 1 or 2; one without content has no version.

@@ -1,4 +1,4 @@
-"""PartitionHandle and StreamInUse: the partitions that a client uses, their routes and their push queues.
+"""PartitionHandle and StreamInUse: the partitions that a client uses, with their routes and push queues.
 
 `streams_in_use` decides when their states change.
 """
@@ -16,11 +16,13 @@ from stream_client.errors import ClientError
 class PartitionHandle:
     """One partition that the client uses.
 
-    state: see `PartitionState`. route: the route from the node connected to, to the partition; None while unknown.
-    last_route: the latest route known. queue: the push queue for single pushes. queues: this queue and the queues of
-    all publishers. gone: the error of every later request, if the partition was deleted.
+    state: see `PartitionState`. route: the route to the partition from the node that the client is connected to; None
+    while it is unknown. last_route: the latest known route; None if none was known yet. queue: the push queue of pushes
+    without a publisher. queues: `queue` and the queues of all publishers. gone: the error of every later request, if
+    the partition was deleted; else None.
 
-    Invariant: `route` is set exactly while the state is OPEN, `gone` exactly in DELETED; every queue has that route.
+    Invariant: `route` is set exactly while the state is OPEN, and `gone` exactly while it is DELETED. Every queue has
+    the same route.
     """
 
     __slots__ = ("gone", "last_route", "name", "partition", "queue", "queues", "route", "state", "stream")
@@ -38,7 +40,7 @@ class PartitionHandle:
 
     @property
     def unconfirmed(self) -> int:
-        """The number of pushes without an answer."""
+        """The number of unanswered pushes to this partition."""
         return sum(len(queue.pushes) for queue in self.queues)
 
     def check(self) -> None:
@@ -51,21 +53,21 @@ class PartitionHandle:
             queue.check()
 
     def open(self, route: Route) -> None:
-        """Use this route from now on. Each queue sends its unanswered pushes over it."""
+        """Set the route to the partition. Each queue sends its unanswered pushes over it."""
         self.state = after(self.state, Event.ROUTE_FOUND)
         self.route = self.last_route = route
         for queue in self.queues:
             queue.open(route)
 
     def close(self) -> None:
-        """Stop sending over the route until it has been found again."""
+        """Forget the route to the partition, so that nothing is sent to it until `open`."""
         self.state = after(self.state, Event.ROUTE_DOUBTED)
         self.route = None
         for queue in self.queues:
             queue.close()
 
     def drop(self, error: ClientError) -> None:
-        """Note that the partition was deleted: every waiting push and every later push fails with `error`."""
+        """Record that the partition was deleted. Every unanswered push and every later push fails with `error`."""
         self.state = after(self.state, Event.DELETED)
         self.route = None
         self.gone = error
@@ -76,10 +78,10 @@ class PartitionHandle:
 
 
 class StreamInUse:
-    """One stream of which the client uses some partitions.
+    """A stream, with those of its partitions that the client uses.
 
-    state: see `StreamState`. handles: the partitions in use, by number. forget_create: gives up the
-    request that creates the stream again after a new connection; None if there is none.
+    state: see `StreamState`. handles: the partitions in use, by number. forget_create: a function that gives up the
+    request which creates the stream again after a reconnect; None if there is no such request.
 
     Invariant: `forget_create` is set exactly while the state is CREATING.
     """
@@ -94,17 +96,17 @@ class StreamInUse:
 
     @property
     def creates(self) -> bool:
-        """Whether this client has created the stream and may therefore create it again."""
+        """Whether this client has created the stream, and so may create it again."""
         return self.state is not StreamState.NAMED
 
     @property
     def partitions(self) -> int:
-        """The number of partitions to create so that every partition in use exists."""
+        """The number of partitions that the stream needs so that every partition in use exists."""
         return max(self.handles, default=0) + 1
 
     @property
     def unconfirmed(self) -> int:
-        """The number of pushes without an answer."""
+        """The number of unanswered pushes to all partitions of the stream."""
         return sum(handle.unconfirmed for handle in self.handles.values())
 
     def check(self) -> None:
@@ -115,33 +117,37 @@ class StreamInUse:
             handle.check()
 
     def created(self) -> None:
-        """Note that the program has created the stream."""
+        """Record that the program has created the stream."""
         self.state = after(self.state, Event.CREATED)
 
     def create_again(self, forget_create: Callable[[], None]) -> None:
-        """Note that a request to create the stream again is on its way, and how to give it up."""
+        """Record that a request to create the stream again is unanswered.
+
+        forget_create: a function that gives up this request.
+        """
         self.state = after(self.state, Event.CREATE_SENT)
         self.forget_create = forget_create
 
     def create_done(self) -> None:
-        """Note that the request that created the stream again has been answered, or has failed."""
+        """Record that the request to create the stream again was answered or has failed."""
         self.state = after(self.state, Event.CREATE_DONE)
         self.forget_create = None
 
     def close(self) -> None:
-        """Stop sending to every partition until its route has been found again."""
+        """Forget the routes to all partitions, so that nothing is sent to them until their routes are found again."""
         for handle in self.handles.values():
             handle.close()
 
     def fail_pushes(self, error: ClientError) -> None:
-        """Fail every push without an answer."""
+        """Fail every unanswered push to the stream with this error."""
         for handle in self.handles.values():
             for queue in list(handle.queues):
                 queue.fail_all(error)
 
     def is_stalled(self) -> bool:
-        """Whether any queue has had no confirm since the last check. Asks every queue, since each remembers
-        its check.
+        """Whether the oldest push of any queue is still unanswered since the last call of this method.
+
+        It asks every queue, since each queue remembers its oldest push at that call.
         """
         stalled = [queue.is_stalled() for handle in self.handles.values() for queue in handle.queues]
         return any(stalled)

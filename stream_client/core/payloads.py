@@ -1,4 +1,4 @@
-"""Encodes and decodes the payloads of the stream protocols. Raises UnexpectedAnswer for a payload that is no answer."""
+"""Encodes and decodes payloads of the stream protocols. Raises UnexpectedAnswer if a payload cannot be decoded."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ Q = TypeVar("Q")
 A = TypeVar("A")
 
 PLAIN_REFUSAL = "Invalid request"
-"""The only reason that real Ockam services ever give; our nodes always give a longer reason (facts/ockam.md §5.1)."""
+"""The only reason for an `error` that real Ockam services ever give. Our nodes always give a longer reason
+(facts/ockam.md §5.1)."""
 USES = {
     "node/stream_list/1": "finding and listing streams",
     "node/stream_info/1": "telling where a stream begins and ends",
@@ -43,19 +44,23 @@ USES = {
     "node/index_list/1": "listing positions",
     "node/index_set/1": "setting a position",
 }
-"""The action that needs each of our own protocols, for the text of an error."""
+"""What each of our own protocols is needed for, as text for an error."""
 
 
 def create_payload(name: str | None, partitions: int) -> bytes:
-    """Encode a request to create a stream. One partition is created by the plain protocol, which every service has."""
+    """Encode a request to create a stream. For one partition it uses the plain protocol, which every service has.
+
+    name: the name of the stream; None: the node chooses a name.
+    """
     if partitions == 1:
         return encoded(CREATE, CreateStream(name))
     return encoded(CREATE_PARTITIONED, CreatePartitions(name, partitions))
 
 
 def created(payload: bytes) -> tuple[str, int]:
-    """Decode the answer to a create request to the stream's name and the partition's number. Raises
-    UnexpectedAnswer.
+    """Return the stream's name and the partition's number from the answer to a create request.
+
+    Raises UnexpectedAnswer.
     """
     try:
         if CREATE.is_in(payload):
@@ -67,10 +72,10 @@ def created(payload: bytes) -> tuple[str, int]:
 
 
 def refusal(payload: bytes, *, of_stream: bool = False, request: bytes = b"") -> ClientError:
-    """Decode an `error` message to the matching exception, with the node's reason as its text.
+    """Return the exception that corresponds to an `error` message. Its text is the node's reason.
 
-    of_stream: whether a stream sent the error; the stream may have been deleted. request: the payload that the error
-    answers; empty if unknown.
+    of_stream: whether a stream sent the message, so that it may say that the stream was deleted. request: the payload
+    of the refused request; empty if unknown.
     """
     try:
         reason = ERROR.decode_response(payload).reason
@@ -88,7 +93,9 @@ def refusal(payload: bytes, *, of_stream: bool = False, request: bytes = b"") ->
 
 
 def not_supported(protocol: str) -> NotSupported:
-    """Return the error for a service without this protocol. Such a service only says that the request is invalid."""
+    """Return the error for a service without this protocol. The service itself only says that the request is
+    invalid.
+    """
     use = USES.get(protocol, "")
     return NotSupported(
         f"the service there is no stream node's: it does not know {protocol}{use and f', which is needed for {use}'}; "

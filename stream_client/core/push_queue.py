@@ -1,9 +1,10 @@
-"""PushQueue: the pushes of one publisher to one partition. They are sent, sent again, and finished by their confirms.
+"""PushQueue: sends the pushes of one publisher to one partition, again after a reconnect, and finishes them by
+confirms.
 
 Each queue has its own return address, so its confirms do not mix with those of other publishers. The queue stores the
-route to the partition only as the encoded header of its frames. Without a route it keeps its pushes.
+route to its partition only as the encoded header of a frame. Without a route, it keeps its pushes.
 
-This code runs hundreds of thousands of times a second, so every step that a push takes here must be cheap.
+This code runs hundreds of thousands of times a second, so every step for a push must be cheap.
 """
 
 from __future__ import annotations
@@ -21,22 +22,23 @@ from stream_service.extensions import PUSH_FAILED, RICH_PUSH, Header, PushFailur
 from stream_service.protocol import PUSH, Status
 
 DOUBTFUL_CHECKS_MAX = 150
-"""A push in doubt is sent again for this number of checks (five minutes) while the node answers but does not know
-whether the push is stored. Then the push fails as unknown. `Reconnect` limits the waiting for a node that is down."""
+"""The number of checks (five minutes) for which pushes in doubt are sent again. A push is in doubt if the node answers
+that it does not know whether the message is stored. After that time the push fails with PushUnknown. `Reconnect` limits
+the waiting for a node that does not run."""
 FAILED_KEPT = 100
-"""From this number of failed pushes on, the pushes whose result the program has taken are dropped."""
+"""A queue with this many failed pushes drops those whose result the program has taken."""
 
 
 class PushQueue:
     """The unanswered pushes of one publisher to one partition.
 
-    pushes: the unanswered pushes in order, by request id. address: the return address of the confirms. partition: the
-    number of the partition. failed: the publisher's failed pushes whose result the program has not taken; None for
-    single pushes. sent_again: the number of pushes that were sent more than once. gone: the error of every later push,
-    if the stream was deleted.
+    address: the return address of the confirms. partition: the number of the partition. pushes: the unanswered pushes,
+    in order, by request id. failed: the failed pushes whose result the program has not taken; None if nobody asks for
+    them. sent_again: the number of pushes that were sent more than once. gone: the error that every later push gets
+    because the partition was deleted; None: it was not deleted.
 
-    Invariant: request ids ascend in `pushes`, and no push in it is done; with a header, all of them have been sent, but
-    those that `SequenceMachine` holds back.
+    Invariant: request ids ascend in `pushes`, and none of these pushes is done. While the route is known, all of them
+    have been sent, except pushes that `SequenceMachine` delays.
     """
 
     __slots__ = (
@@ -78,7 +80,7 @@ class PushQueue:
 
     @property
     def is_open(self) -> bool:
-        """Whether the route is known, so that pushes are sent at once."""
+        """Whether the route to the partition is known, so that pushes are sent at once."""
         return bool(self._header)
 
     def check(self) -> None:
@@ -88,7 +90,9 @@ class PushQueue:
         assert all(request_id < self._next_request_id for request_id in self.pushes)
 
     def push(self, data: bytes) -> Push:
-        """Send one message, at once or as soon as there is a route. Raises the error that ended the client."""
+        """Send one message, at once or as soon as the route is known. If the client has ended, raises the error that
+        ended it.
+        """
         if self._connection.closed is not None:
             raise self._connection.closed
         push = Push(data, self.partition)
@@ -102,7 +106,7 @@ class PushQueue:
         return push
 
     def push_keyed(self, data: bytes, key: bytes | None, headers: Sequence[Header]) -> KeyedPush:
-        """Send one message with a key and headers, which are stored with the data. Otherwise as `push`."""
+        """Send one message with a key and headers, which are stored with it. Otherwise the same as `push`."""
         self._connection.check_open()
         push = KeyedPush(data, self.partition, key, headers)
         request_id = self._next_request_id
@@ -115,22 +119,21 @@ class PushQueue:
         return push
 
     def open(self, route: Route) -> None:
-        """Use this route from now on, and send every unanswered push in order."""
+        """Set the route to the partition, and send every unanswered push over it, in order."""
         self.close()
         self._header = self._connection.header(route, self.address)
         for request_id, push in self._sendable():
             self._send(request_id, push)
 
     def close(self) -> None:
-        """Forget the route. Pushes are kept until the route is known again."""
-        # The node may have stored these pushes. A failure of the second copy then does not prove that the first one
-        # failed.
+        """Forget the route to the partition. Pushes are kept until the next `open`."""
+        # The node may have stored these pushes. If a second copy fails, this does not prove that the first copy failed.
         if self._header:
             self._sent_again_below = self._next_request_id
         self._header = b""
 
     def take(self, payload: bytes) -> None:
-        """Finish the pushes that this payload answers. Ignores a payload that answers none of them."""
+        """Finish the pushes that this received payload answers. A payload that answers no push is ignored."""
         try:
             # The plain confirm is tested first, since nearly all answers are plain confirms.
             if payload.startswith(PUSH.tag):
@@ -159,8 +162,9 @@ class PushQueue:
             return
 
     def settle(self) -> None:
-        """Send the pushes that the new answers have released, and wake the publisher. Call this after a run
-        of `take`.
+        """Send delayed pushes that may be sent after the new answers, and wake the publisher.
+
+        Call this once after several calls of `take`.
         """
         for request_id, push in self._released():
             if self._header:
@@ -175,50 +179,50 @@ class PushQueue:
         self._tell_room()
 
     def forget(self, push: Push) -> None:
-        """Drop a single push whose caller no longer waits: it is not sent again, and its confirm is ignored."""
+        """Drop a push whose caller no longer waits. It is not sent again, and its confirm is ignored."""
         for request_id in [request_id for request_id, each in self.pushes.items() if each is push]:
             del self.pushes[request_id]
 
     def room(self) -> Waiting:
-        """Return a result that is done when more pushes have been answered, so that the window has room again."""
+        """Return a result that is done as soon as more pushes are answered, so that the publisher can push again."""
         if self._room is None:
             self._room = Waiting()
         return self._room
 
     def when_empty(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once, as soon as every push has its answer; maybe at once."""
+        """Call `callback` once when no push is unanswered. If that is so already, call it at once."""
         self._on_empty = callback
         self._tell_room()
 
     def is_stalled(self) -> bool:
-        """Whether the oldest unanswered push is the same as at the last check."""
+        """Whether the oldest unanswered push was already the oldest at the last call of this method."""
         oldest = next(iter(self.pushes), -1)
         stalled = oldest >= 0 and oldest == self._oldest_checked
         self._oldest_checked = oldest
         return stalled
 
     def _admit(self, request_id: int, push: KeyedPush) -> bool:
-        """Whether to send a new push as soon as there is a route. If false, the push has failed or is held back."""
+        """Whether a new push is to be sent as soon as the route is known. If false, it has failed or is delayed."""
         error = push.refusal()
         if error is not None:
             self._fail(request_id, error)
         return error is None
 
     def _sendable(self) -> list[tuple[int, Push]]:
-        """Return the pushes to send over a new route, in order."""
+        """Return the pushes to send over a new route with their request ids, in order."""
         self.sent_again += sum(request_id < self._sent_again_below for request_id in self.pushes)
         return list(self.pushes.items())
 
     def _released(self) -> Iterable[tuple[int, Push]]:
-        """Return the pushes that were held back until the latest answers and may be sent now."""
+        """Return delayed pushes that may be sent after the latest answers, with their request ids."""
         return ()
 
     def _take_error(self, error: ClientError) -> None:
-        """Fail the pushes that an `error` message may be about. The message does not say which push it is about.
+        """Fail the pushes that an `error` message may refer to. The message does not say which push it answers.
 
         A node that has never confirmed a push with a key does not know such pushes and stores none of them, so all of
-        them fail. Otherwise the error is about one of the unanswered pushes. If there are several, each of them may
-        have been stored.
+        them fail. Otherwise the error answers one of the unanswered pushes. If there are several, all of them fail, and
+        each may have been stored.
         """
         keyed = [request_id for request_id, push in self.pushes.items() if isinstance(push, KeyedPush)]
         refused = list(self.pushes) if self._has_rich or not keyed else keyed
@@ -251,19 +255,19 @@ class PushQueue:
             self._fail(request_id, error)
 
     def _unsendable(self, push: Push) -> None:
-        """Note that a push fails before it was sent. A subclass takes back the push's number."""
+        """React to a push that is too large to be sent. Subclasses take back its sequence number."""
 
     def _fail(self, request_id: int, error: ClientError | None) -> None:
         self.pushes[request_id].finish(error)
         self._drop_finished((request_id,))
 
     def _drop_finished(self, request_ids: Iterable[int]) -> None:
-        """Remove finished pushes. The failed ones are kept for their publisher."""
+        """Remove the finished pushes with these request ids. Failed ones are added to `failed`."""
         for request_id in request_ids:
             push = self.pushes.pop(request_id)
             if push.error is not None and self.failed is not None:
                 self.failed.append(push)
-                # The list is searched only each time it has doubled, so that many failures cost little more than a few.
+                # The list is searched only when it has doubled, so that many failures do not cost a search each.
                 if len(self.failed) >= self._look_through_at:
                     self.failed[:] = [each for each in self.failed if not each.taken]
                     self._look_through_at = 2 * len(self.failed) + FAILED_KEPT
@@ -278,9 +282,9 @@ class PushQueue:
 
 
 class SequencedPushQueue(PushQueue):
-    """A push queue whose messages are stored once even if they are sent several times (`sequence_machine`).
+    """The push queue of an idempotent publisher: each message is stored only once, even if it is sent several times.
 
-    All of its pushes are keyed.
+    Every push in it is a KeyedPush with a sequence number (`sequence_machine`).
     """
 
     __slots__ = ("_doubtful_checks", "_machine")
@@ -298,9 +302,9 @@ class SequencedPushQueue(PushQueue):
         self._doubtful_checks = 0
 
     def is_stalled(self) -> bool:
-        """Whether the oldest unanswered push is the same as at the last check.
+        """Whether the oldest unanswered push was already the oldest at the last call of this method.
 
-        Also fails all pushes if some have been in doubt for more than DOUBTFUL_CHECKS_MAX checks.
+        Also fails all pushes if some of them have been in doubt for more than DOUBTFUL_CHECKS_MAX calls.
         """
         reason = self._machine.reason
         self._doubtful_checks = 0 if reason is None else self._doubtful_checks + 1
@@ -353,7 +357,7 @@ class SequencedPushQueue(PushQueue):
         return (each for each in self.pushes.values() if isinstance(each, KeyedPush))
 
     def _finished(self, request_id: int, finished: Sequence[KeyedPush]) -> None:
-        """Remove the pushes that an answer has finished: none, the answered push, or also several pushes after it."""
+        """Remove the pushes that an answer has finished. finished: no push, the answered push, or also later pushes."""
         if len(finished) == 1:
             self._drop_finished((request_id,))
         elif finished:

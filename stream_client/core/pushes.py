@@ -1,4 +1,4 @@
-"""Pushes that have no result yet, and the class of everything that a program waits for (`Waiting`)."""
+"""Push: a message being pushed. Waiting: the base class of every result that a program waits for."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from stream_service.limits import StreamLimits
 from stream_service.protocol import PUSH, PushRequest
 
 LIMITS = StreamLimits()
-"""The largest sizes that a node stores (docs/wire.md §3)."""
+"""The default limits of a node. A message above them is refused before it is sent (docs/wire.md §3)."""
 ENVELOPE_BYTES = 256
-"""Room for protocol name, request id, publisher id, number and sizes around a message."""
+"""The bytes reserved for everything in a push besides the message: protocol name, request id, publisher id, sequence
+number and sizes."""
 PLAIN_BYTES_MAX = LIMITS.message_bytes_max - ENVELOPE_BYTES
-"""The largest message without key and headers."""
+"""The size in bytes of the largest message without key and headers."""
 HEADER_BYTES = 8
-"""The sizes of one header's name and value on the wire."""
+"""The bytes reserved for the sizes of one header's name and value."""
 
 
 class Waiting:
-    """A result that is still to come. `done` becomes true once, with an `error` or without."""
+    """A result that arrives later. done: whether it has arrived. error: why there is no result; None if there is no
+    error.
+    """
 
     __slots__ = ("_callbacks", "done", "error")
 
@@ -31,7 +34,7 @@ class Waiting:
         self._callbacks: list[Callable[[], None]] | None = None
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Call `callback` once when the result is done; at once if it is done already."""
+        """Call `callback` once when the result is done. If it is already done, call `callback` at once."""
         if self.done:
             callback()
         elif self._callbacks is None:
@@ -40,12 +43,12 @@ class Waiting:
             self._callbacks.append(callback)
 
     def forget(self, callback: Callable[[], None]) -> None:
-        """Do not call `callback` any more. Safe to repeat."""
+        """Cancel a `when_done`: `callback` is not called any more. Safe to repeat."""
         if self._callbacks is not None and callback in self._callbacks:
             self._callbacks.remove(callback)
 
     def finish(self, error: ClientError | None = None) -> None:
-        """Set the result to done and call all callbacks. Later calls of this method have no effect."""
+        """Mark the result as done, with or without an error, and call all callbacks. Later calls have no effect."""
         if self.done:
             return
         self.error = error
@@ -57,9 +60,10 @@ class Waiting:
 
 
 class Push(Waiting):
-    """One message on its way to partition number `partition`. When it is stored, `index` is its index.
+    """A message that is being pushed to a partition.
 
-    taken: whether the program has asked for the result.
+    partition: the number of the partition. index: the index of the message when it is stored; -1 before. taken: whether
+    the program has asked for the result.
     """
 
     __slots__ = ("data", "index", "partition", "taken")
@@ -80,9 +84,7 @@ class Push(Waiting):
         return f"<{what}, {f'stored at {self.index}' if self.error is None else f'failed: {self.error}'}>"
 
     def result(self) -> int:
-        """Return the index at which the message was stored. Raises the push's error, or ValueError before
-        the answer.
-        """
+        """Return the index of the stored message. Raises the push's error, or ValueError if there is no answer yet."""
         if self.error is not None:
             self.taken = True
             raise self.error
@@ -91,7 +93,7 @@ class Push(Waiting):
         return self.index
 
     def refusal(self) -> RequestRefused | None:
-        """Return an error if no node would ever accept this message, else None. Such a message is not sent."""
+        """Return an error if no node would accept this message, else None. Such a message is not sent."""
         return _too_large("a message", len(self.data), PLAIN_BYTES_MAX)
 
     def payload(self, request_id: int) -> bytes:
@@ -99,10 +101,10 @@ class Push(Waiting):
 
 
 class PushesFailed(PushFailed):
-    """Raised by a publisher: some of its pushes failed, and the program had not asked for their results.
+    """Some pushes of a publisher have failed, and the program has not asked for their results.
 
-    pushes: the failed pushes, each with its error. fault, retriable: as in the first error that is not retriable, or
-    else in the first error. in_doubt: whether any of the failed pushes is in doubt.
+    pushes: the failed pushes, each with its error. fault, retriable: those of the first error that is not retriable; if
+    all errors are retriable, those of the first error. in_doubt: whether any of the errors is in doubt.
     """
 
     def __init__(self, pushes: Iterable[Push]) -> None:
@@ -118,9 +120,9 @@ class PushesFailed(PushFailed):
 
 
 class Epoch:
-    """A publisher id and the numbers used under it.
+    """A publisher id and the sequence numbers used with it.
 
-    next_number: the number of the next message. open: whether a push with such a number was accepted, so that the node
+    next_number: the number of the next message. open: whether the node has accepted a push with this id, so that it
     knows the first number. failed: whether a number is missing, so that the node accepts no later number.
     """
 
@@ -134,11 +136,12 @@ class Epoch:
 
 
 class KeyedPush(Push):
-    """A push with a key and headers and, from an idempotent publisher, a number (`sequence_machine`).
+    """A push with a key and headers. An idempotent publisher also gives it a sequence number (`sequence_machine`).
 
-    skipped: whether the node refused the push as out of order while an earlier push was unanswered. sent_again: whether
-    it was sent again after a reconnect, so that several copies may be on their way. in_doubt: whether a copy was not
-    confirmed and may be stored.
+    epoch: the publisher id that the number belongs to; None without a number. skipped: whether the node refused the
+    push as out of order while an earlier push was unanswered. sent_again: whether the push was sent again after a
+    reconnect, so that several copies may be on their way. in_doubt: whether the node reported a failure after which the
+    message may still be stored.
     """
 
     __slots__ = ("epoch", "headers", "in_doubt", "key", "number", "sent_again", "skipped")

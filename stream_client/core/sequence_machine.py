@@ -1,30 +1,30 @@
-"""The numbers that let a node store each message of one publisher once, however often the message is sent. Pure.
+"""SequenceMachine: the sequence numbers with which a node stores each message of a publisher only once. Does no I/O.
 
-A node accepts any first number of a publisher, then only the number that follows. It answers a stored number with
-DUPLICATE (`stream_service.extensions.RichStatus`). So two messages must never have the same number, and the first
-message must reach the node before all others.
+A node accepts any first number of a publisher id, and then only the next number. It answers a number that it has
+already stored with DUPLICATE (`stream_service.extensions.RichStatus`). So two messages must never have the same number,
+and the first message must reach the node before all others.
 
-If a message was sent again, the node may still read an older copy from an old connection. So nobody can say that the
-message is not stored: it is in doubt. A message whose sync failed is in doubt too. When the node has recovered, it
-knows which of these messages it has. So they wait, with all pushes after them, and are sent again until the node
-accepts or recognizes them:
+A push is in doubt if nobody can say whether its message is stored: its fsync has failed, or it failed after it was sent
+again. In the second case, the node may still read an older copy from an old connection. A push in doubt waits, together
+with all later pushes, and is sent again until the node accepts its number or answers DUPLICATE.
+
+An epoch is a publisher id with its numbers. The epoch is open when the node has accepted one of them. Until then, only
+one push of the epoch is sent and the others wait. After a failure, a new epoch with a new id begins. If the caller
+chose the id, there is no new epoch: every later push fails unsent, since only the caller knows which number is next. A
+push that no node would accept fails before it gets a number.
 
     answer to a push            the push                          its epoch
-    OK, DUPLICATE               done, stored at that index        is open: any number may be on its way
-    UNKNOWN, or NOT_STORED of   waits; it is sent again           as it was
-      one that was sent again
-    NOT_STORED behind a doubt   waits; it is sent again           as it was
-    NOT_STORED else, REFUSED,   failed                            failed: no number of it is given out any more
-      ERROR (an older node)
-    OUT_OF_ORDER, epoch failed  failed, as one before it did      failed
-    OUT_OF_ORDER, the oldest    failed: the numbers have a gap    failed
-    OUT_OF_ORDER, others        waits for those before it; it is  as it was
-                                sent again with them
-
-An epoch is one publisher id with its numbers. Until the epoch is open, only one of its pushes is on its way, and the
-others are held. After a failure a new epoch with a new id begins. If the caller chose the id, there is no new epoch:
-every later push fails without being sent, since only the caller knows which number comes next. A push that no node
-would accept fails before it gets a number.
+    OK, DUPLICATE               done, stored at that index        open: many pushes may be sent
+    UNKNOWN                     in doubt; it is sent again        unchanged
+    NOT_STORED, sent again      in doubt; it is sent again        unchanged
+    NOT_STORED, another push    waits; it is sent again           unchanged
+      is in doubt
+    NOT_STORED otherwise,       failed                            failed: it gives out no more numbers
+      REFUSED, ERROR
+    OUT_OF_ORDER, epoch failed  failed, as an earlier push did    failed
+    OUT_OF_ORDER, oldest push   failed: the numbers have a gap    failed
+    OUT_OF_ORDER, other pushes  waits for the earlier pushes; it  unchanged
+                                is sent again with them
 """
 
 from __future__ import annotations
@@ -41,13 +41,14 @@ SENT_BEFORE = "it was sent again after a lost connection, and then not saved; wh
 
 
 class SequenceMachine:
-    """Gives numbers to pushes, holds back pushes that must not be sent yet, and decides what each answer means.
+    """Numbers the pushes of an idempotent publisher, delays pushes that must wait, and decides what each answer means.
 
-    new_id: a function that makes the ids of later epochs; None: only the given id is used. reason: why the latest push
-    in doubt is in doubt; None if no push is in doubt.
+    A push is in doubt if nobody can say whether it is stored. An epoch is a publisher id with its numbers; it is open
+    when the node has accepted one of them. new_id: a function that returns the ids of later epochs; None: only the
+    given id is used. reason: why the latest push in doubt is in doubt; None if no push is in doubt.
 
-    Invariant: while the epoch is not open, at most one push of it is on its way, and `_held` has those behind it.
-    `_doubts` counts the pushes without an answer that are in doubt.
+    Invariant: while the epoch is not open, at most one of its pushes is sent, and `_held` has the later pushes.
+    `_doubts` counts the unanswered pushes that are in doubt.
     """
 
     def __init__(self, publisher_id: bytes, first_number: int, new_id: Callable[[], bytes] | None) -> None:
@@ -65,19 +66,20 @@ class SequenceMachine:
 
     @property
     def held(self) -> int:
-        """The number of pushes that wait until the epoch is open."""
+        """The number of pushes that wait until the node has accepted the first one (until the epoch is open)."""
         return len(self._held)
 
     def admit(self, request_id: int, push: KeyedPush) -> bool:
-        """Number a new push and return whether to send it now. If false, the push is held back or has failed."""
+        """Number a new push, and return whether to send it now. If false, the push must wait or has failed."""
         if self._held or (self._opening is not None and not self._epoch.open):
             self._held.append((request_id, push))
             return False
         return self._number(push)
 
     def release(self) -> list[tuple[int, KeyedPush]]:
-        """Number the held pushes that need not wait any longer, and return them in order. Some of them may
-        have failed.
+        """Number the waiting pushes that may be sent now, and return them in order, with their request ids.
+
+        Some of the returned pushes may have failed.
         """
         released = []
         while self._held and (self._opening is None or self._epoch.open):
@@ -86,22 +88,26 @@ class SequenceMachine:
         return released
 
     def abandon(self) -> None:
-        """Note that the queue has failed all unanswered pushes. Any of them may be stored, so the epoch fails."""
+        """Record that the queue has failed all unanswered pushes.
+
+        Any of them may be stored, so the epoch fails: its publisher id is not used any more.
+        """
         self._held.clear()
         self._opening = None
         self._skipped = self._doubts = 0
         self._epoch.failed = True
 
     def sent_again(self, push: KeyedPush) -> None:
-        """Note that the push was sent again. An earlier OUT_OF_ORDER answer to it no longer counts."""
+        """Record that the push was sent again. An earlier OUT_OF_ORDER answer to it no longer counts."""
         push.sent_again = True
         self._forgive(push)
 
     def retract(self, push: KeyedPush) -> None:
-        """Take back a push that could not be sent.
+        """Take back the number of a push that could not be sent.
 
-        If its number was the last one and was never sent, the next push gets the number. Otherwise the epoch fails. It
-        also fails if the caller chose the id, since the caller then counts the numbers.
+        If the number is the latest one, was never sent, and this machine has chosen the publisher id, the next push
+        gets the number. Otherwise a number is missing and the node would accept no later one. So the epoch fails: its
+        publisher id is not used any more.
         """
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted was to be sent"
@@ -112,7 +118,7 @@ class SequenceMachine:
         self._settle(push)
 
     def answered(self, push: KeyedPush, confirm: RichConfirm, unanswered: Iterable[KeyedPush]) -> list[KeyedPush]:
-        """Decide what the answer to a push means, and return every push that the answer finishes.
+        """Decide what a confirm of a push means, and return every push that the confirm finishes.
 
         unanswered: all unanswered pushes, oldest first, including this push.
         """
@@ -140,7 +146,7 @@ class SequenceMachine:
     def failed(self, push: KeyedPush, failure: PushFailure, unanswered: Iterable[KeyedPush]) -> list[KeyedPush]:
         """Decide what a `node/push_failed/1` for a push means, and return every push that it finishes.
 
-        A push that goes on waiting is not returned. unanswered: as in `answered`.
+        If the push is to be sent again, nothing is returned. unanswered: as in `answered`.
         """
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted has been answered"
@@ -159,8 +165,8 @@ class SequenceMachine:
     def _fail(
         self, epoch: Epoch, push: KeyedPush, error: ClientError, unanswered: Iterable[KeyedPush]
     ) -> list[KeyedPush]:
-        """Fail this push, and the later pushes that the node has already refused as out of order. Returns
-        all of them.
+        """Fail this push, and all pushes of its epoch that the node has refused as out of order. Returns all these
+        pushes.
         """
         epoch.failed = True
         self._settle(push)
@@ -205,9 +211,10 @@ class SequenceMachine:
 
 
 def not_saved(failure: PushFailure, sent_again: bool) -> ClientError:
-    """Return the error for a push without a number that the node failed to save.
+    """Return the error for a push without a sequence number that the node could not store.
 
-    sent_again: whether an older copy may still arrive from an old connection, so that the push may be stored after all.
+    sent_again: whether an older copy may still arrive over an old connection, so that the message may be stored after
+    all.
     """
     if failure.outcome is Outcome.REFUSED:
         return refused_by_node(failure.reason)
@@ -217,7 +224,7 @@ def not_saved(failure: PushFailure, sent_again: bool) -> ClientError:
 
 
 def refused_by_node(reason: str = "it is larger than a stream keeps") -> RequestRefused:
-    """Return the error for a message that the node has answered with REFUSED."""
+    """Return the error for a message that the node has answered with REFUSED. reason: the node's reason."""
     return RequestRefused(f"the node refuses the message, which has not been stored: {reason}")
 
 

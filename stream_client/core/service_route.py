@@ -1,9 +1,9 @@
 """ServiceRoute: the route to the stream service. It finds out whether the route works and which protocols the service
 has.
 
-It keeps no time: the shell decides when to ask again. The question is a `node/stream_list/1`, since it is always
-answered at once: a stream node answers with a list, a real Ockam service with an `error`. A node on the route that
-cannot or may not forward the question answers with an `error` of its own (`ockam.forwarding`).
+It sends a question to the service: a `node/stream_list/1`, since it is always answered at once. A stream node answers
+with a list, a real Ockam service with an `error`. A node on the route that cannot or may not forward the question
+answers with an `error` of its own (`ockam.forwarding`). This module has no clock; the shell decides when to ask again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from stream_service.extensions import LIST, ListRequest
 
 STREAM_SERVICE = "stream_service"
 INDEX_SERVICE = "stream_index_service"
-"""The names of the services in programs; nodes have them under the same names unless the program says otherwise."""
+"""The names of the stream service and the index service in this package. A node has the services under the same names,
+unless the program passes other names to `connect`."""
 
 
 def index_service_of(service: str) -> str:
@@ -36,14 +37,16 @@ def index_service_of(service: str) -> str:
 
 
 class ServiceRoute:
-    """The route to the stream service over the current connection.
+    """The state of the route to the stream service over the current connection.
 
-    state: see `RouteState`. trouble: why the route was last lost or not found. on_lost: called each time a node on the
-    route reports that it cannot reach the next node, with whether the route worked until now. The owner then calls
-    `ask` after a while. If on_lost is None, the request that met the fault fails. on_link: called with the reason when
-    the service becomes unreachable, and with None when it answers again.
+    state: see `RouteState`. trouble: the error with which the route was last lost or refused; None if it never was.
 
-    Invariant: at most one question is without an answer.
+    on_lost: a function called each time a node on the route reports that it cannot reach the next node. Its argument is
+    whether the route has worked until now. The function must arrange that `ask` is called later. If on_lost is None,
+    the request that met the fault fails. on_link: a function called with the reason when the service becomes
+    unreachable, and with None when it answers again.
+
+    Invariant: at most one question is unanswered.
     """
 
     def __init__(
@@ -54,8 +57,8 @@ class ServiceRoute:
         on_refused: Callable[[RouteRefused], None],
         on_found: Callable[[], None],
     ) -> None:
-        """on_refused: called when a node on the route may not forward messages. on_found: called when a lost route is
-        back.
+        """on_refused: called when a node on the route may not forward messages. on_found: called when a lost route
+        works again.
         """
         self.state = RouteState.UNREACHED
         self.trouble: ClientError | None = None
@@ -77,12 +80,15 @@ class ServiceRoute:
 
     @property
     def is_lost(self) -> bool:
-        """Whether a node on the route last reported that it cannot reach the next node."""
+        """Whether a node on the route has reported that it cannot reach the next node.
+
+        An answer of the service, or the end of the connection, makes this false again.
+        """
         return self.state in (RouteState.LOST, RouteState.UNREACHED_LOST)
 
     @property
     def is_asking(self) -> bool:
-        """Whether a question is unanswered."""
+        """Whether the question to the service is unanswered."""
         return self._question is not None
 
     def check(self) -> None:
@@ -91,16 +97,22 @@ class ServiceRoute:
         assert len(questions) == (self._question is not None)
 
     def connected(self) -> None:
-        """Forget what the old connection revealed, since the new connection may lead to another version of the node."""
+        """Record a new connection. It may lead to another version of the node, so the protocols of the service are
+        unknown.
+        """
         self.state = after(self.state, Event.CONNECTED)
         self._has_extensions = None
 
     def heard(self) -> None:
-        """Note that the node connected to has sent a message. Call this only if the services are at this node."""
+        """Record a message from the node that the client is connected to. Call this only if this node has the
+        services.
+        """
         self.state = after(self.state, Event.HEARD)
 
     def ask(self) -> Call:
-        """Ask the service a question that every service answers. An unanswered question is sent again instead."""
+        """Send a question that every stream service answers, and return its Call. An unanswered question is
+        sent again.
+        """
         if self._question is not None:
             self._calls.send_again(self._question, self._service)
             return self._question
@@ -112,7 +124,10 @@ class ServiceRoute:
         return call
 
     def lost(self, error: RouteLost) -> bool:
-        """Note that a node on the route cannot reach the next node. Returns whether to keep requests until it can."""
+        """Record that a node on the route cannot reach the next node.
+
+        Returns whether unanswered requests are to be kept until the route works again.
+        """
         self.trouble = error
         if self.on_lost is None:
             return False
@@ -122,11 +137,15 @@ class ServiceRoute:
         return True
 
     def disconnected(self, error: ClientError) -> None:
-        """Note that the connection has ended."""
+        """Record that the connection has ended. error: the reason, which `on_link` gets."""
         self._unreachable(Event.DISCONNECTED, error)
 
     def need_extensions(self, call: Call, protocol: str) -> None:
-        """Make a request fail if the service has none of our own protocols, since it would never answer the request."""
+        """Fail a request in one of our own protocols, now or later, if the service has none of them.
+
+        Such a service would never answer the request. If the protocols of the service are unknown, ask the service
+        first. protocol: the protocol's name, for the error.
+        """
         if self._has_extensions is False:
             self._calls.finish(call, not_supported(protocol))
         elif self._has_extensions is None:
@@ -136,8 +155,8 @@ class ServiceRoute:
                 self.ask()
 
     def _unreachable(self, event: Event, error: ClientError) -> None:
-        # If the service was never reached, it is not lost now. Its requests then fail with the reason, without
-        # `on_link`.
+        # A service that was never reached cannot become unreachable now, so `on_link` is not called. Its requests fail
+        # with the reason.
         told = self.state is RouteState.REACHED
         self.state = after(self.state, event)
         if told:
@@ -161,6 +180,6 @@ class ServiceRoute:
         needing, self._needs_extensions = self._needs_extensions, []
         for each, protocol in needing if not self._has_extensions else ():
             self._calls.finish(each, not_supported(protocol))
-        # This is last, since it repeats all requests that waited for the route.
+        # This is done last, since it repeats all requests that waited for the route.
         if before in (RouteState.LOST, RouteState.UNREACHED_LOST):
             self._on_found()

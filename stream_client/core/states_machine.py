@@ -1,13 +1,13 @@
-"""The states of everything that a client's core keeps, and every transition between them. Pure.
+"""The states of the parts of a client's core, and every transition between them. Does no I/O.
 
-One event often concerns several things: when a connection ends, the connection, the route to the service, each
-partition, each unanswered call and each conversation change their states together. `TRANSITIONS` has them side by
-side: a row says what a state becomes by each event that may meet it there. If an event is missing in a row, the core
-has made a mistake and `after` raises AssertionError; no peer can cause such an event.
+One event often changes several parts: when a connection ends, the connection, the route to the service, each partition,
+each unanswered call and each conversation get new states. `TRANSITIONS` has all transitions: for each state, the events
+that may happen in it, and the state after each event. If an event is missing for a state, then only a mistake in the
+core can cause it, and `after` raises AssertionError. No peer can cause such an event.
 
-The states say what is going on; the data that goes with a state (a route, a reason, the bytes to send) stays with the
-object that has the state, and `ClientCore.check` compares the two. Single pushes have no row here: they are counted in
-hundreds of thousands a second, and the numbers of idempotent ones have a table in `sequence_machine`.
+The data that belongs to a state, such as a route or a reason, is in the object that has the state. `ClientCore.check`
+compares states and data. Single pushes have no states here, since there are hundreds of thousands a second. For the
+pushes of an idempotent publisher, `sequence_machine` has a table.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import TypeAlias, TypeVar
 
 
 class _Member(Enum):
-    """A state or an event, found in the table by its identity.
+    """A state or an event. The table finds it by its identity.
 
-    Each request looks up its state and its event several times. The hash of an Enum is Python code over the member's
-    name, with which each of these look-ups would take half as long again.
+    Each request looks up its state and its event several times. The hash of a normal Enum is computed in Python from
+    the member's name, which would make each look-up half as slow again.
     """
 
     __hash__ = object.__hash__
 
 
 class ConnectionState(_Member):
-    """The states of the current connection of a core (`ClientConnection`)."""
+    """The states of the client's connection to its node (`ClientConnection`)."""
 
     DOWN = auto()
-    """There is no connection; the shell makes one, or waits before the next attempt."""
+    """There is no connection. The shell connects, or waits before the next attempt."""
     SILENT = auto()
-    """There is a connection that has brought no bytes: the other side may not be a node."""
+    """There is a connection, but no bytes have arrived over it: the other side may not be a node."""
     UP = auto()
-    """There is a connection, and its first bytes are those of a node."""
+    """There is a connection, and the first bytes from it are those of a node."""
     CLOSED = auto()
     """The client has ended. It ignores later connections and bytes."""
 
@@ -47,43 +47,43 @@ class RouteState(_Member):
     UNREACHED_LOST = auto()
     """The service has never answered, and a node on the route has reported that it cannot reach the next node."""
     REACHED = auto()
-    """The service has answered, and neither the connection nor the route was lost since then."""
+    """The service has answered, and neither the connection nor the route has been lost since."""
     GONE = auto()
-    """The service was reached, over a connection that has ended since."""
+    """The service has answered over an earlier connection. It has not answered over the current connection, or there is
+    none."""
     LOST = auto()
-    """The service was reached, but then a node on the route reported that it cannot reach the next node."""
+    """The service has answered, but later a node on the route has reported that it cannot reach the next node."""
 
 
 class StreamState(_Member):
-    """The states of a stream in use: how its partitions are found again after a new connection (`StreamInUse`)."""
+    """The states of a stream in use. They decide how its partitions are found after a reconnect (`StreamInUse`)."""
 
     NAMED = auto()
-    """This client has not created the stream. It expects the partitions at the addresses that follow from their
-    names."""
+    """This client has not created the stream. It computes the addresses of the partitions from the stream's name."""
     CREATED = auto()
-    """This client has created the stream, and creates it again if pushes wait for it."""
+    """This client has created the stream. After a reconnect, it creates the stream again if pushes wait for it."""
     CREATING = auto()
-    """The request that creates the stream again is unanswered."""
+    """A request that creates the stream again is unanswered."""
 
 
 class PartitionState(_Member):
     """The states of a partition in use (`PartitionHandle`)."""
 
     SEARCHED = auto()
-    """The route to the partition is not known; pushes and requests to it are kept."""
+    """The route to the partition is unknown. Pushes and requests to the partition wait."""
     OPEN = auto()
-    """The route to the partition is known; pushes and requests to it are sent at once."""
+    """The route to the partition is known. Pushes and requests to the partition are sent at once."""
     DELETED = auto()
-    """The partition has been deleted; every request to it fails."""
+    """The partition has been deleted. Every request to it fails."""
 
 
 class CallState(_Member):
     """The states of a request that expects an answer (`Call`)."""
 
     HELD = auto()
-    """The request is not on its way: there is no connection, or no route to its target."""
+    """The request has not been sent over the current connection: there is no connection, or no known route."""
     SENT = auto()
-    """The request has been sent over the current connection."""
+    """The request has been sent over the current connection, and is unanswered."""
     DONE = auto()
     """The request has its answer or an error, or its caller no longer waits."""
 
@@ -92,7 +92,7 @@ class ConversationState(_Member):
     """The states of a conversation with one service (`CoreConversation`)."""
 
     BROKEN = auto()
-    """Nothing can be sent: there is no connection, or no route. Messages that were on their way are lost."""
+    """No message can be sent, because there is no connection or no route. Messages that were on their way are lost."""
     OPEN = auto()
     """Messages can be sent and received."""
     CLOSED = auto()
@@ -100,12 +100,13 @@ class ConversationState(_Member):
 
 
 class Event(_Member):
-    """An event that changes states: it happens to the core, or the core causes it."""
+    """An event that changes the states of the core's parts. Some events come from outside, the core causes others."""
 
     CONNECTED = auto()
     """The shell has made a connection."""
     HEARD = auto()
-    """The first bytes of a node have arrived, or the first message from a node that has the services itself."""
+    """The first bytes of a connection have arrived from a node. Or the first message has arrived, from a node that has
+    the services itself."""
     DISCONNECTED = auto()
     """The connection has ended."""
     CLOSED = auto()
@@ -117,20 +118,20 @@ class Event(_Member):
     CREATED = auto()
     """The program has created the stream."""
     CREATE_SENT = auto()
-    """The request that creates a stream again has been sent, or is kept until it can be sent."""
+    """A request that creates a stream again has been made; it is sent at once or as soon as possible."""
     CREATE_DONE = auto()
-    """The request that creates a stream again has its answer, or has failed."""
+    """The request that creates a stream again has been answered or has failed."""
     ROUTE_FOUND = auto()
-    """The route to a stream-partition has become known."""
+    """The route to a partition has become known."""
     ROUTE_DOUBTED = auto()
-    """The route to a partition may have changed: the connection or the route to the service was lost, or no answers
-    come."""
+    """The route to a partition may have changed, because the connection or the route to the service was lost, or
+    because no answers arrive."""
     DELETED = auto()
-    """The stream-partition has been deleted at the node."""
+    """The node has deleted the partition."""
     SENT = auto()
     """A request has been appended to the bytes to send."""
     FINISHED = auto()
-    """A request has its answer, or has failed."""
+    """A request has its answer or an error, or its caller no longer waits."""
 
 
 State: TypeAlias = ConnectionState | RouteState | StreamState | PartitionState | CallState | ConversationState
@@ -155,8 +156,8 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.DISCONNECTED: ConnectionState.DOWN,
         Event.CLOSED: ConnectionState.CLOSED,
     },
-    # The shell notices the end of the client only at its next step. Until then it may connect, lose and read a
-    # connection.
+    # The shell notices the end of the client only at its next step. Until then it may still report connections and
+    # bytes.
     ConnectionState.CLOSED: {
         Event.CONNECTED: ConnectionState.CLOSED,
         Event.HEARD: ConnectionState.CLOSED,
@@ -262,8 +263,9 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 
 
 def after(state: S, event: Event) -> S:
-    """Return the state that follows `state` after `event`. Raises AssertionError if the table has no such
-    transition.
+    """Return the state that follows `state` after `event`.
+
+    Raises AssertionError if the table has no such transition.
     """
     following = TRANSITIONS[state].get(event)
     assert isinstance(following, type(state)), f"{event} does not happen in {state}"

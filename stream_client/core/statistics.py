@@ -1,4 +1,4 @@
-"""CoreStatistics: the figures of a client's core as a frozen value. This module counts nothing itself."""
+"""CoreStatistics: counts of a client's connections, requests and bytes. The core computes them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import msgspec
 
 
 class CoreStatistics(msgspec.Struct, frozen=True):
-    """The figures of one client at one moment.
+    """The counts of one client at one moment.
 
-    connections: the number of connections made so far. unconfirmed: the number of pushes without an answer. unanswered:
-    the number of other requests without an answer. sent_again: the number of pushes that were sent more than once, in
-    the queues in use. sent_bytes, received_bytes: the bytes over all connections.
+    connections: the number of connections made so far. unconfirmed: the number of unanswered pushes. unanswered: the
+    number of other unanswered requests. sent_again: the number of pushes that were sent more than once, by publishers
+    that are not closed. sent_bytes, received_bytes: the number of bytes over all connections.
     """
 
     connections: int

@@ -1,6 +1,4 @@
-"""StreamsInUse: the streams that a client uses. It finds the route to each of their partitions, also after
-a reconnect.
-"""
+"""StreamsInUse: the streams that a client uses. It finds the routes to their partitions, also after a reconnect."""
 
 from __future__ import annotations
 
@@ -25,10 +23,11 @@ from stream_service.names import stream_address
 class StreamsInUse:
     """All streams in use by name, and all push queues by return address.
 
-    service: the route to the stream service. via: the part of this route before the service.
+    queues: the push queues. service: the route to the stream service. via: this route without its last address, the
+    service.
 
-    Invariant: every queue of every handle that is not deleted is in `queues` under its address; a handle is OPEN only
-    while there is a connection.
+    Invariant: every queue of every handle in use is in `queues` under its return address. A handle is OPEN only while
+    there is a connection.
     """
 
     def __init__(
@@ -65,9 +64,9 @@ class StreamsInUse:
             assert queue.address == address
 
     def create(self, name: str | None, partitions: int) -> Create:
-        """Ask the service to create a stream. The request finishes after `partitions` answers.
+        """Request the creation of a stream from the service. The request is done after `partitions` answers.
 
-        One partition is created by the plain protocol, which every service has.
+        name: the stream's name; None: the node chooses a name.
         """
         request = Create(self._service, create_payload(name, partitions), partitions, self._new_address(b""))
         request.when_done(lambda: self._created(request))
@@ -75,7 +74,7 @@ class StreamsInUse:
         return request
 
     def handles(self, request: Create) -> list[PartitionHandle]:
-        """Return the partitions that a finished `create` request has made, in order. Raises UnexpectedAnswer."""
+        """Return the partitions that a finished `create` request has created, in order. Raises UnexpectedAnswer."""
         if request.made is None:
             answers = [
                 (*created(payload), route)
@@ -89,8 +88,8 @@ class StreamsInUse:
         return request.made
 
     def find_handles(self, name: str, partitions: Sequence[int]) -> list[PartitionHandle]:
-        """Return handles of partitions that already exist, at the addresses that follow from their names. Creates
-        nothing.
+        """Return the handles of existing partitions, whose addresses are computed from their names. Creates
+        no streams.
         """
         handles = [self._handle_of(name, partition) for partition in partitions]
         unknown = [handle for handle in handles if not (handle.route or handle.stream.creates)]
@@ -100,7 +99,8 @@ class StreamsInUse:
     def open_queue(self, handle: PartitionHandle, sequences: SequenceMachine | None) -> PushQueue:
         """Open a push queue for one publisher.
 
-        sequences: the numbers that let the node store each message once; None for a plain publisher.
+        sequences: the machine that numbers the messages of an idempotent publisher; None for a plain publisher. Raises
+        StreamNotFound if the partition was deleted.
         """
         if handle.gone is not None:
             raise handle.gone
@@ -116,7 +116,7 @@ class StreamsInUse:
         return queue
 
     def close_queue(self, handle: PartitionHandle, queue: PushQueue) -> None:
-        """Drop a publisher's queue as soon as its pushes have been answered."""
+        """Drop a publisher's queue as soon as all its pushes are answered."""
 
         def drop() -> None:
             self.queues.pop(queue.address, None)
@@ -126,14 +126,14 @@ class StreamsInUse:
         queue.when_empty(drop)
 
     def drop(self, handle: PartitionHandle) -> None:
-        """Forget a deleted partition. Every request to it fails."""
+        """Record that a partition was deleted, and forget its handle. Every request to the partition fails."""
         error = not_there(handle)
         handle.drop(error)
         self._fail_calls(lambda target: target is handle, error)
         for queue in handle.queues:
             self.queues.pop(queue.address, None)
-        # The stream is dropped with its last partition, so that no later connection creates it again.
-        # A second drop of the same handle must leave the handle alone that the partition has got meanwhile.
+        # The stream is dropped with its last partition, so that the client does not create it again after a reconnect.
+        # If the same handle is dropped twice, the partition may have got a new handle meanwhile, which must stay.
         stream = handle.stream
         if stream.handles.get(handle.partition) is not handle:
             return
@@ -149,22 +149,23 @@ class StreamsInUse:
             stream.close()
 
     def find_all(self) -> None:
-        """Find the route to every stream again, after a new connection or when a lost route is back."""
+        """Find the route to every stream again, after a reconnect or when a lost route works again."""
         for stream in self:
             self._find(stream)
 
     def find_again(self, stream: StreamInUse) -> None:
-        """Find the route of one stream again, since it may have changed: a node may have been restarted."""
+        """Find the route to one stream again, since it may have changed after a restart of a node."""
         stream.close()
         self._find(stream)
 
     def ask_existence(self, handle: PartitionHandle) -> None:
-        """Ask whether the partition was deleted, since it sends no answers."""
+        """Ask the service whether the partition was deleted, because the partition sends no answers."""
         self._existence.ask(handle)
 
     def _created(self, request: Create) -> None:
-        """Put the created partitions in use before the program sees them, so that a reconnect in between
-        includes them.
+        """Make the handles of the created partitions before the program asks for them.
+
+        So a reconnect that happens before that finds the routes to these partitions too.
         """
         if request.error is None:
             try:
@@ -173,7 +174,9 @@ class StreamsInUse:
                 request.error = error
 
     def _missing(self, handle: PartitionHandle) -> None:
-        """Handle a partition that does not exist. Only pushes may create it again; requests that read must fail."""
+        """React to a partition that does not exist: requests that read fail. Only pushes may create the partition
+        again.
+        """
         if handle.gone is not None:
             return
         if handle.stream.creates:
@@ -187,11 +190,11 @@ class StreamsInUse:
                 self._calls.finish(call, error)
 
     def _find(self, stream: StreamInUse) -> None:
-        """Find the routes of a stream's partitions: from their names, or by creating the stream again."""
+        """Find the routes to a stream's partitions: compute them from the name, or create the stream again."""
         # One request covers all partitions. While it is running, its answer will bring the routes.
         if stream.state is StreamState.CREATING:
             return
-        # The stream is created only if pushes wait for it, or if its address does not follow from its name.
+        # The stream is created again only if pushes wait for it, or if its address cannot be computed from its name.
         if not stream.creates or (not stream.unconfirmed and self._is_named(stream)):
             self._found([(handle, self._named_route(handle)) for handle in stream.handles.values()])
             return
@@ -220,7 +223,7 @@ class StreamsInUse:
         self._fail_calls(lambda target: isinstance(target, PartitionHandle) and target.stream is stream, error)
 
     def _found(self, routes: Sequence[tuple[PartitionHandle, Route]]) -> None:
-        """Use these routes, and send the unanswered requests and pushes over them."""
+        """Set these routes of partitions, and send the unanswered requests and pushes over them."""
         if self._connection.wire is None:
             return
         # A route that is already in use is skipped, since requests sent over it once would be sent twice.
@@ -232,7 +235,7 @@ class StreamsInUse:
                 self._calls.send(call, opened[call.target])
 
     def _handle_of(self, name: str, partition: int) -> PartitionHandle:
-        """Return the handle of this partition. Makes it if the partition is not in use yet."""
+        """Return the handle of this partition. If the partition is not in use yet, make the handle."""
         stream = self._streams.get(name)
         if stream is None:
             stream = self._streams[name] = StreamInUse(name)
@@ -244,7 +247,7 @@ class StreamsInUse:
         return handle
 
     def _is_named(self, stream: StreamInUse) -> bool:
-        """Whether the last address of every partition is the one that follows from its name."""
+        """Whether the latest known route to every partition is the one that is computed from the stream's name."""
         return all(handle.last_route == self._named_route(handle) for handle in stream.handles.values())
 
     def _named_route(self, handle: PartitionHandle) -> Route:

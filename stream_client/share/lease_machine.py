@@ -1,16 +1,17 @@
-"""Decides which partitions one member of a consumer group may process, and until when. Pure: time is an argument.
+"""Decides which partitions one member of a consumer group may process, and until when. Does no I/O and reads no clock.
 
-A lease holds for the node's time to live, counted from the moment before the request was sent. So the member stops no
-later than the node gives its partitions to others, however long the answer took and however long the process stood
-still. Only the answer to the latest request counts.
+A lease is the right to process one partition. It lasts for the time that the node states, counted from the moment
+before the member sent its request. So the member stops before the node gives the partition to another member, however
+slow the answer or the process was. A fence is a number of the lease that is higher for each later holder. Only the
+answer to the latest request counts.
 
-    event                              a partition held          one not held
-    answer names it, same fence        still held                -
-    answer names it, another fence     lost, and got anew        got
-    answer does not name it            lost                      -
-    answer asks it back                held, asked back          -
-    given back                         not named any more        -
-    the time is over                   lost                      -
+    event                                     partition with a lease    partition without one
+    the answer names it, with the same fence  keeps its lease           -
+    the answer names it, with another fence   lost, then leased anew    leased
+    the answer does not name it               lost                      -
+    the answer asks for it back               keeps its lease for now   -
+    the member gives it back                  not leased                -
+    the lease time is over                    lost                      -
 """
 
 from __future__ import annotations
@@ -20,18 +21,19 @@ import math
 from index_service.extensions import Lease, LeaseRequest, LeaseResponse
 
 RETRY_S = 1.0
-"""How long to wait for the first answer before asking again."""
+"""The seconds after which a member that has had no answer yet sends another request."""
 RENEWALS_PER_TTL = 3
 
 
 class LeaseClientMachine:
     """The leases of one member of a consumer group, for one stream. A lease is the right to process one partition.
 
-    Every `now_s` is a time in seconds on a clock that neither jumps back nor stands still. request_id: one less than
-    the id of the first request. The node ignores a request whose id is lower than an earlier one of the same member. So
-    a member that keeps its member id over a restart must begin with a higher request id.
+    Every `now_s` is a time in seconds on a monotonic clock that also runs while the machine sleeps. request_id: one
+    less than the id of the first request. The node ignores a request whose id is lower than that of an earlier request
+    of the same member. So a member that keeps its member id over a restart must begin with a higher request id.
+    members: the number of members of the group; 0 before the first answer.
 
-    Invariant: partitions asked back are held; all held partitions may be processed until `_deadline_s`.
+    Invariant: every partition that the node wants back has a lease; all leases end at `_deadline_s`.
     """
 
     def __init__(
@@ -51,9 +53,10 @@ class LeaseClientMachine:
         self.members = 0
 
     def request(self, now_s: float, *, leave: bool = False) -> LeaseRequest:
-        """Return the next request to send: to join the group, to renew the leases, or to leave the group.
+        """Return the next request to send: to join the group, to renew the leases, or, if `leave` is true, to leave the
+        group.
 
-        Send it at once, since the leases count from `now_s`. From now on, answers to earlier requests are ignored.
+        Send the request at once, since new lease times count from `now_s`. Answers to earlier requests are now ignored.
         """
         self._expire(now_s)
         self._request_id += 1
@@ -67,9 +70,9 @@ class LeaseClientMachine:
         )
 
     def answer(self, response: LeaseResponse, now_s: float) -> bool:
-        """Apply the answer to the latest request; ignore an answer to an earlier request.
+        """Apply the answer to the latest request. An answer to an earlier request is ignored.
 
-        Returns whether the partitions held, or those asked back, have changed.
+        Returns whether the leases, or the partitions that the node wants back, have changed.
         """
         if response.request_id != self._request_id:
             return False
@@ -84,38 +87,45 @@ class LeaseClientMachine:
         return before != (self._held, self._asked_back)
 
     def find_fence(self, partition: int, now_s: float) -> int | None:
-        """Return the fence of the lease on this partition, or None if the partition may not be processed now."""
+        """Return the fence of the lease on this partition, or None if the member has no valid lease on it.
+
+        The fence is a number that is higher for each later holder of the partition.
+        """
         return self._held.get(partition) if now_s < self._deadline_s else None
 
     def held(self, now_s: float) -> set[int]:
-        """Return the partitions that may be processed now."""
+        """Return the partitions that the member has a valid lease on, so that it may process them now."""
         return set(self._held) if now_s < self._deadline_s else set()
 
     def asked_back(self, now_s: float) -> set[int]:
-        """Return the held partitions that the node wants back for other members."""
+        """Return those partitions leased by this member that the node wants back for other members."""
         return set(self._asked_back) if now_s < self._deadline_s else set()
 
     def give_back(self, partition: int) -> None:
-        """Stop holding the partition, so that the next request no longer names it. Safe to repeat."""
+        """End the lease on this partition: the next request does not name the partition any more. Safe to repeat."""
         if self._held.pop(partition, None) is not None:
             self._asked_back.discard(partition)
             self._given_back.add(partition)
 
     def lose(self, partition: int) -> None:
-        """Stop holding a partition that another member has got: the node has refused a save under our fence."""
+        """End the lease on a partition that another member has got. The node shows this by refusing a save with our
+        fence.
+        """
         self.give_back(partition)
 
     def next_due_s(self) -> float:
-        """Return the time when the next request is due or the leases expire, whichever comes first."""
+        """Return the time in seconds when the next request is due or the leases expire, whichever comes first."""
         renewal_s = self._sent_s + self._ttl_s / RENEWALS_PER_TTL
         return min(renewal_s, self._deadline_s) if self._held else renewal_s
 
     def has_run_out(self, now_s: float) -> bool:
-        """Whether the leases of held partitions have expired."""
+        """Whether this member's leases have expired. False if it has no leases."""
         return bool(self._held) and now_s >= self._deadline_s
 
     def check(self) -> None:
-        """Assert the first part of the invariant, and that no partition is both held and given back."""
+        """Assert that every partition that the node wants back has a lease, and that no leased partition is
+        given back.
+        """
         assert self._asked_back <= self._held.keys()
         assert not self._given_back & self._held.keys()
 

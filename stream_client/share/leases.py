@@ -1,6 +1,6 @@
-"""LeaseMember: membership in a consumer group, by leases of a node's index service (`node/lease/1`).
+"""LeaseMember: a member of a consumer group, to which a node's index service leases partitions (`node/lease/1`).
 
-`SharedConsumer` uses it. `LeaseClientMachine` decides which partitions the member may process; this module sends the
+`SharedConsumer` uses it. `LeaseClientMachine` decides which partitions the member may process. This module sends the
 machine's requests on time.
 """
 
@@ -22,16 +22,17 @@ MEMBER_ID_BYTES = 8
 
 
 class LeaseMember:
-    """One member of a consumer group: the consumers that share a stream under one client id. Each consumer needs its
-    own.
+    """One member of a consumer group. The members of a group share the partitions of a stream under one client id.
 
-    The member saves positions together with the fence of its lease. So the node can refuse a save by a member that has
-    lost the lease. The blocking client renews leases only while the program is inside one of its calls.
+    Each consumer needs its own LeaseMember. The member saves positions together with the fence of its lease, a number
+    that is higher for each later holder of the partition. So the node can refuse a save by a member that has lost the
+    lease. The blocking client renews leases only while the program is inside one of its calls.
     """
 
     def __init__(self, client: Session, client_id: str, *, member_id: str | None = None) -> None:
-        """client: a StreamClient. client_id: the name of the group. member_id: unique in the group; None: a
-        random id.
+        """client: a StreamClient. client_id: the name of the group.
+
+        member_id: a name that no other member of the group has; None: a random name.
         """
         self._session = client
         self._indexes = SavedIndexes(client, client_id)
@@ -49,14 +50,14 @@ class LeaseMember:
 
     @property
     def members(self) -> int:
-        """The number of members that share the stream; 0 before the node's first answer."""
+        """The number of members of the group. 0 before the node's first answer."""
         return 0 if self._machine is None else self._machine.members
 
     def join(self, stream_name: str, partitions: int, on_change: Callable[[], None]) -> None:
-        """Join the group: begin to ask for partitions, and renew the leases of the partitions that the member gets.
+        """Join the group: request leases on partitions, and renew the leases that the member gets.
 
-        partitions: the number of partitions of the stream. on_change: called when the result of `check` may have
-        changed.
+        partitions: the number of partitions of the stream. on_change: a function called when the result of `check` may
+        have changed.
         """
         assert self._machine is None, "a member joins once"
         self._machine = LeaseClientMachine(
@@ -66,7 +67,7 @@ class LeaseMember:
         self.renew()
 
     def renew(self) -> None:
-        """Ask the node for leases now. After `join`, the member does this by itself as often as its leases need it."""
+        """Request or renew leases now. After `join`, a timer calls this method as often as the leases need it."""
         if self._left or self._error is not None or self._machine is None:
             return
         self._cancel_call()
@@ -75,9 +76,9 @@ class LeaseMember:
         self._schedule()
 
     def check(self) -> tuple[set[int], set[int]]:
-        """Return the partitions held now, and those of them that the node wants back for other members.
+        """Return the partitions leased by this member, and those among them that the node wants back for other members.
 
-        Raises the error that ended the membership, if one did.
+        If an error has ended the membership, raises that error.
         """
         if self._error is not None:
             raise self._error
@@ -87,11 +88,15 @@ class LeaseMember:
         return self._machine.held(now_s), self._machine.asked_back(now_s)
 
     def find_fence(self, partition: int) -> int | None:
-        """Return the fence of the lease on this partition, or None if no lease is held by this process's clock."""
+        """Return the fence of the lease on this partition, or None if the member has no valid lease on it.
+
+        The fence is a number that is higher for each later holder. The client's own clock decides whether the lease is
+        valid.
+        """
         return None if self._machine is None else self._machine.find_fence(partition, self._session.shell.now_s())
 
     def give_back(self, partition: int) -> None:
-        """Stop holding the partition, and tell the node at the next opportunity so that another member can have it."""
+        """End the lease on this partition, and inform the node soon, so that another member can have the partition."""
         if self._machine is not None:
             self._machine.give_back(partition)
             self._renew_in(0.0)
@@ -101,19 +106,22 @@ class LeaseMember:
         return await self._indexes.load(stream_name, partitions)
 
     async def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Save the index of each partition in `indexes`. Skips partitions whose lease has expired."""
+        """Save the index of each partition in `indexes`, except partitions whose lease has expired.
+
+        When this method returns, the node has answered each save. A refused save ends the lease on the partition.
+        """
         requests = self._saves(stream_name, indexes)
         answers = await self._session.ask_all(INDEX_SERVICE, FENCED_SAVE, requests)
         for request, answer in zip(requests, answers, strict=True):
             self._saved(request, answer)
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Save as `save`, but do not wait for the answers."""
+        """Send the same saves as `save`, without waiting for the answers."""
         for request in self._saves(stream_name, indexes):
             self._session.ask_nowait(INDEX_SERVICE, FENCED_SAVE, request, partial(self._saved, request))
 
     async def leave(self) -> None:
-        """Leave the group: give all partitions back and ask for no more. Safe to repeat."""
+        """Leave the group: end all leases and request no more. Waits for the node's answer. Safe to repeat."""
         if self._machine is not None and not self._left:
             self._end()
             await self._session.ask(
@@ -121,7 +129,7 @@ class LeaseMember:
             )
 
     def leave_nowait(self) -> None:
-        """Leave as `leave`, but do not wait for the answer. If the message is lost, the leases expire by themselves."""
+        """Leave the group without waiting for the node's answer. If the message is lost, the leases expire later."""
         if self._machine is not None and not self._left:
             self._end()
             request = self._machine.request(self._session.shell.now_s(), leave=True)
@@ -147,7 +155,7 @@ class LeaseMember:
         ]
 
     def _saved(self, request: FencedSave, answer: SaveResponse | ClientError) -> None:
-        """Drop the lease of a partition if the node has refused a save, since another member then has the lease."""
+        """Handle the answer to a save. If the node refused it, another member has the lease, so end the lease here."""
         if isinstance(answer, ClientError):
             self._failed(answer)
             return
@@ -158,7 +166,9 @@ class LeaseMember:
             self._on_change()
 
     def _failed(self, error: ClientError) -> None:
-        """End the membership, unless a retry may help: the next renewal is such a retry."""
+        """End the membership after an error that is not retriable. Ignore other errors, since the next renewal is a
+        retry.
+        """
         if not error.retriable:
             self._error = error
             self._on_change()
@@ -186,9 +196,9 @@ class LeaseMember:
 
 
 def to_member(session: Session, membership: LeaseMember | str) -> LeaseMember:
-    """Turn the name of a group into a new member of this group; return a LeaseMember unchanged.
+    """Return a new member of the group with this name, or the given LeaseMember unchanged.
 
-    Raises InvalidArgument if the name is empty or the object cannot keep positions.
+    Raises InvalidArgument if the name is empty or the object cannot save positions.
     """
     if isinstance(membership, str):
         return LeaseMember(session, check_name(membership))
@@ -196,4 +206,4 @@ def to_member(session: Session, membership: LeaseMember | str) -> LeaseMember:
 
 
 def _nothing() -> None:
-    """Do nothing. Used as the callback where no timer, request or listener is set."""
+    """Do nothing. Used as the callback if no timer, request or listener is set."""

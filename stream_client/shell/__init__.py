@@ -1,1 +1,1 @@
-"""Sockets, time and waiting around the core: once for async programs, once for blocking ones."""
+"""The I/O of the client: sockets, timers and waiting. One version is for async programs, one for blocking programs."""

@@ -1,4 +1,7 @@
-"""The shell for async programs, under trio or asyncio (AnyIO): sockets, tasks and waiting around one client's core."""
+"""AsyncShell: the I/O of one client in an async program, with AnyIO under trio or asyncio.
+
+It has the socket, the background tasks and the waiting. The client's logic is in `ClientCore`.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,7 @@ class Dialled(NamedTuple):
 class AsyncShell:
     """Does the I/O of one client in background tasks. It implements `session.Shell`.
 
-    The caller's cancellation does not reach these tasks, so `close` can still send the last messages.
+    If the caller is cancelled, the connection continues until `close`, so `close` can still send the last messages.
     """
 
     def __init__(self, address: str, core: ClientCore, framing: Framing) -> None:
@@ -108,38 +111,41 @@ class AsyncShell:
         core.connection.on_outgoing = self._wake_sender
 
     def start(self, tasks: anyio.abc.TaskGroup, first: Dialled | None, reconnect: Reconnect | None) -> None:
-        """Start the background tasks. They serve one connection after another until `close`.
+        """Start the background tasks. They use one connection after another until `close`.
 
-        first: the first connection; None if it is still to be made.
+        first: the first connection; None: the background tasks make it.
         """
         self._tasks = tasks
         if reconnect is not None:
             self.core.service_route.on_lost = RouteRetry(self, self.core, reconnect).lost
-        # This comes before any task runs, so that the caller's client is connected from the first moment on.
+        # This is done before any task runs, so that the caller gets a client that is already connected.
         if first is not None:
             self._take_over(first)
         tasks.start_soon(self._keep_connected, first, reconnect)
         tasks.start_soon(self._keep_checking)
 
     async def watch_contact(self, contact_timeout_s: float | None) -> None:
-        """End the client if a server of another kind answers, or if the service does not answer within the time."""
+        """End the client if the server is not a stream node, or if the stream service does not answer in time.
+
+        contact_timeout_s: the seconds that the service has for its first answer; None: no limit.
+        """
         began_s = anyio.current_time()
         # A node greets at once. A connection without a byte until now, or one that has ended, is suspect.
         with anyio.move_on_after(PROBE_AFTER_S):
             await self._in_doubt.wait()
-        # `identify` asks as other protocols' clients do. It blocks, so it runs in a thread.
+        # `identify` sends requests of other protocols. It blocks, so it runs in a thread.
         if not self.core.connection.received_bytes:
             what = await anyio.to_thread.run_sync(identify, self._address, abandon_on_cancel=True)
             if what is not None and not self.core.connection.received_bytes:
                 self.core.close(NotAStreamNode(f"{self._address} is no stream node: {what}"))
-        # A node may greet although its service is missing. Then every request would wait in vain.
+        # A node greets even if it does not have the service. Then every request would wait in vain.
         if contact_timeout_s is not None:
             await anyio.sleep(max(0.0, began_s + contact_timeout_s - anyio.current_time()))
             if not self.core.service_route.reached:
                 self.core.close(no_contact(self._address, self.core))
 
     async def close(self) -> None:
-        """Send the waiting bytes, for at most LAST_WORDS_S, and then end the client."""
+        """Send the bytes that wait to be sent, for at most LAST_WORDS_S seconds, and then end the client."""
         with anyio.move_on_after(LAST_WORDS_S, shield=True):
             while self._stream is not None and (self._sending or self.core.connection.outgoing_bytes):
                 self._sent = anyio.Event()
@@ -148,7 +154,7 @@ class AsyncShell:
         self._scope.cancel()
 
     async def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
-        """Wait as `Shell.wait`, and send the waiting bytes first."""
+        """Send as many bytes as the socket takes, then wait as `Shell.wait` does."""
         if waiting.done:
             return
         # The caller waits for an answer, so its request must not wait until the sending task is scheduled.
@@ -203,7 +209,10 @@ class AsyncShell:
             raise NodeUnreachable(f"cannot reach a node at {self._address}: {_reason(error)}") from error
 
     async def _greet(self, stream: anyio.abc.SocketStream) -> bytes:
-        """Send the head framing's hello, and return the bytes that come in time; a legacy node sends none."""
+        """Send the hello, which is the first byte of the head framing, and return the bytes that arrive in time.
+
+        The result is empty if nothing arrives, as from a node with the legacy framing.
+        """
         try:
             with anyio.move_on_after(self._auto_wait_s):
                 await stream.send(HEAD.hello)
@@ -216,7 +225,10 @@ class AsyncShell:
         return b""
 
     async def _keep_connected(self, dialled: Dialled | None, reconnect: Reconnect | None) -> None:
-        """Serve connection after connection. End the client if a lost connection is not to be replaced."""
+        """Use one connection after another. If `reconnect` is None, the loss of a connection ends the client.
+
+        dialled: the first connection; None: it is made here.
+        """
         backoff = None if reconnect is None else Backoff(reconnect, random.random)
         with self._scope:
             if dialled is None:
@@ -243,8 +255,9 @@ class AsyncShell:
                 self._take_over(dialled)
 
     async def _keep_checking(self) -> None:
-        """At intervals, have the core repeat unanswered requests. Closes a connection over which nothing comes any
-        more.
+        """Every CHECK_INTERVAL_S seconds, let the core repeat requests that are unanswered for too long.
+
+        Closes the connection if nothing has arrived over it for too long.
         """
         while True:
             await anyio.sleep(CHECK_INTERVAL_S)
@@ -252,7 +265,7 @@ class AsyncShell:
                 await anyio.aclose_forcefully(self._stream)
 
     async def _dial_first(self, backoff: Backoff) -> Dialled:
-        """Make the first connection of a client whose `connect` did not wait for it. The first attempt is at once."""
+        """Make the first connection of a client whose `connect` did not wait for it. The first attempt has no delay."""
         try:
             return await self.dial()
         except NodeUnreachable as error:
@@ -260,7 +273,10 @@ class AsyncShell:
             return await self._dial_again(backoff)
 
     async def _dial_again(self, backoff: Backoff) -> Dialled:
-        """Try to connect until it succeeds, with growing delays. After `give_up_s`, waiting requests fail meanwhile."""
+        """Try to connect, after growing delays, until an attempt succeeds. Returns the new connection.
+
+        When there was no connection for `give_up_s` seconds, every waiting request fails, and the attempts continue.
+        """
         backoff.lost(self.now_s())
         if backoff.is_over(self.now_s()):
             self.core.fail_all(silent(self._address))
@@ -276,7 +292,7 @@ class AsyncShell:
                 return connected
 
     def _take_over(self, dialled: Dialled) -> None:
-        """Give a new connection to the core: from now on everything is sent over it."""
+        """Hand a new connection to the core, which sends everything over it from now on."""
         self.core.connected(dialled.wire, greeted=bool(dialled.received))
         self._stream = dialled.stream
         raw = dialled.stream.extra(SocketAttribute.raw_socket)
@@ -285,7 +301,10 @@ class AsyncShell:
         self._socket = raw if isinstance(raw, socket.socket) else None
 
     async def _serve(self, dialled: Dialled) -> UnexpectedAnswer | None:
-        """Serve one connection until it ends. Returns the other side's fault if a fault ended it, else None."""
+        """Send and receive over one connection until it ends.
+
+        Returns an error if the connection ended because the other side broke the protocol, else None.
+        """
         fault, stream = None, dialled.stream
         try:
             async with stream, anyio.create_task_group() as tasks:
@@ -299,7 +318,10 @@ class AsyncShell:
         return fault
 
     async def _receive(self, stream: anyio.abc.SocketStream, received: bytes) -> UnexpectedAnswer | None:
-        """Read until the connection ends. received: bytes read before. Returns the other side's fault, or None."""
+        """Receive until the connection ends. received: the bytes that have already been received over it.
+
+        Returns an error if the other side broke the protocol, else None.
+        """
         try:
             if received:
                 self.core.receive_data(received)
@@ -327,9 +349,9 @@ class AsyncShell:
                 return
 
     def _send_at_once(self) -> None:
-        """Send as much as the socket takes without waiting; the sending task sends the rest.
+        """Send as many bytes as the socket takes without waiting. The sending task sends the rest.
 
-        The sending task alone would send the bytes one turn of the event loop later, while the caller waits.
+        The sending task alone would send all bytes later, after one pass of the event loop, while the caller waits.
         """
         link = self.core.connection
         if self._socket is not None and not self._sending and link.outgoing_bytes:
@@ -343,7 +365,7 @@ class AsyncShell:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the text why a connection could not be made. AnyIO hides the reason in the cause of its own error."""
+    """Return the text that says why a connection could not be made. AnyIO hides it in the cause of its own error."""
     cause = error.__cause__ or error
     while isinstance(cause, BaseExceptionGroup):
         cause = cause.exceptions[-1]

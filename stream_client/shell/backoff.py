@@ -1,4 +1,4 @@
-"""Decides when to replace a lost connection: after growing delays with jitter. Time and randomness are arguments."""
+"""Decides when to replace a lost connection: after growing, random delays. Time and randomness are arguments."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from collections.abc import Callable
 import msgspec
 
 GROWTH = 1.2
-"""With this growth the next delay is at most a fifth of the time that the node has been away, so that clients notice a
-node that was away for some seconds within half a second. With doubled delays the outage would be twice as long."""
+"""The factor between one delay and the next. With 1.2, the next delay is about a fifth of the time that the node has
+been away. So after an outage of some seconds, clients notice the node's return within half a second or so. With a
+factor of 2, clients could notice it only after twice the time of the outage."""
 
 
 class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
     """The settings for replacing a lost connection.
 
-    delay_s: the delay before the first attempt. Each later delay is GROWTH times the one before, up to delay_s_max.
-    Each delay is shortened by a random part, at most half of it, so that many clients do not return at the same moment.
+    delay_s: the delay before the first attempt, in seconds. Each later delay is GROWTH times the previous one, up to
+    delay_s_max. A random part of each delay, at most half, is left out, so that many clients do not reconnect at the
+    same moment.
 
-    give_up_s: when no connection has brought a byte for this long, every waiting request fails with NodeUnreachable,
-    and each later request fails at the next failed attempt. The attempts themselves go on. None: requests wait for
-    ever.
+    give_up_s: when no connection has brought a byte for this many seconds, every waiting request fails with
+    NodeUnreachable, and each later request fails at the next failed attempt. The attempts continue. None: requests wait
+    for ever.
     """
 
     delay_s: float = 0.05
@@ -41,22 +43,24 @@ class Backoff:
         self._lost_at_s: float | None = None
 
     def lost(self, now_s: float) -> None:
-        """Note the time at which there was no connection any more. Safe to repeat."""
+        """Record the time when the connection was lost. Further calls change nothing until `succeeded` is called."""
         if self._lost_at_s is None:
             self._lost_at_s = now_s
 
     def next_delay_s(self) -> float:
-        """Return how many seconds to wait before the next attempt, and make the following delay longer."""
+        """Return the seconds to wait before the next attempt to connect. The following delay will be longer."""
         delay_s = self._delay_s * (0.5 + 0.5 * self._random())
         self._delay_s = min(GROWTH * self._delay_s, self._reconnect.delay_s_max)
         return delay_s
 
     def is_over(self, now_s: float) -> bool:
-        """Whether `give_up_s` has passed without a connection, so that waiting requests must fail."""
+        """Whether `give_up_s` seconds have passed since the loss of the connection, so that waiting requests
+        must fail.
+        """
         give_up_s = self._reconnect.give_up_s
         return give_up_s is not None and self._lost_at_s is not None and now_s - self._lost_at_s >= give_up_s
 
     def succeeded(self) -> None:
-        """Note that a connection has brought bytes, so that the delays begin again with the shortest."""
+        """Record that a connection has brought bytes. The next delay is the shortest one again."""
         self._lost_at_s = None
         self._delay_s = self._reconnect.delay_s

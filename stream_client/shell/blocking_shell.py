@@ -1,8 +1,9 @@
-"""The shell for programs without an event loop. It does its I/O inside calls, on a plain socket, without threads.
+"""BlockingShell: the I/O of one client in a program without an event loop. It has one plain socket and no threads.
 
-Between calls nothing is sent or read; the next call reads the bytes that have arrived meanwhile. A call waits in short
-slices, so that a signal (Ctrl-C) acts at once on every system. An exception in the middle of an exchange of bytes costs
-the connection but not the client: the client connects again and repeats its unanswered requests.
+The client sends and receives only inside the program's calls; a call reads the bytes that have arrived since the last
+call. A call waits in short slices, so that a signal (Ctrl-C) takes effect soon on every system. If an exception
+interrupts the sending or receiving of bytes, the connection is lost. The client then connects again and repeats its
+unanswered requests.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ from stream_client.shell.interruption import WHOLE
 from stream_client.shell.route_retry import RouteRetry
 
 SLICE_S = 0.2
-"""The longest single wait. Some systems look at signals only between waits."""
+"""The longest single wait for the socket, in seconds. Some systems handle signals only between two waits."""
 LAG_S = 0.005
-"""When the client has sent nothing for this long, a publisher sends the waiting bytes between two pushes."""
+"""If the client has not exchanged bytes for this many seconds, `send_lagging` sends the bytes that wait to be sent."""
 
 
 @contextmanager
@@ -74,9 +75,7 @@ def open_shell(
 
 
 class _Timer:
-    """A callback and the time when it is due. Timers that are due at the same time run in the order of
-    their creation.
-    """
+    """A callback and the time when it is due. Timers with the same time run in the order of their creation."""
 
     __slots__ = ("_callback", "_number", "due_s")
 
@@ -97,7 +96,7 @@ class _Timer:
 
 
 class _Dialled(NamedTuple):
-    """A new connection and its framing. greeted: whether our hello has already been sent."""
+    """A new connection and its framing. greeted: whether the hello has already been sent over it."""
 
     connection: socket.socket
     wire: Wire
@@ -105,7 +104,9 @@ class _Dialled(NamedTuple):
 
 
 class BlockingShell:
-    """Does the I/O of one client inside its calls, for one thread at a time. It implements `blocking.session.Shell`."""
+    """Does the I/O of one client inside the program's calls, for one thread at a time. Implements
+    `blocking.session.Shell`.
+    """
 
     def __init__(
         self,
@@ -137,15 +138,18 @@ class BlockingShell:
         self._identified = False
 
     def open(self, waits: bool = True) -> None:
-        """Make the first connection, or with `waits` false leave it to the first call that waits. Raises
-        NodeUnreachable.
+        """Make the first connection. If `waits` is false, the first call that waits for an answer makes it.
+
+        Raises NodeUnreachable.
         """
         if waits:
             self._adopt(self._dial())
         self._check_at_s = self.now_s() + CHECK_INTERVAL_S
 
     def close(self) -> None:
-        """Send the waiting bytes, for at most LAST_WORDS_S, and then end the client. Safe to repeat."""
+        """Send the bytes that wait to be sent, for at most LAST_WORDS_S seconds, and then end the client. Safe to
+        repeat.
+        """
         try:
             give_up_s = self.now_s() + LAST_WORDS_S
             while self._socket is not None and self._has_unsent() and self.now_s() < give_up_s:
@@ -167,7 +171,9 @@ class BlockingShell:
         self._turn(0.0)
 
     def send_lagging(self) -> None:
-        """If nothing was sent for LAG_S, send the waiting bytes and run the timers that are due."""
+        """If the client has not exchanged bytes for LAG_S seconds, send the waiting bytes and run the timers that are
+        due.
+        """
         if self.now_s() - self._turned_at_s > LAG_S:
             self._turn(0.0)
 
@@ -181,9 +187,10 @@ class BlockingShell:
         return boot_time_s()
 
     def _turn(self, wait_s: float) -> None:
-        """Do one round: read and send what the socket allows, then run the timers that are due.
+        """Send and receive what the socket allows, then run the timers that are due. Without a connection, try to
+        connect.
 
-        wait_s: the longest time to wait for the socket. Raises the error that ended the client.
+        wait_s: the longest time to wait for the socket, in seconds. Raises the error that ended the client.
         """
         # A second thread or a signal handler would find the socket and the core in the middle of a change.
         if not self._turning.acquire(blocking=False):
@@ -207,9 +214,10 @@ class BlockingShell:
             self._turning.release()
 
     def _doubt(self, waited_s: float) -> None:
-        """End the client if a server of another kind answers, or if the service does not answer within the time.
+        """End the client if the server is not a stream node, or if the stream service does not answer in time.
 
-        Counts only the time in which the caller waited, since nothing is read between calls.
+        waited_s: the seconds that the program has just waited. Only such time counts, since nothing is read between
+        calls.
         """
         self._waited_s += waited_s
         if not (self._identified or self.core.connection.received_bytes) and self._waited_s >= PROBE_AFTER_S:
@@ -221,8 +229,9 @@ class BlockingShell:
             self.core.close(no_contact(self._address, self.core))
 
     def _exchange(self, connection: socket.socket, wait_s: float) -> None:
-        """Wait for the socket, then send and read once. If this is interrupted inside a frame, the connection is
-        dropped.
+        """Wait for the socket for at most `wait_s` seconds, then send and receive once.
+
+        An exception during the sending or receiving drops the connection.
         """
         whole = False
         fault: ClientError | None = None
@@ -231,8 +240,8 @@ class BlockingShell:
                 self._unsent = memoryview(self.core.data_to_send())
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
             self._selector.modify(connection, events)
-            # If a signal handler raises an exception while we wait here, no bytes are on the move and the connection
-            # goes on.
+            # An exception of a signal handler during this wait interrupts no frame, so the connection can still be
+            # used.
             whole = True
             ready = sum(mask for _, mask in self._selector.select(wait_s))
             whole = False
@@ -253,15 +262,16 @@ class BlockingShell:
                 self._lost(fault)
 
     def _receive(self, connection: socket.socket) -> bool:
-        """Read the bytes that have arrived. Returns False if the connection has ended."""
+        """Receive the bytes that have arrived. Returns False if the other side has ended the connection."""
         data = connection.recv(READ_BYTES_MAX)
         if data:
             self.core.receive_data(data)
         return bool(data)
 
     def _lost(self, fault: ClientError | None) -> None:
-        """Handle the end of the connection: end the client, or plan the next attempt. fault: the other side's error, if
-        any.
+        """Handle the end of the connection: end the client, or set the time of the next attempt to connect.
+
+        fault: the error if the other side broke the protocol; None if it did not.
         """
         self._drop_socket()
         if self._backoff is None:
@@ -281,7 +291,9 @@ class BlockingShell:
         self._dial_at_s = self.now_s() + self._backoff.next_delay_s()
 
     def _dial_again(self, wait_s: float) -> None:
-        """Connect if the next attempt is due; else wait for it, at most `wait_s`."""
+        """Wait for the time of the next attempt to connect, but at most `wait_s` seconds. Connect if that time has
+        come.
+        """
         assert self._backoff is not None, "a connection is wanted that is not to be made again"
         pause_s = min(wait_s, self._dial_at_s - self.now_s())
         if pause_s > 0:
@@ -321,7 +333,10 @@ class BlockingShell:
         return connection
 
     def _greet(self, connection: socket.socket) -> bool:
-        """Send the hello of the head framing. Returns whether bytes come within a while; they stay in the socket."""
+        """Send the hello, which is the first byte of the head framing.
+
+        Returns whether an answer arrives in time. Its bytes are not read from the socket.
+        """
         try:
             connection.send(HEAD.hello)
             readable = bool(select.select([connection], [], [], self._auto_wait_s)[0])
@@ -330,7 +345,7 @@ class BlockingShell:
             return False
 
     def _adopt(self, dialled: _Dialled) -> None:
-        """Give a new connection to the core: from now on everything is sent over it."""
+        """Hand a new connection to the core, which sends everything over it from now on."""
         self._socket = dialled.connection
         self._selector.register(dialled.connection, selectors.EVENT_READ)
         self._received_before = self.core.connection.received_bytes
@@ -347,7 +362,7 @@ class BlockingShell:
         return bool(self._unsent) or self.core.connection.outgoing_bytes > 0
 
     def _run_due(self) -> None:
-        """Run the timers that are due, and at intervals the core's check for late answers."""
+        """Run the timers that are due. Every CHECK_INTERVAL_S seconds, let the core check for late answers."""
         now_s = self.now_s()
         while self._timers and self._timers[0].due_s <= now_s:
             heapq.heappop(self._timers).run()
@@ -358,5 +373,7 @@ class BlockingShell:
 
 
 def _new_selector() -> selectors.BaseSelector:
-    """Return a selector that has no file descriptor of its own, so that a client uses one descriptor: its socket's."""
+    """Return a selector without a file descriptor of its own. So a client needs only one descriptor, that of its
+    socket.
+    """
     return selectors.PollSelector() if hasattr(selectors, "PollSelector") else selectors.SelectSelector()

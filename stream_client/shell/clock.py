@@ -1,4 +1,4 @@
-"""The clients' clock, and the interface of timers."""
+"""The clock of the clients, and the interface of their timers."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import Protocol
 
 
 class Timers(Protocol):
-    """The interface of the part of a shell that keeps time."""
+    """The interface of the clock and the timers of a client."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback` after `delay_s`. Returns a function that cancels the call.
+        """Call `callback` after `delay_s` seconds. Returns a function that cancels this.
 
-        A blocking client runs timers only inside its calls, so there the callback may run later. Raises the error that
-        ended the client, if one did.
+        A blocking client runs timers only inside its calls, so it may call `callback` later. If the client has ended,
+        raises the error that ended it.
         """
         ...
 
     def now_s(self) -> float:
-        """Return the seconds on a clock that never jumps back and, if the system offers it, also runs while the machine
-        sleeps.
+        """Return the time in seconds on a monotonic clock.
+
+        If the system offers it, the clock also runs while the machine sleeps.
         """
         ...
 
 
 def boot_time_s() -> float:
-    """Return the seconds on a clock that never jumps and, if the system offers it, also runs while the machine sleeps.
+    """Return the time in seconds on a monotonic clock that, if the system offers it, also runs while the machine
+    sleeps.
 
-    A lease must end on time also for a consumer whose machine was suspended. Most monotonic clocks stop during
-    suspension.
+    A lease must end on time even if the machine was suspended. Most monotonic clocks stop during suspension.
     """
     return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
 

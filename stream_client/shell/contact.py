@@ -1,8 +1,8 @@
 """Finds out which kind of server is at an address where no stream node answers.
 
-Most servers of other protocols take a client's hello for the beginning of a request of their own, wait for the rest,
-and say nothing. So `identify` opens another connection and sends requests of those protocols. It only names a server
-that answers them: silence proves nothing, since a node that hangs is silent too.
+A client usually begins a connection with a hello of one byte. Most servers of other protocols take it for the beginning
+of a request, wait for the rest, and send nothing. So `identify` opens new connections and sends requests of other
+protocols. It names only a server that answers. Silence proves nothing, since a node that hangs is silent too.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ if TYPE_CHECKING:
     from stream_client.core.client_core import ClientCore
 
 PROBE_AFTER_S = 0.7
-"""When a connection has brought nothing for this long, or ended without a byte, we find out which server is there.
-Nodes greet at once."""
+"""If the client has received nothing for this many seconds, it calls `identify`. If a connection ends without a byte,
+it does so at once. A node sends its first bytes at once."""
 PROBE_S = 0.5
-"""How long each request of `identify` waits for an answer. The whole search takes less than two seconds."""
+"""The seconds that each request of `identify` waits for an answer. The whole search takes less than two seconds."""
 
 HTTP_REQUEST = b"GET / HTTP/1.0\r\n\r\n"
-"""HTTP servers answer this request, and so does Redis, which takes it for a command with the wrong arguments."""
+"""A request that HTTP servers answer. Redis answers it too, since it takes it for a command with wrong arguments."""
 
 
 def no_contact(address: str, core: ClientCore) -> ClientError:
-    """Return the error why the service at this address was not reached, judged by the bytes that have come."""
+    """Return an error that says why the service at this address has not answered, judged by the bytes
+    received so far.
+    """
     # A node on the route has reported the reason, which is better than a guess.
     if core.service_route.trouble is not None:
         return core.service_route.trouble
@@ -57,9 +59,10 @@ def no_contact(address: str, core: ClientCore) -> ClientError:
 
 
 def identify(address: str) -> str | None:
-    """Send requests of other protocols to `host:port`. Returns a text that names the server, or None if it is unknown.
+    """Send requests of other protocols to `host:port`. Returns a text that names the kind of server, or None if
+    unknown.
 
-    It blocks for at most two times PROBE_S, and raises nothing.
+    This function blocks for at most two times PROBE_S seconds, and raises nothing.
     """
     for request in (HTTP_REQUEST, _client_hello()):
         found = find_sign(_ask(address, request))
@@ -69,7 +72,7 @@ def identify(address: str) -> str | None:
 
 
 def _ask(address: str, request: bytes) -> bytes:
-    """Return the first bytes that come on a new connection after this request; empty if none come in time."""
+    """Send a request over a new connection and return the first bytes of the answer; empty if none arrive in time."""
     give_up_s = time.monotonic() + PROBE_S
     answer = b""
     try:

@@ -1,4 +1,4 @@
-"""Timeouts and sizes that both shells share, and the types of some arguments of `connect`."""
+"""Timeouts and sizes that both versions of the client share, and the types of some arguments of `connect`."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from typing import Literal, TypeAlias
 from stream_client.errors import ClientError
 
 Framing: TypeAlias = Literal["head", "legacy", "auto"]
-"""The framing of the connection. With "auto" the client sends the hello of the head framing, and uses the legacy
-framing if no answer comes."""
+"""How messages are delimited on the connection: "head" for Ockam since 2024, "legacy" for older Ockam. With "auto", the
+client sends the hello of "head" first, and uses "legacy" if no answer comes."""
 
 OnLink: TypeAlias = Callable[[ClientError | None], None]
-"""A function called with an error when the connection to the node or the route to its services is lost, and called with
-None when it is back."""
+"""The type of a function that is called with an error when the connection to the node, or the route to its services, is
+lost. It is called with None when the connection or route is restored."""
 
 READ_BYTES_MAX = 256 * 1024
 CONNECT_TIMEOUT_S = 10.0
 AUTO_WAIT_S = 0.3
-"""How long "auto" waits for an answer to its hello. A connection to a legacy node costs this time; head nodes answer at
-once."""
+"""The seconds that the client, with the framing "auto", waits for an answer to its hello. Connecting to a node with the
+legacy framing takes this much longer. Nodes with the head framing answer at once."""
 AUTO_WAIT_S_MAX = 2.0
-"""How long "auto" waits for an answer after a connection that brought nothing. With the shorter wait, a distant head
-node would be taken for a legacy node."""
+"""The same wait in seconds, after a connection that has brought no bytes. With the shorter wait, a distant node with
+the head framing would be taken for a legacy node."""
 ANSWER_TIMEOUT_S = 30.0
 CHECK_INTERVAL_S = 2.0
-"""The time between two checks. An unanswered request is sent again after one to two of these intervals. Answers come
-within milliseconds, or after a failed disk within the node's `error_delay_s`."""
+"""The seconds between two checks for late answers. An unanswered request is sent again after one to two intervals.
+Answers come within milliseconds, or after a disk failure within the node's `error_delay_s`."""
 LAST_WORDS_S = 1.0
-"""How long the end of a client may take to send the messages that wait for no answer: a saved position, a leave."""
+"""The longest time, in seconds, that the end of a client takes to send its last messages. Examples are a saved
+position, and the message that leaves a consumer group."""

@@ -1,6 +1,7 @@
-"""Holds back the exception of a signal handler while bytes are exchanged, so that a signal costs no connection.
+"""Delays the exception of a signal handler while the client exchanges bytes, so that a signal does not cost the
+connection.
 
-The handler of `stopping.stop_on_signals_blocking` uses it. Ctrl-C without such a handler is raised at once.
+The handler of `stopping.stop_on_signals_blocking` uses this. Without that handler, Ctrl-C raises its exception at once.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from types import TracebackType
 
 
 class _State(threading.local):
-    """The state of one thread. held: whether it is exchanging bytes. waiting: an exception to raise after
-    the exchange.
+    """The state of one thread.
+
+    held: whether the thread is exchanging bytes. waiting: an exception to raise after the exchange; None: there is
+    none.
     """
 
     held = False
@@ -22,7 +25,7 @@ _state = _State()
 
 
 def raise_when_whole(error: BaseException) -> None:
-    """Raise the error now, or at the end of the exchange if this thread is exchanging bytes."""
+    """Raise the error now; if this thread is exchanging bytes, raise it at the end of the exchange."""
     if _state.held:
         _state.waiting = error
     else:
@@ -30,7 +33,11 @@ def raise_when_whole(error: BaseException) -> None:
 
 
 class Whole:
-    """A context manager around an exchange of bytes: `raise_when_whole` raises nothing inside it. Not to be nested."""
+    """A context manager for an exchange of bytes: inside it, `raise_when_whole` delays its error until the end of the
+    block.
+
+    It must not be nested.
+    """
 
     def __enter__(self) -> None:
         _state.held = True

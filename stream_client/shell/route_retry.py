@@ -1,4 +1,7 @@
-"""Repeats the question to a service behind a node on the route, after growing delays, until the route is back."""
+"""Asks the stream service again and again after the route to it was lost, until the service answers.
+
+The route leads over other nodes. It is lost when one of them reports that it cannot reach the next node.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,15 @@ if TYPE_CHECKING:
     from stream_client.shell.clock import Timers
 
 ASK_DELAY_S_MAX = 0.4
-"""The client notices a restored route within this time. Each question costs the node on the route one call."""
+"""The longest delay between two questions, in seconds. The client notices a restored route within this time. Each
+question makes the node on the route try once to connect to the next node."""
 
 
 class RouteRetry:
-    """Plans the next question each time a node on the route reports that it cannot reach the next node.
+    """Sends questions to the stream service while the route to it is lost, after growing delays.
 
-    After `give_up_s` every waiting request fails; the questions go on. `ServiceRoute.on_lost` calls `lost`.
+    A node on the route has then reported that it cannot reach the next node. After `give_up_s` seconds every waiting
+    request fails, and the questions continue. `ServiceRoute.on_lost` calls `lost`.
 
     Invariant: at most one question is planned.
     """
@@ -35,7 +40,10 @@ class RouteRetry:
         self._planned = False
 
     def lost(self, first: bool) -> None:
-        """Plan the next question. first: whether the node on the route could reach the next node until now."""
+        """Plan the next question, because a node on the route has reported that it cannot reach the next node.
+
+        first: whether the route has worked until now.
+        """
         now_s = self._timers.now_s()
         if first:
             self._backoff = Backoff(self._reconnect, random.random)

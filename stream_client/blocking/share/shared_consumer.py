@@ -1,7 +1,7 @@
 # Generated from stream_client/share/shared_consumer.py by tools/generate_blocking.py; do not edit.
 """SharedConsumer: a consumer that shares the partitions of a stream with the other members of a consumer group.
 
-`LeaseMember` decides which partitions this member holds, by leases with fences.
+A member reads the partitions that the node leases to it. `LeaseMember` has these leases.
 """
 
 from __future__ import annotations
@@ -20,12 +20,16 @@ from stream_service.extensions import RichMessage
 
 
 class SharedConsumer(BaseConsumer):
-    """Iterates over the partitions that this member holds at the moment. A context manager: its end leaves the group.
+    """Iterates over the partitions that the node leases to this member of a consumer group. A context manager.
 
-    When the node wants a partition back, the consumer saves its position and gives the partition back between two
-    messages. The other partitions go on. When a lease is lost because this process was too slow or cut off, the
-    iterator raises LeaseLost; you may then continue the iteration. The blocking client renews leases only inside its
-    calls. So there, a message that takes longer to process than a lease lasts (10 s by default) costs the lease.
+    The end of the block leaves the group. When the node wants a partition back for another member, the consumer saves
+    its position and gives the partition back, between two messages. It continues with its other partitions.
+
+    If a lease is lost, because this process was too slow or had no connection, the iterator raises LeaseLost. You may
+    then continue the iteration.
+
+    The blocking client renews leases only inside its calls. So with it, a lease is lost if the program processes one
+    message for longer than a lease lasts, which is 10 s by default.
     """
 
     @with_options_shown
@@ -64,34 +68,37 @@ class SharedConsumer(BaseConsumer):
 
     @property
     def fences(self) -> dict[int, int]:
-        """The fence of the lease on each held partition, by partition number.
+        """The fence of each lease, by partition number. A fence is a number that is higher for each later holder of the
+        partition.
 
-        Pass the fence along with each effect that must not happen twice. The receiver can then refuse an effect that
-        comes late, after another member has got the lease.
+        Send the fence with each action that must not happen twice, such as a write to a database. The receiver can then
+        refuse an action with a fence lower than one that it has seen.
         """
         return dict(self._fences)
 
     def messages(self, *, stop_at_end: bool = False) -> SharedMessages:
-        """Return an iterator over pairs of partition and message, in order within each partition.
+        """Return an iterator over pairs of partition number and message, in order within each partition.
 
-        stop_at_end: whether to stop at the end of the held partitions; if false, the iteration goes on for ever. The
-        iteration raises LeaseLost; you may then continue it, or call this method again.
+        stop_at_end: if true, the iteration stops at the end of the leased partitions; if false, it waits for new
+        messages for ever. The iteration raises LeaseLost when a lease is lost; you may then continue it, or call this
+        method again.
         """
         self._join()
         return SharedMessages(self, self._loop, stop_at_end)
 
     def is_held(self, reading: PartitionReading) -> bool:
-        """Whether this member still holds the lease under which it reads this partition."""
+        """Whether this member still has the lease on this partition under which it began to read the partition."""
         return self._member.find_fence(reading.partition) == self._fences.get(reading.partition)
 
     def follow_leases(self) -> None:
-        """Give back the partitions that the node wants back, and begin to read new ones. Raises LeaseLost for lost
-        ones.
+        """Adapt to the current leases: give back the partitions that the node wants back, and begin to read new ones.
+
+        Raises LeaseLost if leases were lost since the last call.
         """
-        # The leases are examined below. A change after this point must wake the reading loop again.
+        # The next lines examine the leases. A change after this point must wake the reading loop again.
         self._loop.woken = False
         held, asked_back = self._member.check()
-        # A partition whose lease is lost must not be read or saved by any of the steps below.
+        # None of the next steps may read or save a partition whose lease is lost.
         self._drop_lost()
         returned = asked_back & self._fences.keys()
         if returned and not self._has_saved(returned):
@@ -106,13 +113,13 @@ class SharedConsumer(BaseConsumer):
         for partition in asked_back:
             self._member.give_back(partition)
         self._begin(sorted(held - asked_back - self._fences.keys()))
-        # Raised last, when everything is in order, so that the program can continue the iteration.
+        # This is raised last, so that the program can continue the iteration.
         lost, self._lost = self._lost, set()
         if lost:
             raise LeaseLost(self._stream_name, lost)
 
     def save(self, *, with_last: bool = False) -> None:
-        """Save the positions now. When this returns they are safely stored. with_last: as in `Consumer.save`.
+        """Save the positions now. When this method returns, they are safely stored. with_last: as in `Consumer.save`.
 
         Raises LeaseLost if a lease was lost.
         """
@@ -125,8 +132,9 @@ class SharedConsumer(BaseConsumer):
             self._member.join(self._stream_name, len(self._by_partition), self._loop.wake)
 
     def _has_saved(self, partitions: Collection[int]) -> bool:
-        """Save the positions of these partitions. Returns False after an error that a retry may help; raises any other
-        error.
+        """Save the positions of these partitions, and return True.
+
+        Returns False after an error for which a retry may help. Raises any other error.
         """
         try:
             self._loop.save(partitions)
@@ -137,9 +145,7 @@ class SharedConsumer(BaseConsumer):
         return True
 
     def _drop_lost(self) -> None:
-        """Stop reading each partition that is no longer held under the fence with which reading began; add it to
-        `_lost`.
-        """
+        """Stop reading the partitions whose lease was lost since their reading began, and add them to `_lost`."""
         find_fence = self._member.find_fence
         lost = {partition for partition, fence in self._fences.items() if find_fence(partition) != fence}
         for partition in lost:
@@ -147,7 +153,7 @@ class SharedConsumer(BaseConsumer):
         self._lost |= lost
 
     def _begin(self, partitions: Sequence[int]) -> None:
-        """Begin to read these partitions too, each from the position that its previous member saved."""
+        """Begin to read these partitions too, each at the position that its previous member has saved."""
         fences = {partition: self._member.find_fence(partition) for partition in partitions}
         self._loop.add([self._by_partition[partition] for partition in partitions])
         # Loading the positions took time. If a lease ended meanwhile, another member may have saved a later position.
@@ -163,8 +169,9 @@ class SharedConsumer(BaseConsumer):
 
 
 class SharedMessages:
-    """An iterator over the messages of one member's partitions. You may stop at any message, and continue after
-    LeaseLost.
+    """An iterator over the messages of the partitions that are leased to one member.
+
+    You may stop at any message, and continue after LeaseLost.
     """
 
     def __init__(self, consumer: SharedConsumer, loop: ReadingLoop, stop_at_end: bool) -> None:
@@ -178,11 +185,14 @@ class SharedMessages:
         return self
 
     def __next__(self) -> tuple[int, RichMessage]:
-        """Return the next message. The previous one counts as processed from now on, if its lease is still held."""
+        """Return the next message with its partition number. Raises LeaseLost if a lease was lost.
+
+        This call counts the message returned before as processed, if the lease on its partition is still valid.
+        """
         self._loop.send_lagging()
         reading, self._reading = self._reading, None
         current = self._loop.current
-        # If the lease is lost, another member gets this message too, so this member must not save a position behind it.
+        # If the lease is lost, another member gets this message too. So this member must not count it as processed.
         if current is not None and self._consumer.is_held(current):
             self._loop.commit()
             # Most messages come from the current page. `woken` means that the leases must be examined first.
@@ -193,10 +203,13 @@ class SharedMessages:
         return reading.hand_out_named()
 
     def close(self) -> None:
-        """Do nothing, since there is nothing to close. `contextlib.closing` calls this."""
+        """Do nothing, since there is nothing to close. `contextlib.closing` calls this method."""
 
     def _find_reading(self) -> PartitionReading:
-        """Return the reading of a held partition that has the next message. Raises LeaseLost, StopIteration."""
+        """Wait until a leased partition has a message, and return its PartitionReading.
+
+        Raises LeaseLost, and StopIteration at the end of the iteration.
+        """
         loop = self._loop
         if not self._begun:
             loop.begin()
