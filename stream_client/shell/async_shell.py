@@ -1,7 +1,4 @@
-"""AsyncShell: the I/O of one client in an async program, with AnyIO under trio or asyncio.
-
-It has the socket, the background tasks and the waiting. The client's logic is in `ClientCore`.
-"""
+"""AsyncShell: the I/O of one client in an async program, with AnyIO under trio or asyncio."""
 
 from __future__ import annotations
 
@@ -111,10 +108,7 @@ class AsyncShell:
         core.connection.on_outgoing = self._wake_sender
 
     def start(self, tasks: anyio.abc.TaskGroup, first: Dialled | None, reconnect: Reconnect | None) -> None:
-        """Start the background tasks. They use one connection after another until `close`.
-
-        first: the first connection; None: the background tasks make it.
-        """
+        """Start the background tasks. first: the first connection; None: the background tasks make it."""
         self._tasks = tasks
         if reconnect is not None:
             self.core.service_route.on_lost = RouteRetry(self, self.core, reconnect).lost
@@ -125,9 +119,8 @@ class AsyncShell:
         tasks.start_soon(self._keep_checking)
 
     async def watch_contact(self, contact_timeout_s: float | None) -> None:
-        """End the client if the server is not a stream node, or if the stream service does not answer in time.
-
-        contact_timeout_s: the seconds that the service has for its first answer; None: no limit.
+        """End the client if the server is no stream node, or if the service is silent for `contact_timeout_s`
+        seconds.
         """
         began_s = anyio.current_time()
         # A node greets at once. A connection without a byte until now, or one that has ended, is suspect.
@@ -209,10 +202,7 @@ class AsyncShell:
             raise NodeUnreachable(f"cannot reach a node at {self._address}: {_reason(error)}") from error
 
     async def _greet(self, stream: anyio.abc.SocketStream) -> bytes:
-        """Send the hello, which is the first byte of the head framing, and return the bytes that arrive in time.
-
-        The result is empty if nothing arrives, as from a node with the legacy framing.
-        """
+        """Send the hello of the head framing, and return the bytes that arrive in time; a legacy node sends none."""
         try:
             with anyio.move_on_after(self._auto_wait_s):
                 await stream.send(HEAD.hello)
@@ -225,10 +215,7 @@ class AsyncShell:
         return b""
 
     async def _keep_connected(self, dialled: Dialled | None, reconnect: Reconnect | None) -> None:
-        """Use one connection after another. If `reconnect` is None, the loss of a connection ends the client.
-
-        dialled: the first connection; None: it is made here.
-        """
+        """Use one connection after another. If `reconnect` is None, the loss of a connection ends the client."""
         backoff = None if reconnect is None else Backoff(reconnect, random.random)
         with self._scope:
             if dialled is None:
@@ -255,10 +242,7 @@ class AsyncShell:
                 self._take_over(dialled)
 
     async def _keep_checking(self) -> None:
-        """Every CHECK_INTERVAL_S seconds, let the core repeat requests that are unanswered for too long.
-
-        Closes the connection if nothing has arrived over it for too long.
-        """
+        """At intervals, let the core repeat late requests. Close a connection over which nothing arrives any more."""
         while True:
             await anyio.sleep(CHECK_INTERVAL_S)
             if self.core.check_progress() and self._stream is not None:
@@ -273,9 +257,8 @@ class AsyncShell:
             return await self._dial_again(backoff)
 
     async def _dial_again(self, backoff: Backoff) -> Dialled:
-        """Try to connect, after growing delays, until an attempt succeeds. Returns the new connection.
-
-        When there was no connection for `give_up_s` seconds, every waiting request fails, and the attempts continue.
+        """Try to connect, after growing delays, until it succeeds. After `give_up_s`, waiting requests fail
+        meanwhile.
         """
         backoff.lost(self.now_s())
         if backoff.is_over(self.now_s()):
@@ -301,10 +284,7 @@ class AsyncShell:
         self._socket = raw if isinstance(raw, socket.socket) else None
 
     async def _serve(self, dialled: Dialled) -> UnexpectedAnswer | None:
-        """Send and receive over one connection until it ends.
-
-        Returns an error if the connection ended because the other side broke the protocol, else None.
-        """
+        """Use one connection until it ends. Returns an error if the other side broke the protocol, else None."""
         fault, stream = None, dialled.stream
         try:
             async with stream, anyio.create_task_group() as tasks:
@@ -318,7 +298,7 @@ class AsyncShell:
         return fault
 
     async def _receive(self, stream: anyio.abc.SocketStream, received: bytes) -> UnexpectedAnswer | None:
-        """Receive until the connection ends. received: the bytes that have already been received over it.
+        """Receive until the connection ends. received: the bytes that have already been received.
 
         Returns an error if the other side broke the protocol, else None.
         """
@@ -351,7 +331,7 @@ class AsyncShell:
     def _send_at_once(self) -> None:
         """Send as many bytes as the socket takes without waiting. The sending task sends the rest.
 
-        The sending task alone would send all bytes later, after one pass of the event loop, while the caller waits.
+        The sending task alone would send all bytes one pass of the event loop later, while the caller waits.
         """
         link = self.core.connection
         if self._socket is not None and not self._sending and link.outgoing_bytes:
