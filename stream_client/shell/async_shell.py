@@ -119,9 +119,7 @@ class AsyncShell:
         tasks.start_soon(self._keep_checking)
 
     async def watch_contact(self, contact_timeout_s: float | None) -> None:
-        """End the client if the server is no stream node, or if the service is silent for `contact_timeout_s`
-        seconds.
-        """
+        """End the client if the server is no stream node, or if the service is silent for `contact_timeout_s`."""
         began_s = anyio.current_time()
         # A node greets at once. A connection without a byte until now, or one that has ended, is suspect.
         with anyio.move_on_after(PROBE_AFTER_S):
@@ -257,9 +255,7 @@ class AsyncShell:
             return await self._dial_again(backoff)
 
     async def _dial_again(self, backoff: Backoff) -> Dialled:
-        """Try to connect, after growing delays, until it succeeds. After `give_up_s`, waiting requests fail
-        meanwhile.
-        """
+        """Try to connect, after growing delays, until it succeeds. After `give_up_s`, waiting requests fail."""
         backoff.lost(self.now_s())
         if backoff.is_over(self.now_s()):
             self.core.fail_all(silent(self._address))
