@@ -76,8 +76,9 @@ class ClientConnection:
         assert self.wire is not None or not self._outgoing
 
     def connected(self, wire: Wire, *, greeted: bool = False) -> None:
-        """Begin to use a new connection. wire: its framing. greeted: whether our hello has already been sent
-        over it.
+        """Begin to use a new connection.
+
+        wire: its framing. greeted: whether the hello, the byte before the first frame, has already been sent over it.
         """
         self._forget()
         self.state = after(self.state, Event.CONNECTED)

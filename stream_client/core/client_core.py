@@ -119,10 +119,10 @@ class ClientCore:
     # ------------------------------------------------------------------------------------------ for the shells
 
     def connected(self, wire: Wire = HEAD, *, greeted: bool = False) -> None:
-        """Use a new connection: send the hello, find the routes of the streams again, and repeat all unanswered
-        requests.
+        """Use a new connection: find the routes of the streams again, and repeat all unanswered requests.
 
-        wire: the framing of the connection. greeted: whether the hello has already been sent over it.
+        wire: the framing of the connection. greeted: whether the hello, the byte before the first frame, was already
+        sent.
         """
         self._leave_connection()
         self.connection.connected(wire, greeted=greeted)

@@ -163,9 +163,9 @@ class StreamsInUse:
         self._existence.ask(handle)
 
     def _created(self, request: Create) -> None:
-        """Make the handles of the created partitions before the program asks for them.
+        """Make the handles of the created partitions at once, before the program asks for them.
 
-        So a reconnect that happens before that finds the routes to these partitions too.
+        If the client reconnects before the program asks, it then finds the routes to these partitions too.
         """
         if request.error is None:
             try:

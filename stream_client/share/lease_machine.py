@@ -9,7 +9,7 @@ answer to the latest request counts.
     the answer names it, with the same fence  keeps its lease           -
     the answer names it, with another fence   lost, then leased anew    leased
     the answer does not name it               lost                      -
-    the answer asks for it back               keeps its lease for now   -
+    the answer asks for it back               keeps its lease           -
     the member gives it back                  not leased                -
     the lease time is over                    lost                      -
 """

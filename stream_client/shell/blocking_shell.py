@@ -96,7 +96,9 @@ class _Timer:
 
 
 class _Dialled(NamedTuple):
-    """A new connection and its framing. greeted: whether the hello has already been sent over it."""
+    """A new connection and its framing. greeted: whether the hello, the byte before the first frame, has been sent over
+    it.
+    """
 
     connection: socket.socket
     wire: Wire

@@ -9,7 +9,7 @@ from stream_client.errors import ClientError
 
 Framing: TypeAlias = Literal["head", "legacy", "auto"]
 """How messages are delimited on the connection: "head" for Ockam since 2024, "legacy" for older Ockam. With "auto", the
-client sends the hello of "head" first, and uses "legacy" if no answer comes."""
+client sends the first byte of a "head" connection, and uses "legacy" if no answer comes."""
 
 OnLink: TypeAlias = Callable[[ClientError | None], None]
 """The type of a function that is called with an error when the connection to the node, or the route to its services, is
@@ -18,11 +18,11 @@ lost. It is called with None when the connection or route is restored."""
 READ_BYTES_MAX = 256 * 1024
 CONNECT_TIMEOUT_S = 10.0
 AUTO_WAIT_S = 0.3
-"""The seconds that the client, with the framing "auto", waits for an answer to its hello. Connecting to a node with the
-legacy framing takes this much longer. Nodes with the head framing answer at once."""
+"""With the framing "auto", the seconds that the client waits for an answer to the first byte that it sends. Connecting
+to a node with the legacy framing takes this much longer. Nodes with the head framing answer at once."""
 AUTO_WAIT_S_MAX = 2.0
-"""The same wait in seconds, after a connection that has brought no bytes. With the shorter wait, a distant node with
-the head framing would be taken for a legacy node."""
+"""With the framing "auto", the same wait in seconds after a connection that has brought no bytes. If the client waited
+only AUTO_WAIT_S, it would take a distant node with the head framing for a legacy node."""
 ANSWER_TIMEOUT_S = 30.0
 CHECK_INTERVAL_S = 2.0
 """The seconds between two checks for late answers. An unanswered request is sent again after one to two intervals.

@@ -1,4 +1,4 @@
-"""Asks the stream service again and again after the route to it was lost, until the service answers.
+"""RouteRetry: asks the stream service again and again after the route to it was lost, until the service answers.
 
 The route leads over other nodes. It is lost when one of them reports that it cannot reach the next node.
 """
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from stream_client.shell.clock import Timers
 
 ASK_DELAY_S_MAX = 0.4
-"""The longest delay between two questions, in seconds. The client notices a restored route within this time. Each
-question makes the node on the route try once to connect to the next node."""
+"""The longest delay, in seconds, between two requests that test the route. The client notices a restored route within
+this time. Each request makes the node on the route try to connect to the next node."""
 
 
 class RouteRetry:
-    """Sends questions to the stream service while the route to it is lost, after growing delays.
+    """Tests a lost route with requests to the stream service (`ServiceRoute.ask`), after growing delays.
 
-    A node on the route has then reported that it cannot reach the next node. After `give_up_s` seconds every waiting
-    request fails, and the questions continue. `ServiceRoute.on_lost` calls `lost`.
+    A route is lost when a node on it reports that it cannot reach the next node. After `give_up_s` seconds every
+    waiting request fails, and the tests continue. `ServiceRoute.on_lost` calls `lost`.
 
-    Invariant: at most one question is planned.
+    Invariant: at most one test is planned.
     """
 
     def __init__(self, timers: Timers, core: ClientCore, reconnect: Reconnect) -> None:
@@ -40,7 +40,7 @@ class RouteRetry:
         self._planned = False
 
     def lost(self, first: bool) -> None:
-        """Plan the next question, because a node on the route has reported that it cannot reach the next node.
+        """Plan the next test of the route, because a node on the route has reported that it cannot reach the next node.
 
         first: whether the route has worked until now.
         """
