@@ -31,7 +31,7 @@ WAITING_MAX = 1_000
 """The largest number of requests of one group that may wait while the rows of the group are read. Further requests are
 refused."""
 SWEEP_S_MIN = 1.0
-"""The shortest time between two sweeps while the limits are reached, in seconds. A sweep removes expired members."""
+"""The shortest time between two removals of expired members (sweeps) while the limits are reached, in seconds."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
@@ -155,10 +155,10 @@ class LeaseGroups:
                     self._forget_idle(key)
 
     def _swept(self, key: GroupKey, result: WriteLeases | Refusal) -> None:
-        """Called when the database write of a sweep has ended: logs a failure, and forgets the group if it has no
-        members.
+        """Called when the database write of a sweep (a removal of expired members) has ended. Logs a failure.
 
-        After a failure, the ended leases are still on disk. They expire after the next start of the node.
+        Then removes the group from memory if it has no members. After a failure, the ended leases are still on disk,
+        and expire after the next start of the node.
         """
         if isinstance(result, Refusal):
             logger.warning("lease_sweep_failed", reason=str(result.error))

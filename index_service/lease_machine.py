@@ -148,7 +148,7 @@ class Terms(msgspec.Struct, frozen=True):
 
 
 class LeaseMachine:
-    """The members of one group, and the partitions that each member has and should have.
+    """The members of one client id on one stream (a group), and the partitions that each member has and should have.
 
     Invariant: a partition that is not FREE is in `leases` of exactly one member, its holder. A FREE partition is in
     `leases` of no member. The sets `target` of the members do not overlap. Together they contain every partition that a

@@ -270,7 +270,8 @@ class FindCut(Operation):
 
 
 class TruncateStep(Operation):
-    """Deletes the earliest messages of a stream, up to `index` or up to the limits of one step.
+    """Deletes the earliest messages of a stream: all messages before `index`, or as many as the limits of one step
+    allow.
 
     messages_max, bytes_max: the limits of the step.
     deleted: the number of deleted messages.

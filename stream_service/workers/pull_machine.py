@@ -276,7 +276,10 @@ class PullMachine(Generic[P]):
         return consumer in self._blocked
 
     def unblock(self, consumer: Hashable) -> bool:
-        """Notes that a slow consumer has taken answers. Returns whether its blocked pulls can be taken now."""
+        """Notes that a slow consumer has taken some of its earlier answers.
+
+        Returns whether the pulls that waited for this can be taken now.
+        """
         if consumer not in self._blocked or self._is_behind(consumer):
             return False
         self._caught_up[consumer] = None

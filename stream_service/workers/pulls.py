@@ -121,7 +121,7 @@ class PullQueue:
         )
 
     def close(self) -> None:
-        """Drops all pulls and the tail, because the worker has stopped."""
+        """Drops all pulls and the messages that are kept in memory, because the worker has stopped."""
         self._machine.note(CLOSE)
         self._tail.close()
         self._clear()
@@ -276,7 +276,7 @@ class PullQueue:
         return True
 
     def _told(self, consumer: Origin, is_gone: bool) -> None:
-        """Called when a slow consumer has taken answers, or when its connection has ended (`is_gone`)."""
+        """Called when a slow consumer has taken some of its answers, or when its connection has ended (`is_gone`)."""
         if is_gone:
             consumer.holdings.unwatch(self)
             for pull in self._machine.drop_blocked(consumer):

@@ -216,7 +216,7 @@ class StreamWorker(ReadableStream):
             services.storage.submit_write(FallingAppend(*where, pushes.data, pushes.keys, pushes.headers, on_done=done))
 
     def _appended(self, pushes: PushRun, operation: Append) -> None:
-        """Called when an append has been committed or has failed."""
+        """Called when an append has been committed or has failed. Answers the pushes of the append."""
         if operation.error is not None:
             self._append_failed(pushes, operation)
             return
@@ -297,7 +297,7 @@ class StreamWorker(ReadableStream):
         return True
 
     def _copied(self, message: Message, copy: CopyRequest, operation: StoreCopy) -> None:
-        """Called when a copy has been committed or has failed."""
+        """Called when a copy has been committed or has failed. Answers the copy request."""
         error = operation.error
         if error is not None:
             self._machine.end_copy(copy.index, 0, 0)

@@ -224,7 +224,7 @@ class StreamMachine:
         return place
 
     def end_append(self, stored: int) -> None:
-        """Ends the append. stored: the number of its messages, or 0 if it failed."""
+        """Ends the append. stored: the number of messages that were stored, or 0 if the append failed."""
         self.state = TRANSITIONS[self.state][APPEND_ENDED]
         place, self._place = self._place, None
         self.bounds.next_index += stored
@@ -245,11 +245,15 @@ class StreamMachine:
         return self.bounds.next_index == 0 != index
 
     def begin_copy(self) -> None:
-        """Begins a copy: messages from another stream are being stored with their original indexes and times."""
+        """Notes that messages from another stream are being stored with their original indexes and times."""
         self.state = TRANSITIONS[self.state][COPY_BEGUN]
 
     def end_copy(self, index: int, stored: int, last_time_us: int) -> None:
-        """Ends the copy that began at `index`. stored: the number of its messages, or 0 if it failed."""
+        """Ends the copy that began at `index`.
+
+        stored: the number of messages that were stored, or 0 if the copy failed.
+        last_time_us: the time of the stream's latest message after the copy, in microseconds since 1970.
+        """
         self.state = TRANSITIONS[self.state][COPY_ENDED]
         if stored:
             if self.begins_with(index):
@@ -258,11 +262,11 @@ class StreamMachine:
             self.last_time_us = last_time_us
 
     def begin_load(self) -> None:
-        """Begins the load of the sequence numbers of publishers: they are being read from the database."""
+        """Notes that the sequence numbers of publishers are being read from the database."""
         self.state = TRANSITIONS[self.state][LOAD_BEGUN]
 
     def end_load(self) -> None:
-        """Ends the load of the sequence numbers of publishers, whether it succeeded or failed."""
+        """Notes that the read of the sequence numbers of publishers has ended, whether it succeeded or failed."""
         self.state = TRANSITIONS[self.state][LOAD_ENDED]
 
     def close(self) -> Sequence[Message]:

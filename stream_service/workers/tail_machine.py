@@ -82,7 +82,7 @@ class Tail:
 
     @property
     def next_index(self) -> int:
-        """The index after the newest message in the tail; -1 if the tail is empty."""
+        """The index that follows the newest message in memory; -1 if no message is in memory."""
         return self._runs[-1].next_index if self._runs else -1
 
     def append(self, stored: Append) -> None:
@@ -109,13 +109,13 @@ class Tail:
         self._tails.note(self, grown_bytes)
 
     def clear(self) -> None:
-        """Drops all messages."""
+        """Removes all messages of the stream from memory."""
         size_bytes, self.size_bytes = self.size_bytes, 0
         self._runs.clear()
         self._tails.note(self, -size_bytes)
 
     def close(self) -> None:
-        """Drops all messages and ignores later appends, because the worker of this tail has stopped."""
+        """Removes all messages from memory and ignores later appends, because the worker of the stream has stopped."""
         self._closed = True
         self.clear()
 
