@@ -1,8 +1,9 @@
 """The block manager of RFC block-manager: a tree of blocks with forks, reference counts, and stores for branches.
 
-It knows nothing of networks or of the meaning of blocks. `docs/block-manager.md` explains its use, and
-`block_manager.manager` answers the questions that the RFC leaves open. Import `block_manager.commit_store` before you
-open the database for it, since this import adds a table to the schema.
+The block manager does not use a network and does not interpret the data of blocks. `docs/block-manager.md` explains how
+to use it. `block_manager.manager` answers the questions that the RFC leaves open.
+
+Importing `block_manager.commit_store` adds a table to the database schema. So import it before you open the database.
 """
 
 from block_manager.block import NULL_BLOCK_ID, Block

@@ -1,5 +1,7 @@
-"""The block of the block manager: an id, the id of its parent, a number and data. The block manager never interprets
-the data."""
+"""The block type of the block manager: an id, the id of the parent, a number and data.
+
+The block manager never interprets the data.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,19 @@ from typing import Final
 import msgspec
 
 NULL_BLOCK_ID: Final = "0" * 16
-"""The id that a first block has as `previous_id`. `contains` returns True for this id, but no block has it, so it
-cannot be held, walked or fetched."""
+"""The null id: the `previous_id` of a block without a parent.
+
+`BlockManager.contains` returns True for the null id. No block may have this id.
+"""
 
 
 class Block(msgspec.Struct, frozen=True):
-    """Block: one block of a fork tree.
+    """Block: one block of a tree of blocks with forks.
 
-    block_id: the name of the block. Two different blocks with the same id are a conflict.
-    previous_id: the id of its parent; NULL_BLOCK_ID for a first block.
-    number: larger than the number of its parent, not necessarily by 1.
-    data: the body of the block, any bytes.
+    block_id: the unique name of the block. The manager rejects a second, different block with the same id.
+    previous_id: the id of the parent. NULL_BLOCK_ID means that the block has no parent.
+    number: a number larger than the number of the parent. Numbers need not be consecutive.
+    data: the content of the block, as any bytes.
     """
 
     block_id: str

@@ -1,12 +1,13 @@
-"""The table of the commit store, the SQL statements on it, and the conversion between rows and blocks. This module runs
-no statement.
+"""The table of the commit store, the SQL statements for the table, and the conversion between rows and blocks.
 
-Each row is one block of one store. The primary key is (store, number): a store holds one branch, whose numbers
-increase, so the table refuses a second block with the same number, and the head is the row with the largest key of the
+The commit store keeps one branch of blocks on disk. This module builds the statements but does not execute them.
+
+Each row is one block of one store. The primary key is (store, number). The numbers of a branch increase, so the table
+refuses a second block with the same number. The head, the newest block, is the row with the largest number in the
 store.
 
-checksum: the CRC-32 of `number:previous_id:block_id` continued over the data. It finds damage, and rows whose parts
-changed places. It does not protect against an attacker.
+The checksum of a row is a CRC-32. The CRC first covers the text `number:previous_id:block_id` and then the data. The
+checksum detects damaged rows and exchanged parts of rows. It does not protect against an attacker.
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ commit_blocks = Table(
 
 NUMBER_MIN: Final = -(2**63)
 NUMBER_MAX: Final = 2**63 - 1
-"""The smallest and the largest number of a block in a commit store: the range of an integer in SQLite."""
+"""The largest block number in a commit store. NUMBER_MIN is the smallest. They are the limits of an integer in SQLite.
+"""
 
 Row: TypeAlias = tuple[int, str, str, int, bytes]
-"""A stored block: its number, block id, previous id, checksum and data."""
+"""One row of the table: the number, block id, previous id, checksum and data of a block."""
 
 _columns = commit_blocks.c
 _of_store = _columns.store == bindparam("store")
@@ -72,14 +74,16 @@ FIND: Final = compiled(
 )
 FIND_NUMBER: Final = compiled(select(_columns.number).where(_of_block), *("store", "block_id"))
 NEWEST: Final = compiled(_page, *("store", "limit"))
-"""Reads the numbers and block ids of the newest blocks, newest first."""
+"""Selects the numbers and ids of the newest blocks of a store, newest first."""
 NEWEST_BELOW: Final = compiled(_page.where(_columns.number < bindparam("number")), *("store", "number", "limit"))
-"""Reads the numbers and block ids of the newest blocks below a number, newest first."""
+"""Selects the numbers and ids of the newest blocks with a number below a given number, newest first."""
 
 
 def row_of(store_name: str, block: Block) -> tuple[str, int, str, str, int, bytes]:
-    """Returns the parameters of INSERT for a block. Raises BlockStoreError if SQLite cannot store its number or its
-    ids."""
+    """Returns the parameters of the statement INSERT for a block.
+
+    Raises BlockStoreError if SQLite cannot store the number or the ids of the block.
+    """
     if not NUMBER_MIN <= block.number <= NUMBER_MAX:
         raise BlockStoreError(f"block {block.block_id} has number {block.number}, which a commit store cannot hold")
     if not (is_text(block.block_id) and is_text(block.previous_id)):
@@ -88,7 +92,7 @@ def row_of(store_name: str, block: Block) -> tuple[str, int, str, str, int, byte
 
 
 def is_text(block_id: str) -> bool:
-    """Whether UTF-8 can encode a block id. SQLite can store no other ids."""
+    """Returns whether a block id can be encoded as UTF-8. SQLite cannot store other ids."""
     try:
         block_id.encode()
     except UnicodeEncodeError:
@@ -97,7 +101,7 @@ def is_text(block_id: str) -> bool:
 
 
 def block_of(row: Row) -> Block:
-    """Returns the block in a row. Raises BlockStoreError if the checksum is wrong, so the row is damaged."""
+    """Returns the block that a row contains. Raises BlockStoreError if the checksum shows that the row is damaged."""
     number, block_id, previous_id, checksum, data = row
     block = Block(block_id, previous_id, number, data)
     if _checksum(block) != checksum:

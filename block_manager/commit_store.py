@@ -1,8 +1,7 @@
-"""A block store on disk: it keeps the committed branch in one table of the node's database, and recently used blocks in
-a cache.
+"""A block store on disk: one branch of blocks in a table of the node's database, with a cache of recently used blocks.
 
-All writes go to disk at once, each `put` and each `delete` as one transaction. The cache keeps the last N blocks that
-were used, where "used" is a read or a write (RFC block-manager, "Internal Representation").
+Each `put` and each `delete` is one transaction. A call returns after its transaction is on disk. The cache keeps the
+blocks that were read or written last (RFC block-manager, "Internal Representation").
 """
 
 from __future__ import annotations
@@ -24,15 +23,19 @@ from block_manager.transactions import Transactions
 from storage.errors import StorageError
 
 CACHED_BLOCKS_MAX: Final = 256
-"""The default number of blocks in the cache. It is more than the depth of usual forks, and takes little memory compared
-with the rest of a node."""
+"""The default maximum number of blocks in the cache.
+
+Most forks are shorter than this number. A cache of this size uses little memory compared with the rest of a node.
+"""
 
 
 class CommitStoreStatistics(msgspec.Struct, frozen=True):
-    """CommitStoreStatistics: the counters of a commit store since its start.
+    """CommitStoreStatistics: counters of a commit store since the store was opened.
 
-    hit_count: the number of blocks found in the cache. miss_count: the number of blocks read from the disk.
-    write_count: the number of write transactions. cached_count: the number of blocks in the cache at this moment.
+    hit_count: the number of blocks found in the cache.
+    miss_count: the number of blocks read from disk.
+    write_count: the number of successful write transactions.
+    cached_count: the number of blocks that are in the cache now.
     """
 
     hit_count: int
@@ -42,17 +45,25 @@ class CommitStoreStatistics(msgspec.Struct, frozen=True):
 
 
 class CommitStore:
-    """CommitStore: a `BlockStore` on disk.
+    """CommitStore: a `BlockStore` on disk, with a cache of blocks.
 
-    Invariant: every block in the cache is on disk, except while a write runs. During a write, reads do not use the
-    cache. If a write begins or ends during a read, the read adds nothing to the cache.
+    Reads ignore the cache while a write runs. If a write begins or ends during a read, the read adds nothing to the
+    cache.
+
+    Invariant: every block in the cache is on disk, except while a write runs.
     """
 
     def __init__(
         self, transactions: Transactions, name: str = "commit", *, cached_blocks_max: int = CACHED_BLOCKS_MAX
     ) -> None:
-        """name: the name of this store; a database may contain several commit stores. cached_blocks_max: the largest
-        number of blocks in the cache. Raises BlockStoreError."""
+        """Open the store, and create its table if the table is missing.
+
+        transactions: gives access to the database.
+        name: the name of this store. One database may contain several commit stores.
+        cached_blocks_max: the maximum number of blocks in the cache.
+
+        Raises BlockStoreError if the database cannot be written.
+        """
         self._transactions = transactions
         self._name = name
         self._table = CommitTable(name)
@@ -118,8 +129,10 @@ class CommitStore:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Returns a context manager for one write. If the write fails, the cache is cleared, since the commit may have
-        happened all the same."""
+        """Returns a context manager for one write to the database.
+
+        If the write fails, the cache is cleared, because the transaction may have been committed despite the error.
+        """
         with self._write_lock, self._mapped_errors("be written"):
             self._mark(writing=True)
             try:
@@ -151,7 +164,9 @@ class CommitStore:
         return cached
 
     def _read(self, block_ids: Sequence[str]) -> dict[str, Block]:
-        """Reads blocks from the disk, all in one transaction. Returns the found blocks by id."""
+        """Reads blocks from disk in one transaction. Returns a dict from block id to block; missing blocks are left
+        out.
+        """
         if not block_ids:
             return {}
         with self._mapped_errors("be read"):

@@ -1,7 +1,7 @@
 """Reads and writes the rows of one commit store, inside a transaction that the caller begins and commits.
 
-The error for a mistake of the caller is returned, not raised, since the transaction may contain the work of other
-callers.
+The transaction may contain the work of other callers, and an exception would undo that work. So an error caused by
+wrong arguments is returned, not raised.
 """
 
 from __future__ import annotations
@@ -15,25 +15,30 @@ from block_manager.errors import BlockManagerError, BlockStoreError, UnknownBloc
 from block_manager.store import check_follows
 
 PAGE_IDS = 64
-"""The number of ids that a walk reads ahead."""
+"""The number of block ids that one query returns while the store iterates over its blocks."""
 
 
 class CommitTable:
-    """CommitTable: the rows of one commit store. Every method raises sqlite3.Error if SQLite fails."""
+    """CommitTable: the rows of one commit store. Every method that uses a connection raises sqlite3.Error if SQLite
+    fails.
+    """
 
     def __init__(self, store_name: str) -> None:
         self._store_name = store_name
 
     def ensure(self, connection: sqlite3.Connection) -> None:
-        """Create the table if it is missing. It is missing if the database was opened before this package was
-        imported."""
+        """Create the table if it is missing. It is missing if the database was opened before `block_manager` was
+        imported.
+        """
         connection.execute(sql.CREATE_TABLE)
 
     def exchange(
         self, connection: sqlite3.Connection, blocks: Sequence[Block], displaced_ids: Sequence[str]
     ) -> BlockManagerError | None:
-        """Do the work of `BlockStore.put`. Returns None, or the error for a mistake of the caller; then nothing was
-        changed."""
+        """Delete the displaced blocks and insert the new blocks, as `BlockStore.put` describes.
+
+        Returns None on success. If the arguments are wrong, changes nothing and returns the error.
+        """
         for block_id in displaced_ids:
             if not self._has(connection, block_id):
                 return UnknownBlock(block_id)
@@ -50,8 +55,11 @@ class CommitTable:
         return None
 
     def delete(self, connection: sqlite3.Connection, block_ids: Sequence[str]) -> list[Block] | BlockManagerError:
-        """Do the work of `BlockStore.delete`. Returns the deleted blocks, or the error for a mistake of the caller;
-        then nothing was changed."""
+        """Delete blocks, as `BlockStore.delete` describes.
+
+        Returns the deleted blocks. If the arguments are wrong or a row is damaged, changes nothing and returns the
+        error.
+        """
         try:
             blocks = {row[1]: sql.block_of(row) for row in self.select(connection, block_ids)}
         except BlockStoreError as problem:
@@ -63,15 +71,19 @@ class CommitTable:
         return [blocks[block_id] for block_id in block_ids]
 
     def select(self, connection: sqlite3.Connection, block_ids: Iterable[str]) -> list[sql.Row]:
-        """Returns the rows of the blocks with these ids. Ids without a row are left out."""
+        """Returns the rows of the blocks with these ids. An id without a row is skipped."""
         rows: list[sql.Row] = []
         for key in self._keys(block_ids):
             rows += connection.execute(sql.FIND, key)
         return rows
 
     def select_ids(self, connection: sqlite3.Connection, last: Block | None) -> list[str] | None:
-        """Returns the next PAGE_IDS block ids below the block `last`, newest first; if `last` is None, the id of the
-        head only. Returns None if the block `last` is not in the store."""
+        """Returns the next ids for an iteration from the newest to the oldest block.
+
+        If `last` is None, returns the id of the newest block, or an empty list for an empty store. Otherwise returns up
+        to PAGE_IDS ids of blocks with lower numbers than `last`, newest first. Returns None if the store does not
+        contain `last`.
+        """
         if last is None:
             rows = connection.execute(sql.NEWEST, (self._store_name, 1))
         elif self._has(connection, last.block_id):
@@ -89,6 +101,8 @@ class CommitTable:
         return any(connection.execute(sql.FIND_NUMBER, key).fetchone() for key in self._keys((block_id,)))
 
     def _keys(self, block_ids: Iterable[str]) -> list[tuple[str, str]]:
-        """Returns the parameters of `FIND` for these block ids. Ids that the driver would refuse are left out, since no
-        row can have them."""
+        """Returns the parameters of the statement FIND for these block ids.
+
+        An id that is not valid UTF-8 is skipped, because no row can have it and the SQLite driver would raise.
+        """
         return [(self._store_name, block_id) for block_id in block_ids if sql.is_text(block_id)]

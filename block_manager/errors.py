@@ -1,23 +1,27 @@
-"""The errors of the block manager. The type of an error shows whether the caller or a store has failed."""
+"""The errors of the block manager. The class of an error shows whether the caller or a store failed."""
 
 from __future__ import annotations
 
 
 class BlockManagerError(Exception):
-    """BlockManagerError: the base class of all errors of this package. Unless the docstring of an error says otherwise,
-    the failed call has changed nothing."""
+    """BlockManagerError: the base class of all errors of this package.
+
+    A call that raises such an error has changed nothing, unless the docstring of the error class says otherwise.
+    """
 
 
 class MissingInput(BlockManagerError):
-    """The error of a `put` without blocks."""
+    """MissingInput: the error of a `put` call without blocks."""
 
     def __init__(self) -> None:
         super().__init__("put needs at least one block")
 
 
 class MissingPredecessor(BlockManagerError):
-    """The error of a `put` whose first block has a parent that the block manager does not have. Put the parent
-    first."""
+    """MissingPredecessor: the error of a `put` call if the manager does not have the parent of the first block.
+
+    The caller must put the parent first.
+    """
 
     def __init__(self, block_id: str, previous_id: str) -> None:
         super().__init__(f"the parent {previous_id} of block {block_id} is not here; put it first")
@@ -26,9 +30,12 @@ class MissingPredecessor(BlockManagerError):
 
 
 class MissingPredecessorInBranch(BlockManagerError):
-    """The error of a branch in which the parent of a block is not the block before it.
+    """MissingPredecessorInBranch: the error of a list of blocks in which a block does not follow its predecessor in the
+    list.
 
-    expected_id: the id of the block before it.
+    block_id: the id of the block with the wrong parent.
+    previous_id: the id of the parent that the block names.
+    expected_id: the id of the preceding block in the list, which should be the parent.
     """
 
     def __init__(self, block_id: str, previous_id: str, expected_id: str) -> None:
@@ -39,7 +46,11 @@ class MissingPredecessorInBranch(BlockManagerError):
 
 
 class NumberNotIncreasing(BlockManagerError):
-    """The error of a block whose number is not larger than the number of its parent."""
+    """NumberNotIncreasing: the error of a block whose number is not larger than the number of its parent.
+
+    number: the number of the block.
+    previous_number: the number of the parent.
+    """
 
     def __init__(self, block_id: str, number: int, previous_number: int) -> None:
         super().__init__(f"block {block_id} has number {number}, its parent has {previous_number}")
@@ -49,7 +60,11 @@ class NumberNotIncreasing(BlockManagerError):
 
 
 class BlockConflict(BlockManagerError):
-    """The error of two different blocks with the same id, or of a block with the null id."""
+    """BlockConflict: the error of a block whose id cannot be accepted.
+
+    Either a different block has the same id, or the branch contains the id twice, or the id is the null id. `add_store`
+    also raises it if the store has a block without the parent, although the parent is in memory.
+    """
 
     def __init__(self, block_id: str, what: str) -> None:
         super().__init__(f"block {block_id} cannot be taken: {what}")
@@ -57,7 +72,10 @@ class BlockConflict(BlockManagerError):
 
 
 class UnknownBlock(BlockManagerError):
-    """The error of using a block id that the block manager does not have: the block was never put, or was dropped."""
+    """UnknownBlock: the error of a call with the id of a block that the block manager or the store does not have.
+
+    The block was never added, or it was removed.
+    """
 
     def __init__(self, block_id: str) -> None:
         super().__init__(f"block {block_id} is not here")
@@ -65,7 +83,10 @@ class UnknownBlock(BlockManagerError):
 
 
 class ReferenceBelowZero(BlockManagerError):
-    """The error of more `unref_block` calls than `ref_block` calls for one block. The calling program has a mistake."""
+    """ReferenceBelowZero: the error of an `unref_block` call for a block without a reference that the call may release.
+
+    The calling program released the block too often.
+    """
 
     def __init__(self, block_id: str) -> None:
         super().__init__(f"block {block_id} has no reference left to release; it was released too often")
@@ -73,7 +94,7 @@ class ReferenceBelowZero(BlockManagerError):
 
 
 class UnknownStore(BlockManagerError):
-    """The error of using a store name under which no store was added."""
+    """UnknownStore: the error of a call with a store name that was not added."""
 
     def __init__(self, store_name: str) -> None:
         super().__init__(f"there is no store {store_name!r}; add it first")
@@ -81,7 +102,7 @@ class UnknownStore(BlockManagerError):
 
 
 class StoreExists(BlockManagerError):
-    """The error of adding a store under a name that another store has already."""
+    """StoreExists: the error of adding a store under a name that is already in use."""
 
     def __init__(self, store_name: str) -> None:
         super().__init__(f"there is a store {store_name!r} already; choose another name")
@@ -89,9 +110,14 @@ class StoreExists(BlockManagerError):
 
 
 class IntegrityBroken(BlockManagerError):
-    """The error of an invariant that does not hold: this package has a mistake, or a store does not keep its
-    contract."""
+    """IntegrityBroken: the error of an invariant that does not hold.
+
+    Either this package has a bug, or a store does not follow the rules of `BlockStore`.
+    """
 
 
 class BlockStoreError(BlockManagerError):
-    """The error of a block store that failed. As far as the store knows, it has changed nothing."""
+    """BlockStoreError: the error of a block store that failed, or that refused the blocks.
+
+    The store has normally changed nothing. After a failed commit, the result of the commit can be unknown.
+    """

@@ -1,5 +1,7 @@
-"""Holds: objects that keep blocks from being dropped. Each hold releases its blocks exactly once, when it is closed or
-garbage-collected."""
+"""Objects that hold references to blocks, so that the block manager does not drop the blocks.
+
+Each object releases its references exactly once: when the object is closed or garbage-collected.
+"""
 
 from __future__ import annotations
 
@@ -12,34 +14,34 @@ from block_manager.walk import Walk
 
 
 class ReferenceCounter(Protocol):
-    """ReferenceCounter: the interface through which holds use the block manager. It counts the references to each
-    block."""
+    """ReferenceCounter: the part of the block manager that counts the references to each block."""
 
     def acquire(self, block_ids: tuple[str, ...]) -> list[Block]:
-        """Count one reference to each block, and return the blocks.
+        """Add one reference to each block, and return the blocks.
 
-        Raises UnknownBlock if the block manager does not have a block; then no reference is counted.
+        Raises UnknownBlock if the block manager does not have one of the blocks. In this case no reference is added.
         """
         ...
 
     def release(self, block_ids: tuple[str, ...]) -> None:
-        """Remove one reference to each block. A block that has no references left is dropped."""
+        """Remove one reference from each block. A block in memory is dropped when its last reference is removed."""
         ...
 
     def release_later(self, block_ids: tuple[str, ...]) -> None:
-        """Remove one reference to each block at the next call of the block manager.
+        """Remove one reference from each block during the next call of the block manager.
 
-        The garbage collector calls this method at any moment, also while the block manager holds its own lock, so
-        `release` could block for ever.
+        The garbage collector may call this method while the block manager's lock is taken. `release` waits for this
+        lock, so a call of `release` at this moment could block for ever.
         """
         ...
 
 
 class Hold:
-    """Hold: references to some blocks. The references count from the creation of the hold until `close`, or until the
-    hold is garbage-collected.
+    """Hold: one reference to each of some blocks, so that the block manager does not drop the blocks.
 
-    blocks: the held blocks.
+    The hold ends when it is closed or garbage-collected.
+
+    blocks: the blocks, in the order of the ids that were passed.
     """
 
     def __init__(self, counter: ReferenceCounter, *block_ids: str) -> None:
@@ -49,7 +51,7 @@ class Hold:
         self._held_ids = block_ids
 
     def close(self) -> None:
-        """Release the blocks. Safe to repeat."""
+        """Release the references to the blocks. A second call does nothing."""
         block_ids, self._held_ids = self._held_ids, ()
         if block_ids:
             self._counter.release(block_ids)
@@ -68,10 +70,11 @@ class Hold:
 
 
 class BlockIterator(Iterator[Block]):
-    """BlockIterator: an iterator over the blocks of a walk, from a tip towards the root.
+    """BlockIterator: an iterator over the blocks of a branch, from the newest block towards the oldest.
 
-    Until its end or `close`, it holds the block at which the walk began, and so all ancestors of that block. A step
-    that raised may be repeated, since it has not moved the iterator.
+    The iterator holds a reference to the first block until the end of the iteration or `close`. So neither the first
+    block nor its ancestors are dropped. If fetching the next block raises an error, the caller may try again: the
+    iterator has not moved.
     """
 
     def __init__(self, walk: Walk, find: Callable[[str], Block | None], hold: Hold) -> None:
@@ -87,7 +90,7 @@ class BlockIterator(Iterator[Block]):
         return block
 
     def close(self) -> None:
-        """End the walk and release its blocks. Safe to repeat."""
+        """End the iteration and release the reference. A second call does nothing."""
         self._walk = None
         self._hold.close()
 
@@ -101,8 +104,10 @@ class BlockIterator(Iterator[Block]):
 
 
 class BlockContext:
-    """BlockContext: a context manager that holds one block until the end of the `with` statement (RFC, "Ensuring Holds
-    are Released")."""
+    """BlockContext: a context manager that keeps one block from being dropped until the end of the `with` statement.
+
+    Source: RFC block-manager, "Ensuring Holds are Released".
+    """
 
     def __init__(self, counter: ReferenceCounter, block_id: str) -> None:
         self._counter = counter
@@ -110,7 +115,7 @@ class BlockContext:
         self._holds: list[Hold] = []
 
     def __enter__(self) -> Block:
-        """Hold the block and return it. Raises UnknownBlock."""
+        """Add a reference to the block and return the block. Raises UnknownBlock."""
         hold = Hold(self._counter, self._block_id)
         self._holds.append(hold)
         return hold.blocks[0]

@@ -1,7 +1,7 @@
-"""All blocks of the block manager, in memory and in stores, under one lock. `block_manager.persist` moves blocks
-between memory and stores.
+"""All blocks of the block manager, in memory and in stores, protected by one lock.
 
-The lock is held during one call, which includes reads of a store. It is never held while a store writes.
+A call keeps the lock while it reads from a store, but never while a store writes. `block_manager.persist` moves blocks
+between memory and stores.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from block_manager.tree import ForkTree
 
 
 class KnownBlocks:
-    """KnownBlocks: every block of the manager, which is in the fork tree or in a store.
+    """KnownBlocks: all blocks of the block manager. Each block is in memory, in the fork tree, or in a store.
 
-    A method whose name ends in "_locked" may be called only by a caller that holds the lock.
+    A caller must have taken the lock before it calls a method whose name ends in "_locked".
 
-    Invariant: a block is in the tree, or in one or more stores. It is in both only during a transfer.
+    Invariant: a block is either in the tree or in at least one store. It can be in both only while `persist` moves it.
     """
 
     def __init__(self) -> None:
@@ -34,8 +34,8 @@ class KnownBlocks:
     @contextmanager
     def lock(self) -> Iterator[None]:
         with self._lock:
-            # Release the blocks of garbage-collected holds here: the garbage collector could not release them, since it
-            # may run while the lock is held.
+            # Release the references of garbage-collected objects here. The garbage collector cannot do so itself,
+            # because it may run while this lock is taken.
             while self._released_later:
                 self._release_locked(self._released_later.popleft())
             yield
@@ -60,8 +60,10 @@ class KnownBlocks:
         return found
 
     def get_many_locked(self, block_ids: Iterable[str]) -> list[Block]:
-        """Returns the blocks with these ids, in order. Raises UnknownBlock if a block is neither in the tree nor in a
-        store."""
+        """Returns the blocks with these ids, in the same order.
+
+        Raises UnknownBlock if one of the blocks is neither in the tree nor in a store.
+        """
         wanted = list(block_ids)
         found = self.find_many_locked(wanted)
         for block_id in wanted:
@@ -70,8 +72,10 @@ class KnownBlocks:
         return [found[block_id] for block_id in wanted]
 
     def check_known_locked(self, block_id: str) -> None:
-        """Raises UnknownBlock if a block is neither in the tree nor in a store. No store is asked for a held block,
-        since a held block is always known."""
+        """Raises UnknownBlock if a block is neither in the tree nor in a store.
+
+        A block with an external reference always exists, so this method does not read the stores for it.
+        """
         entry = self.tree.find_references(block_id)
         if entry is None or not entry.external:
             self.get_many_locked((block_id,))

@@ -1,5 +1,4 @@
-"""A cache of the most recently used blocks, up to a maximal number. One thread at a time may use it. It reads no
-store."""
+"""A cache of the most recently used blocks. Only one thread at a time may use it."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from block_manager.block import Block
 
 
 class LruCache:
-    """LruCache: a cache of blocks by id. In a full cache, a new block replaces the least recently used block.
+    """LruCache: a cache of blocks by id. When the cache is full, a new block replaces the least recently used block.
 
     Invariant: the cache has at most `block_count_max` blocks, ordered from the least to the most recently used.
     """
@@ -20,15 +19,16 @@ class LruCache:
         self._blocks: OrderedDict[str, Block] = OrderedDict()
 
     def find(self, block_id: str) -> Block | None:
-        """Returns the block with this id, or None if it is not in the cache. The block becomes the most recently used
-        block."""
+        """Returns the block with this id and marks it as the most recently used. Returns None if it is not in the
+        cache.
+        """
         block = self._blocks.get(block_id)
         if block is not None:
             self._blocks.move_to_end(block_id)
         return block
 
     def use(self, block: Block) -> None:
-        """Add a block that was written, or read from the disk. It becomes the most recently used block."""
+        """Add a block, or replace it, and mark it as the most recently used."""
         self._blocks[block.block_id] = block
         self._blocks.move_to_end(block.block_id)
         if len(self._blocks) > self._block_count_max:
@@ -41,5 +41,5 @@ class LruCache:
         self._blocks.clear()
 
     def block_ids(self) -> list[str]:
-        """Returns the ids of the blocks in the cache, from the least to the most recently used."""
+        """Returns the ids of all blocks in the cache, from the least to the most recently used."""
         return list(self._blocks)

@@ -1,40 +1,47 @@
-"""The block manager of RFC block-manager: it keeps every block, and the ancestors of the block, as long as the block
-has a reference.
+"""The block manager of RFC block-manager: it keeps each block, and the ancestors of the block, while the block has
+references.
 
-It counts references. It does not validate blocks, choose between forks or use a network.
+It does not validate blocks, choose between forks or use a network. The RFC leaves two questions open.
 
-The RFC leaves two questions open.
+Can a block be both in a store and in memory? No. `persist` moves a block out of memory when a store has the block. If
+the store later replaces the block by a block of another fork, the old block returns to memory.
 
-Can a block live both in a store and in the main cache? No. A body is in memory, or in one or more stores.
-`persist` moves it: the body leaves memory when the store has it, and returns to memory when the store replaces it by a
-block of another fork. Reference counts do not move: one map has the counts of all blocks. The map has an entry for a
-stored block only while the block is held or has a child in memory. So memory contains the blocks that no store has,
-plus one small entry for each stored block that is held or has a child in memory. And `persist` never has to merge two
-counts of one block.
+The reference counts do not move: one map in memory has the counts of all blocks. The map has an entry for a stored
+block only while the block has references or a child in memory. So `persist` never has to merge two counts of one block.
 
-How is a branch persisted correctly? D denotes the blocks of the store's branch that are not on the new branch. I
-denotes the blocks of the new branch that the store lacks. The steps are:
+How is a branch moved into a store correctly? Let D be the blocks of the store that are not on the new branch. Let I be
+the blocks of the new branch that the store lacks. The steps are:
 
-1. Hold the new head, so that no block of I can be dropped meanwhile. The blocks of D are stored, and stored blocks are
-   never dropped.
-2. Put the bodies of D into the transfer, where every reader finds them. The bodies of I are in memory and stay there.
+1. Add a reference to the newest block of the new branch, so that no block of I can be dropped. Blocks of D are in the
+   store, and stored blocks are never dropped.
+2. Copy the blocks of D to a temporary place in memory, the `Transfer`, where readers find them. The blocks of I are
+   still in the tree.
 3. The store deletes D and adds I in one transaction: one call, `BlockStore.put(I, D)`.
-4. Only then remove the bodies of I from memory, and add the bodies of D to memory. Their counts have not changed.
+4. After the transaction, remove the blocks of I from the tree and add the blocks of D to it. The reference counts do
+   not change.
 
-A reader finds every block at every moment, and no reader waits while the store writes. If step 3 raises, the manager
-asks the store which blocks it has. If it has all of I, the persist has happened; if it has all of D and nothing of I,
-the persist has not happened. If the store cannot be read, the bodies of I and D stay in memory until it can. If I is
-empty, the head is on the store's branch already and nothing is done: a branch is never shortened.
+A reader always finds every block, and no reader waits while the store writes. If step 3 raises an error, the manager
+asks the store which blocks it has. If the store has all of I, the change was made. If the store has all of D and
+nothing of I, the change was not made. If the store cannot be read, all blocks of I and D stay in memory until the store
+can be read again.
 
-If the RFC and its first implementation differ, this package follows the RFC: releasing a stored block never drops it,
-and it is an error to release below zero, to add a second store with the same name, or to put numbers that do not
-increase. In these points, which the RFC leaves open, this package does what the first implementation does: `get`
-returns None for an unknown block, `put` of known blocks changes nothing, and the head of an added store is held once,
-for the caller.
+If I is empty, the store already has the whole branch, and nothing is done. `persist` never shortens a stored branch.
 
-A branch with several faults raises one error. The errors of the first implementation are checked first, in the order of
-the conditions in the RFC: MissingInput, MissingPredecessor, MissingPredecessorInBranch. A branch without these faults
-is then checked for the errors that only this package has: NumberNotIncreasing and BlockConflict.
+If the RFC and its first implementation differ, this package follows the RFC in three points:
+
+- Releasing a stored block never drops it.
+- It is an error to release a block without references, or to add a second store with the same name.
+- It is an error to put blocks whose numbers do not increase.
+
+The RFC leaves three more points open. Here this package does the same as the first implementation:
+
+- `get` yields None for an unknown block.
+- `put` does not change blocks that the manager already has.
+- `add_store` adds a reference to the newest block of the store on behalf of the caller.
+
+If a branch has several faults, only one error is raised. The errors of the first implementation are checked first, in
+the order of the RFC: MissingInput, MissingPredecessor, MissingPredecessorInBranch. NumberNotIncreasing and
+BlockConflict, which only this package has, are checked after them.
 """
 
 from __future__ import annotations
@@ -55,7 +62,12 @@ from block_manager.walk import BranchWalk, DiffWalk
 
 
 class ManagerStatistics(msgspec.Struct, frozen=True):
-    """ManagerStatistics: the counters of the blocks in memory, of the persists, and of the added stores."""
+    """ManagerStatistics: the counters of the block manager.
+
+    tree: the counters of the blocks in memory.
+    persist: the counters of `persist` calls.
+    store_count: the number of stores that were added.
+    """
 
     tree: TreeStatistics
     persist: PersistStatistics
@@ -63,12 +75,12 @@ class ManagerStatistics(msgspec.Struct, frozen=True):
 
 
 class BlockManager:
-    """BlockManager: a tree of blocks in memory above any number of stores. Any thread may call any method.
+    """BlockManager: a tree of blocks with forks, partly in memory and partly in stores. Any thread may call any method.
 
     A call that reads or writes a store takes as long as the store needs.
 
-    Invariant: for every block, the manager also has its parent, except for first blocks and the oldest blocks of
-    stores. `check_integrity` checks this.
+    Invariant: the manager has the parent of every block, except for blocks without a parent and the oldest block of a
+    store. `check_integrity` checks this.
     """
 
     def __init__(self) -> None:
@@ -76,15 +88,16 @@ class BlockManager:
         self._persister = Persister(self._known)
 
     def put(self, branch: Iterable[Block]) -> None:
-        """Atomically add the blocks of a branch that the manager does not have yet. The last added block is held once,
-        for the caller.
+        """Atomically add the new blocks of a branch, and add one reference to the last added block on behalf of the
+        caller.
 
-        Each block must be the parent of the next block, the numbers must increase, and the parent of the first block
-        must be known or null (RFC, `put`). Blocks that the manager has already stay unchanged and get no further hold.
+        branch: the blocks, oldest first. Each block must be the parent of the next one, and the numbers must increase.
+        The manager must already have the parent of the first block, or that parent must be the null id (RFC, `put`).
+        Blocks that the manager already has do not change and get no reference.
 
-        Raises MissingInput, MissingPredecessor, MissingPredecessorInBranch, NumberNotIncreasing, BlockConflict,
-        BlockStoreError; then nothing was added. The last paragraph of the module's docstring tells which error is
-        raised if a branch has several faults.
+        Raises MissingInput, MissingPredecessor, MissingPredecessorInBranch, NumberNotIncreasing, BlockConflict or
+        BlockStoreError. In these cases nothing is added. If a branch has several faults, the docstring of this module
+        says which error is raised.
         """
         blocks = list(branch)
         if not blocks:
@@ -93,8 +106,8 @@ class BlockManager:
         with self._known.lock():
             found = self._known.find_many_locked([first.previous_id, *(block.block_id for block in blocks)])
             parent = found.get(first.previous_id)
-            # Check condition 1 of the RFC before the order inside the branch. Callers that fetch a missing parent and
-            # try again depend on it: the parent may be in the same list, behind its child.
+            # Check condition 1 of the RFC before the order of the list. Some callers fetch a missing parent and then
+            # try again. They need this error even if the parent comes later in the same list than its child.
             if parent is None and first.previous_id != NULL_BLOCK_ID:
                 raise MissingPredecessor(first.block_id, first.previous_id)
             check_branch(blocks)
@@ -106,77 +119,91 @@ class BlockManager:
             self._known.tree.add([block for block in blocks if block.block_id not in found])
 
     def get(self, block_ids: Sequence[str]) -> Iterator[Block | None]:
-        """Returns the blocks with these ids, in order, all read at one moment. For a block that the manager does not
-        have, the iterator yields None."""
+        """Returns an iterator over the blocks with these ids, in the same order.
+
+        The iterator yields None for a block that the manager does not have. All blocks are read at once, before this
+        method returns.
+        """
         with self._known.lock():
             found = self._known.find_many_locked(block_ids)
         return iter([found.get(block_id) for block_id in block_ids])
 
     def contains(self, block_id: str) -> bool:
-        """Whether the manager has a block with this id. The result for the null id is always True."""
+        """Returns whether the manager has a block with this id. For the null id, which no block has, returns True."""
         return block_id == NULL_BLOCK_ID or self._known.find(block_id) is not None
 
     def branch(self, tip: str) -> BlockIterator:
-        """Returns an iterator over the blocks from the tip to the root. The iterator holds the tip until its end or its
-        `close`.
+        """Returns an iterator over the blocks from the block `tip` to its oldest ancestor.
 
-        This method raises UnknownBlock. A step of the iterator may raise BlockStoreError; the step may then be
-        repeated.
+        The iterator holds a reference to the tip until the end of the iteration or `close`.
+
+        Raises UnknownBlock if the manager does not have the tip. Each step of the iterator may raise BlockStoreError;
+        the caller may then repeat the step.
         """
         return BlockIterator(BranchWalk(tip), self._known.find, Hold(self._known, tip))
 
     def branch_diff(self, tip: str, exclude: str) -> BlockIterator:
-        """Returns an iterator over the blocks from the tip down to, not including, the first block that is also on the
-        branch of `exclude`. The iterator holds both blocks until its end or its `close`. Raises the same errors as
-        `branch`."""
+        """Returns an iterator over the blocks of the branch that ends at `tip`, without the blocks that both branches
+        share.
+
+        The second branch is the one that ends at `exclude`. The blocks come newest first. The iterator holds references
+        to both blocks until the end of the iteration or `close`. Raises the same errors as `branch`.
+        """
         return BlockIterator(DiffWalk(tip, exclude), self._known.find, Hold(self._known, tip, exclude))
 
     def ref_block(self, block_id: str) -> None:
-        """Hold a block, and so its ancestors, until a matching `unref_block`. Raises UnknownBlock."""
+        """Add a reference to a block. So the block and its ancestors are kept until a matching `unref_block`.
+
+        Raises UnknownBlock.
+        """
         with self._known.lock():
             self._known.check_known_locked(block_id)
             self._known.tree.hold(block_id)
 
     def unref_block(self, block_id: str) -> bool:
-        """Release one `ref_block`, or the hold of `put` or `add_store`. Returns whether the block was dropped.
+        """Remove one reference that `ref_block`, `put` or `add_store` added. Returns whether the block was dropped.
 
-        A stored block is never dropped. Raises UnknownBlock. Raises ReferenceBelowZero if all these holds of the block
-        were released already. This method cannot release the holds of iterators and contexts.
+        A stored block is never dropped. This method cannot remove the references of iterators and context managers.
+
+        Raises UnknownBlock. Raises ReferenceBelowZero if the block has no reference that this method may remove.
         """
         with self._known.lock():
             self._known.check_known_locked(block_id)
             return self._known.tree.release(block_id)
 
     def ref_block_ctx(self, block_id: str) -> BlockContext:
-        """Returns a context manager that holds a block until the end of the `with` statement. Entering it returns the
-        block, or raises UnknownBlock."""
+        """Returns a context manager that holds a reference to a block until the end of the `with` statement.
+
+        Entering it returns the block. Entering it raises UnknownBlock if the manager does not have the block.
+        """
         return BlockContext(self._known, block_id)
 
     def add_store(self, store_name: str, store: BlockStore) -> None:
-        """Add a store under a name. From then on, only the manager may write to the store. If the store's head has no
-        reference yet, it is held once, for the caller.
+        """Add a store, with the blocks it has, under a name. After this call only the manager may write to the store.
 
-        Blocks in memory that the store also has are removed from memory. They keep their reference counts.
+        Blocks that are both in memory and in the store are removed from memory and keep their reference counts. If the
+        newest block of the store has no references, it gets one on behalf of the caller.
 
-        Raises StoreExists and BlockStoreError. Raises BlockConflict if the blocks of the store do not fit the blocks in
+        Raises StoreExists and BlockStoreError. Raises BlockConflict if the blocks of the store contradict the blocks in
         memory.
         """
         self._persister.add_store(store_name, store)
 
     def persist(self, head: str, store_name: str) -> None:
-        """Move the branch that ends at `head` into a store, in one atomic step.
+        """Move the branch that ends at the block `head` into a store, in one atomic step.
 
-        Blocks of the store that are not on this branch return to memory; the ones without references are dropped. If
-        the store has `head` already, nothing changes. Other threads can call the manager while the store writes.
+        Blocks of the store that are not on this branch return to memory. The ones without references are dropped. If
+        the store already has `head`, nothing changes. Other threads can use the manager while the store writes.
 
-        Raises UnknownStore, UnknownBlock, and every error that the store raises. After an error no block is lost, and
-        the same call may be repeated.
+        Raises UnknownStore, UnknownBlock, IntegrityBroken, and every error that the store raises. After an error no
+        block is lost, and the caller may repeat the call.
         """
         self._persister.persist(head, store_name)
 
     def get_reference_count(self, block_id: str) -> ReferenceCount:
-        """Returns the reference counts of a block. During a persist, a child of the block may be counted twice. Raises
-        UnknownBlock."""
+        """Returns the reference count of a block. A child may be counted twice while `persist` runs. Raises
+        UnknownBlock.
+        """
         with self._known.lock():
             self._known.get_many_locked((block_id,))
             entry = self._known.tree.find_references(block_id)
@@ -186,10 +213,9 @@ class BlockManager:
         return ReferenceCount(entry.external, entry.dependents + implicit)
 
     def check_integrity(self) -> None:
-        """Check every reference count, the parent of every block and the branch of every store. The time grows with the
-        number of all blocks.
+        """Check every reference count, the parent of every block and the branch in every store.
 
-        Raises IntegrityBroken, BlockStoreError.
+        The time grows with the total number of blocks. Raises IntegrityBroken and BlockStoreError.
         """
         self._persister.check()
 

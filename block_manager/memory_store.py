@@ -1,4 +1,4 @@
-"""A block store in memory, for tests and for programs that need not keep their blocks when they end."""
+"""A block store in memory, for tests and for programs that do not need their blocks after they end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from block_manager.store import changed_error, check_follows
 class MemoryStore:
     """MemoryStore: a `BlockStore` in memory.
 
-    blocks: the blocks that the new store contains, oldest first.
+    blocks: the initial blocks of the store, oldest first.
 
     Invariant: `_branch` (a list, oldest first) and `_blocks` (a map by id) have the same blocks.
     """
@@ -59,7 +59,9 @@ class MemoryStore:
         return deleted
 
     def _branch_without(self, block_ids: Sequence[str]) -> list[Block]:
-        """Returns the branch without the blocks with these ids. Raises UnknownBlock."""
+        """Returns the branch without the blocks that have these ids. Raises UnknownBlock if the store lacks one of
+        them.
+        """
         if not block_ids:
             return self._branch
         for block_id in block_ids:

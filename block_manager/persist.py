@@ -1,8 +1,12 @@
-"""Moves a branch of blocks from memory into a store. Only one move runs at a time; readers need not wait for it.
+"""Moves a branch of blocks from memory into a store, and the blocks that it replaces back into memory.
 
-A reader finds every block at every moment: first in the tree, then in the transfer, then in the store. A transfer ends
-when it is known that the store has done either the whole transfer or nothing of it. If the store raised an error and
-then cannot be read, the transfer stays in doubt and keeps all its blocks; the next call reads the store again.
+Only one move runs at a time, and readers do not wait for it. A reader always finds every block. Blocks on the way into
+the store stay in the tree until the store has them. Blocks on the way out stay in the `Transfer` until they are in the
+tree.
+
+The transfer ends when it is certain that the store has made all of the change or none of it. If the store raises an
+error and then cannot be read, the result is unknown. In this case the transfer keeps all of its blocks, and the next
+call reads the store again.
 """
 
 from __future__ import annotations
@@ -21,11 +25,13 @@ from block_manager.walk import BranchWalk, DiffWalk
 
 
 class PersistStatistics(msgspec.Struct, frozen=True):
-    """PersistStatistics: the counters of persists since the start.
+    """PersistStatistics: counters of `persist` calls since the block manager was created.
 
-    persist_count: the number of persists that changed a store. failed_count: the number of persists whose store raised.
-    stored_count, displaced_count: the numbers of blocks that were added to stores and removed from stores. in_doubt:
-    whether a persist is running, or has failed with an unknown outcome.
+    persist_count: the number of calls that changed a store.
+    failed_count: the number of calls in which the store raised an error while writing.
+    stored_count: the number of blocks that were added to stores.
+    displaced_count: the number of blocks that were removed from stores.
+    in_doubt: True while a call is writing, and after a failed call whose result is still unknown.
     """
 
     persist_count: int
@@ -38,7 +44,7 @@ class PersistStatistics(msgspec.Struct, frozen=True):
 class Persister:
     """Persister: the part of the block manager that adds stores and moves branches into them.
 
-    Invariant: between two calls there is no transfer, or one transfer that is in doubt.
+    Invariant: while no call runs, there is no transfer, except one whose result is still unknown.
     """
 
     def __init__(self, known: KnownBlocks) -> None:
@@ -50,7 +56,7 @@ class Persister:
         self._displaced_count = 0
 
     def add_store(self, store_name: str, store: BlockStore) -> None:
-        """Do the work of `BlockManager.add_store`."""
+        """Implements `BlockManager.add_store`."""
         known = self._known
         with self._lock:
             self._settle_doubt()
@@ -61,25 +67,25 @@ class Persister:
                 shared = {block.block_id: block for block in store.get(list(known.tree.block_ids()))}
                 for block in shared.values():
                     self._check_shared(block, shared)
-                # A block must not be in memory and in a store at the same time, so remove from memory the blocks that
-                # the store has.
+                # A block must not be both in memory and in a store. So remove the blocks of the store from memory.
                 known.stores.add(store_name, store)
                 known.tree.unload(shared)
-                # Hold the head for the caller, as `put` does, unless the head has a reference already.
+                # Add a reference to the head on behalf of the caller, as `put` does, unless the head has one already.
                 if head is not None and known.tree.find_references(head.block_id) is None:
                     known.tree.hold(head.block_id)
 
     def persist(self, head: str, store_name: str) -> None:
-        """Do the work of `BlockManager.persist`.
+        """Implements `BlockManager.persist`.
 
-        1. Settle a transfer that an earlier failure left in doubt.
-        2. Hold the new head, so that no block of its branch is dropped meanwhile. Blocks in the store are never
-           dropped.
-        3. Stop if the store has the new head. Find the blocks of the new branch that the store lacks, and the blocks of
-           the store that are not on the new branch.
-        4. Make the displaced blocks visible to all readers in the transfer.
-        5. Let the store delete and add the blocks in one step. If the store raises, read which blocks it has.
-        6. Remove the stored blocks from the tree, and add the displaced blocks to the tree. All reference counts stay.
+        1. If an earlier transfer failed with an unknown result, read from its store whether the change was made.
+        2. Add a reference to the new head, so that no block of its branch is dropped during the move. Stored blocks are
+           never dropped.
+        3. Stop if the store has the new head. Find the blocks of the new branch that the store lacks. Find the
+           displaced blocks: the blocks of the store that are not on the new branch.
+        4. Put the displaced blocks into the transfer, where all readers find them.
+        5. Let the store delete and add the blocks in one step. If the store raises an error, read which blocks it has.
+        6. Remove the stored blocks from the tree, and add the displaced blocks to the tree. The reference counts do not
+           change.
         """
         known = self._known
         with self._lock:
@@ -91,7 +97,7 @@ class Persister:
                     self._move(store, self._plan(store, store_name, head))
 
     def check(self) -> None:
-        """Do the work of `BlockManager.check_integrity`."""
+        """Implements `BlockManager.check_integrity`."""
         known = self._known
         with self._lock:
             self._settle_doubt()
@@ -111,9 +117,9 @@ class Persister:
         )
 
     def _check_shared(self, block: Block, shared: dict[str, Block]) -> None:
-        """Check that a block may be removed from the tree because a new store has it too. Raises BlockConflict.
+        """Check that a block can be removed from memory because a new store has the same block. Raises BlockConflict.
 
-        shared: all blocks that are in the tree and in the store, by id.
+        shared: all blocks that are in memory and in the store, by id.
         """
         tree = self._known.tree
         if tree.find(block.block_id) != block:
@@ -122,8 +128,11 @@ class Persister:
             raise BlockConflict(block.block_id, f"the store has it without its parent {block.previous_id}")
 
     def _plan(self, store: BlockStore, store_name: str, head: str) -> Transfer:
-        """Returns the blocks that must move. If the two branches meet below the oldest stored block, all stored blocks
-        are displaced."""
+        """Returns the blocks that must move into and out of the store, so that the store has the branch that ends at
+        `head`.
+
+        If the store has no block of that branch, all blocks of the store are removed from it.
+        """
         stored_head = next(store.iter(), None)
         if stored_head is None:
             return Transfer(store_name, tuple(reversed(self._branch(head))), (), (), None)
@@ -140,7 +149,7 @@ class Persister:
         else:
             inserted = self._branch(head)
             root_id = displaced[-1].block_id
-        # A displaced block that another store has must not return to memory, since it would be in two places.
+        # A displaced block must not return to memory if another store has it: it would be in two places.
         with self._known.lock():
             displaced_ids = [block.block_id for block in displaced]
             elsewhere = self._known.stores.find_many(displaced_ids, besides=store_name)
@@ -156,11 +165,11 @@ class Persister:
     def _move(self, store: BlockStore, transfer: Transfer) -> None:
         with self._known.lock():
             self._known.stores.begin(transfer)
-        # Do not hold the lock here: while the store writes, readers find all blocks of the transfer in memory.
+        # Do not take the lock here. While the store writes, readers find all blocks of the transfer in memory.
         try:
             store.put(transfer.inserted, [block.block_id for block in transfer.displaced])
         except BaseException as error:
-            # A store may raise although it has done its work, for example if a commit succeeds but its answer is lost.
+            # A store may raise an error although it made the change, for example if the answer to a commit is lost.
             # So read which blocks the store has.
             self._failed_count += 1
             try:
@@ -171,8 +180,11 @@ class Persister:
         self._settle(transfer, done=True)
 
     def _settle_doubt(self) -> None:
-        """Settle a transfer in doubt, if there is one: read from its store which blocks the store has. Raises
-        IntegrityBroken, and every error that the store raises."""
+        """Finish an earlier transfer whose result is unknown. Does nothing if there is no such transfer.
+
+        Reads from the store whether the change was made. Raises every error that the store raises. Raises
+        IntegrityBroken if the store made only a part of the change.
+        """
         transfer = self._known.stores.transfer
         if transfer is None:
             return
@@ -201,8 +213,10 @@ class Persister:
 
 
 def _check_store(store_name: str, store: BlockStore) -> set[str]:
-    """Check that a store contains exactly one branch. Returns the ids of its blocks. Raises IntegrityBroken,
-    BlockStoreError."""
+    """Check that the blocks of a store form one branch. Returns the ids of the blocks.
+
+    Raises IntegrityBroken and BlockStoreError.
+    """
     block_ids: set[str] = set()
     child: Block | None = None
     for block in store.iter():

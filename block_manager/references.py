@@ -1,4 +1,4 @@
-"""The reference counts of one block. This module knows neither the block nor the place where it is kept."""
+"""The reference counts of one block."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import msgspec
 
 
 class References(msgspec.Struct):
-    """References: the reference counts of one block. A block with references may not be dropped (RFC block-manager,
-    "Ensuring Integrity").
+    """References: the reference counts of one block. A block with references must not be dropped.
 
-    external: the number of references from outside the manager: `ref_block` calls without a matching `unref_block`, and
-    owned references.
-    owned: the number of references in `external` that iterators, contexts and persists hold. Only their owner can
-    release them.
-    dependents: the number of children of this block that are in memory. Children in the same store as the block are not
-    counted, since the store keeps both.
+    Source: RFC block-manager, "Ensuring Integrity".
+
+    external: the number of references from outside the manager. It includes the references in `owned`.
+    owned: the number of references that iterators, context managers and `persist` hold. Only their owner can release
+    them.
+    dependents: the number of children that are in memory. A child in a store is not counted.
     """
 
     external: int = 0
@@ -27,10 +26,11 @@ class References(msgspec.Struct):
 
 
 class ReferenceCount(msgspec.Struct, frozen=True):
-    """ReferenceCount: the reference count that the RFC defines, split into two parts.
+    """ReferenceCount: the reference count of the RFC for one block, split into two parts.
 
-    external: the same number as in `References`. internal: the number of children of the block that are in memory, plus
-    1 if a store has the block and a child of it (the implicit count of the RFC).
+    external: the number of references from outside the manager: by `ref_block`, `put`, `add_store`, iterators, context
+    managers and `persist`.
+    internal: the number of children that are in memory, plus 1 if a store has both the block and a child of the block.
     """
 
     external: int

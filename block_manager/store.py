@@ -1,11 +1,11 @@
 """The interface of block stores (RFC block-manager, "Block Store Interface").
 
-A store contains one branch: a sequence of blocks in which each block is the parent of the next block, with increasing
-numbers. Its newest block is its head. Its oldest block is a first block, or a block whose parent was archived
-elsewhere. When a store was added to a manager, only that manager may write to it.
+A store contains one branch: a sequence of blocks in which each block is the parent of the next one, with increasing
+numbers. The newest block is the head. The oldest block may name a parent that the store does not have. After a store
+was added to a block manager, only this manager may write to it.
 
-Other threads may call `get` and `iter` while `put` or `delete` runs. Only one thread at a time calls `put` or `delete`.
-Every method raises BlockStoreError for a failure of the disk or the file.
+Only one thread at a time may call `put` or `delete`. Other threads may call `get` and `iter` meanwhile. Every method
+raises BlockStoreError if the disk or the file fails.
 """
 
 from __future__ import annotations
@@ -19,38 +19,48 @@ from block_manager.tree import check_branch, check_number
 
 
 class BlockStore(Protocol):
-    """BlockStore: a place that keeps one branch of blocks, from its oldest block to its head."""
+    """BlockStore: the interface of a place that keeps one branch of blocks."""
 
     def put(self, blocks: Sequence[Block], displaced_ids: Sequence[str] = ()) -> None:
-        """Atomically delete the displaced blocks and add the new blocks: both, or nothing.
+        """Atomically delete the displaced blocks and add new blocks. If the call raises, normally neither has happened.
 
-        blocks: the new blocks, oldest first. The parent of the first one must be the head that the store has without
-        the displaced blocks. Raises UnknownBlock if the store does not have a displaced block. Raises BlockStoreError.
+        blocks: the new blocks, oldest first. The parent of the first one must be the newest block that remains in the
+        store. Any block may be first if no block remains.
+        displaced_ids: the ids of the blocks to delete.
+
+        Raises UnknownBlock if the store does not have a displaced block. Raises BlockStoreError.
         """
         ...
 
     def get(self, block_ids: Iterable[str]) -> Iterator[Block]:
-        """Returns the blocks with these ids, in order, all read at one moment. Ids that the store does not have are
-        left out."""
+        """Returns the blocks with these ids, in the same order, all from one state of the store.
+
+        An id that the store does not have is skipped.
+        """
         ...
 
     def iter(self) -> Iterator[Block]:
-        """Iterates over all blocks from the head to the oldest block.
+        """Iterates over all blocks from the newest to the oldest.
 
-        Raises BlockStoreError if the next block was displaced meanwhile, so one iteration never mixes two branches.
+        Raises BlockStoreError if the next block was removed during the iteration. So one iteration never mixes two
+        branches.
         """
         ...
 
     def delete(self, block_ids: Sequence[str]) -> list[Block]:
-        """Atomically delete the newest or the oldest blocks. Returns the deleted blocks in the order of `block_ids`.
+        """Atomically delete the newest blocks or the oldest blocks. Returns the deleted blocks in the order of
+        `block_ids`.
 
-        Raises UnknownBlock if the store does not have a block; then no block is deleted.
+        Raises UnknownBlock if the store does not have one of the blocks. In this case no block is deleted.
         """
         ...
 
 
 def check_follows(blocks: Sequence[Block], head: Block | None) -> None:
-    """Check that the blocks continue the branch that ends at `head`. Raises BlockStoreError."""
+    """Check that new blocks form a branch that continues after the block `head`. Raises BlockStoreError.
+
+    head: the newest block of the store. None means an empty store, which any branch may start.
+    """
     if not blocks:
         return
     try:
@@ -65,7 +75,10 @@ def check_follows(blocks: Sequence[Block], head: Block | None) -> None:
 
 
 def changed_error(block_id: str) -> BlockStoreError:
-    """Returns the error for an `iter` call that cannot continue at or below this block."""
+    """Returns the error for an iteration over a store that cannot continue.
+
+    block_id: the id of the block at which the iteration stopped.
+    """
     return BlockStoreError(
         f"the store has nothing that follows below block {block_id}: it was displaced meanwhile, or the store is "
         "damaged; iterate again"

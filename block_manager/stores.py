@@ -1,8 +1,7 @@
-"""The stores of a block manager by name, and the transfer between memory and one of the stores, if one is running.
+"""The stores of a block manager by name, and the blocks that are moving between memory and one of the stores.
 
-A reader finds every block at every moment of a transfer. Blocks that are being added to the store stay in the tree
-until the store has confirmed them. Blocks that are being removed from the store stay in the transfer until the tree has
-them.
+A reader always finds a block while it moves. Blocks that move into the store stay in memory until the store has
+confirmed them. Blocks that move out of the store stay in the `Transfer` until they are in the tree.
 """
 
 from __future__ import annotations
@@ -17,11 +16,12 @@ from block_manager.store import BlockStore
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """Transfer: the blocks that one persist moves into and out of one store.
+    """Transfer: the blocks that one `persist` call moves into and out of one store.
 
-    inserted: the blocks that are added to the store, oldest first. displaced: the blocks that are removed from the
-    store, newest first. returning: the displaced blocks that no other store has; they return to memory. root_id: the
-    oldest block of the store, if it is displaced.
+    inserted: the blocks that are added to the store, oldest first.
+    displaced: the blocks that are removed from the store, newest first.
+    returning: the displaced blocks that no other store has. They return to memory.
+    root_id: the id of the oldest block of the store if all of its blocks are displaced, otherwise None.
     """
 
     store_name: str
@@ -32,8 +32,12 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class StoreSet:
-    """StoreSet: the stores of a block manager by name, and the running transfer. Its caller, `KnownBlocks`, holds the
-    lock."""
+    """StoreSet: the stores of a block manager by name, and the running transfer.
+
+    The caller must have taken the lock of `KnownBlocks`.
+
+    transfer: the blocks that are moving into and out of a store, or None.
+    """
 
     def __init__(self) -> None:
         self._stores: dict[str, BlockStore] = {}
@@ -41,7 +45,7 @@ class StoreSet:
         self.transfer: Transfer | None = None
 
     def check_absent(self, store_name: str) -> None:
-        """Raises StoreExists if a store was added under this name."""
+        """Raises StoreExists if a store with this name was added."""
         if store_name in self._stores:
             raise StoreExists(store_name)
 
@@ -59,9 +63,11 @@ class StoreSet:
         return list(self._stores)
 
     def find_many(self, block_ids: Iterable[str], *, besides: str | None = None) -> dict[str, Block]:
-        """Returns the blocks with these ids that a store has, or had before the running transfer, by id.
+        """Returns the blocks with these ids from all stores, as a dict by id. Blocks that no store has are left out.
 
-        besides: the name of a store that is not searched, or None.
+        Blocks that the running transfer removes from a store are also found.
+
+        besides: the name of a store to skip. None means no store.
         """
         wanted = dict.fromkeys(block_ids)
         found: dict[str, Block] = {}

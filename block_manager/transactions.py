@@ -1,8 +1,7 @@
-"""Transactions: the access of a commit store to its database. It runs each piece of work in one transaction, and knows
-no tables.
+"""The access of a commit store to its SQLite database. Each piece of work runs in one transaction.
 
-There are two kinds. `SessionTransactions` opens its own sessions, for a database to which nothing else writes.
-`RunnerTransactions` uses the writing thread of a node, where all waiting operations share one commit.
+`SessionTransactions` opens its own sessions. It is for a database that nothing else writes to. `RunnerTransactions`
+uses the writing thread of a running node, in which all waiting operations share one commit.
 """
 
 from __future__ import annotations
@@ -18,40 +17,48 @@ from storage.errors import StorageClosed, StorageError, storage_error
 Result = TypeVar("Result")
 
 CHECKPOINT_PAGES = 1_000
-"""When the write-ahead log has this many pages, SQLite copies it into the file at the end of a commit. This number is
-SQLite's default. The other sessions of the database never copy the log at a commit."""
+"""The size of the WAL, in pages, at which a commit copies the WAL into the database file.
+
+It is the default of SQLite. The other sessions of the database never copy the WAL during a commit.
+"""
 
 
 class Transactions(Protocol):
-    """Transactions: the interface for reads and writes of a database. Any thread that may block can use it.
+    """Transactions: the interface for reads and writes of a database. Each call blocks its thread until the work is
+    done.
 
-    A piece of work is a function of the connection. It may run twice, if the first run was rolled back. It may raise
-    only sqlite3.Error; it returns every other error, before it has changed anything.
+    A piece of work is a function with the database connection as its only parameter. It may run a second time if the
+    first run was rolled back. It may raise only sqlite3.Error. It returns any other error as its result, before it
+    changes anything.
     """
 
     def write(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Run a piece of work in a transaction. Returns its result when the transaction is on disk.
+        """Run a piece of work in a transaction. Returns the result of the work after the transaction is on disk.
 
-        Raises StorageError; then nothing of the work was stored, unless the result of the commit is unknown.
+        Raises StorageError. In this case nothing was stored, unless the result of the commit is unknown.
         """
         ...
 
     def read(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
-        """Run a piece of work that only reads, on one state of the database. Returns its result. Raises
-        StorageError."""
+        """Run a piece of work that only reads, on one state of the database. Returns the result of the work.
+
+        Raises StorageError.
+        """
         ...
 
 
 class SessionTransactions:
-    """SessionTransactions: an implementation of `Transactions` with one writing and one reading session, which it
-    opens, and closes in `close`.
+    """SessionTransactions: a `Transactions` with one session for writing and one for reading.
 
-    Invariant: after a fatal error nothing more is written.
+    Invariant: nothing is written after a fatal storage error.
     """
 
     def __init__(self, source: SessionSource, *, on_fatal: Callable[[], object] | None = None) -> None:
-        """on_fatal: a function that is called after a fatal error, for example `Database.distrust` of `storage`. Raises
-        StorageError."""
+        """Open both sessions. Raises StorageError.
+
+        on_fatal: a function that is called after a fatal storage error, for example `Database.distrust` of `storage`.
+        None means that nothing is called.
+        """
         self._failure: StorageError | None = None
         self._on_fatal = on_fatal
         self._write_lock = Lock()
@@ -82,19 +89,20 @@ class SessionTransactions:
             return _run(self._reading, work, commit=False)
 
     def close(self) -> None:
-        """Close both sessions. Safe to repeat."""
+        """Close both sessions. A second call does nothing."""
         with self._write_lock, self._read_lock:
             self._reading.close()
             self._writing.close()
 
 
 class RunnerTransactions:
-    """RunnerTransactions: an implementation of `Transactions` with a `storage.runner.Runner`, for threads that the trio
-    run of the runner has started.
+    """RunnerTransactions: a `Transactions` that passes its work to a `storage.runner.Runner` of a running node.
 
-    submit_write, submit_read: pass an operation to the runner in its trio thread, as `lambda operation:
-    trio.from_thread.run_sync(runner.submit_write, operation)` does. The trio thread must not call `write` or `read`: it
-    would wait for a result that only the trio thread can deliver.
+    Only threads that the trio run of the node has started may call its methods. The trio thread itself must not call
+    `write` or `read`: it would wait for a result that only the trio thread can deliver.
+
+    submit_write, submit_read: functions that pass an operation to the runner in the trio thread. An example is `lambda
+    operation: trio.from_thread.run_sync(runner.submit_write, operation)`.
     """
 
     def __init__(self, submit_write: Callable[[Operation], object], submit_read: Callable[[Operation], object]) -> None:
@@ -109,7 +117,7 @@ class RunnerTransactions:
 
 
 class Work(Operation):
-    """Work: a storage operation for whose end one thread waits."""
+    """Work: a storage operation whose result one thread waits for."""
 
     __slots__ = ("done", "results", "work")
 

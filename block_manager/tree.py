@@ -1,8 +1,8 @@
-"""The fork tree in memory: the blocks that no store has, and the reference counts of all blocks. It does no I/O.
+"""The fork tree: the blocks in memory, which no store has, and the reference counts of all blocks. It does no I/O.
 
-The reference counts also have entries for stored blocks that are not in the tree. Such an entry is called an anchor
-(RFC block-manager, "Ensuring Integrity"). It exists while the stored block is held or has a child in the tree. When a
-block moves between memory and a store, only its body moves; its entry stays.
+The reference counts also have entries for stored blocks. Such an entry is called an anchor (RFC block-manager,
+"Ensuring Integrity"). An anchor exists while the stored block has references or has a child in memory. When a block
+moves between memory and a store, its reference counts stay here.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from block_manager.references import References
 
 
 class TreeStatistics(msgspec.Struct, frozen=True):
-    """TreeStatistics: the counters of a fork tree.
+    """TreeStatistics: counters of the fork tree.
 
-    block_count: the number of blocks in memory. anchor_count: the number of entries for stored blocks. external_count:
-    the number of holds. purged_count: the number of blocks dropped since the start.
+    block_count: the number of blocks in memory.
+    anchor_count: the number of stored blocks that have reference counts in memory.
+    external_count: the number of references from outside the manager, over all blocks.
+    purged_count: the number of blocks that were dropped since the tree was created.
     """
 
     block_count: int
@@ -37,11 +39,12 @@ class TreeStatistics(msgspec.Struct, frozen=True):
 
 
 def check_branch(branch: Sequence[Block]) -> None:
-    """Check that the parent of each block is the block before it, and that the numbers increase (RFC, `put`, conditions
-    2 and 3).
+    """Check that each block is the parent of the next block and that the numbers increase.
 
-    Raises MissingPredecessorInBranch if the parent of any block is not the block before it, else NumberNotIncreasing or
-    BlockConflict.
+    Source: RFC, `put`, conditions 2 and 3.
+
+    Raises MissingPredecessorInBranch if the parent of a block is not the preceding block. Otherwise raises
+    NumberNotIncreasing if the numbers do not increase. Otherwise raises BlockConflict for a null id or a repeated id.
     """
     for before, block in pairwise(branch):
         if block.previous_id != before.block_id:
@@ -64,10 +67,10 @@ def check_number(block: Block, parent: Block) -> None:
 
 
 class ForkTree:
-    """ForkTree: the blocks in memory, their reference counts, and anchors.
+    """ForkTree: the blocks in memory, their reference counts, and anchors: the reference counts of stored blocks.
 
-    Invariant: the dependents of every entry are the number of its children in the tree; every block in the tree has an
-    entry; no entry is empty.
+    Invariant: the `dependents` count of every entry is the number of children of the block in the tree. Every block in
+    the tree has an entry. No entry has only zero counts.
     """
 
     def __init__(self) -> None:
@@ -80,7 +83,7 @@ class ForkTree:
         return self._blocks.get(block_id)
 
     def block_ids(self) -> Collection[str]:
-        """The ids of the blocks in memory."""
+        """Returns the ids of the blocks in memory."""
         return self._blocks.keys()
 
     def find_references(self, block_id: str) -> References | None:
@@ -89,10 +92,11 @@ class ForkTree:
     def add(self, new: Sequence[Block]) -> None:
         """Add blocks that neither the tree nor a store has.
 
-        new: the blocks, parents before children. The parent of the first block must be known or null.
+        new: the blocks, parents before children. The parent of the first block must be in the tree or in a store, or
+        must be the null id.
 
-        Each new block gets the reference count 1 (RFC, `put`): from its child in `new`, or if it has no child there,
-        from the caller, who holds it.
+        Each new block has one reference afterwards (RFC, `put`): from its child in `new`, or from the caller if it has
+        no child in `new`.
         """
         for block in new:
             self._insert(block)
@@ -102,19 +106,25 @@ class ForkTree:
                 self.hold(block.block_id)
 
     def hold(self, block_id: str, *, owned: bool = False) -> None:
-        """Count one more reference to a known block.
+        """Add one external reference to a block. The caller has checked that the block exists.
 
-        owned: whether an iterator, a context or a persist holds the reference.
+        owned: whether the reference belongs to an iterator, a context manager or a `persist` call. Only its owner
+        releases such a reference.
         """
         entry = self._ensure_entry(block_id)
         entry.external += 1
         entry.owned += owned
 
     def release(self, block_id: str, *, owned: bool = False) -> bool:
-        """Remove one reference to a block. Returns whether the block was dropped. Raises ReferenceBelowZero.
+        """Remove one external reference to a block. Returns whether the block was dropped.
 
-        A block without references is dropped. Then its parent is dropped if it has no reference left, and so on up to a
-        stored block. A stored block is never dropped; only its anchor is removed.
+        A block in memory is dropped when it has no references. Then its parent is dropped if it has no references
+        either, and so on. A stored block is never dropped; only its reference counts are removed.
+
+        owned: whether the reference belongs to an iterator, a context manager or a `persist` call.
+
+        Raises ReferenceBelowZero if `owned` is False and all external references of the block are owned, or there are
+        none.
         """
         entry = self._entries.get(block_id)
         if owned:
@@ -129,7 +139,7 @@ class ForkTree:
         return here and block_id not in self._blocks
 
     def unload(self, block_ids: Iterable[str]) -> None:
-        """Remove blocks from memory that a store has now. Their reference counts stay."""
+        """Remove blocks from memory because a store now has them. Their own reference counts do not change."""
         for block_id in block_ids:
             block = self._blocks.pop(block_id)
             self._roots.discard(block_id)
@@ -137,12 +147,13 @@ class ForkTree:
             self._leave_parent(block)
 
     def load(self, displaced: Sequence[Block], *, root_id: str | None = None) -> None:
-        """Add blocks that no store has any more. They keep their reference counts.
+        """Add blocks to memory that were removed from the last store that had them.
+
+        They keep their reference counts. Blocks without references are dropped at once.
 
         displaced: the blocks, children before parents.
-
-        Blocks without references are dropped at once. root_id: the id of the block whose parent may be missing in the
-        tree and in all stores.
+        root_id: the id of the block whose parent may be missing from memory and from all stores. None means that no
+        parent may be missing.
         """
         for block in displaced:
             self._insert(block)
@@ -152,10 +163,13 @@ class ForkTree:
             self._purge(block.block_id)
 
     def check(self, is_stored: Callable[[str], bool]) -> None:
-        """Check the invariant. Also check that the parent of every block is known, and that no block is in the tree and
-        in a store.
+        """Check the invariant of the tree and its place in the block manager.
 
-        is_stored: a function that returns whether a store has a block. Raises IntegrityBroken.
+        The parent of every block must exist, and no block may be both in the tree and in a store.
+
+        is_stored: a function that returns whether a store has the block with a given id.
+
+        Raises IntegrityBroken.
         """
         dependents: dict[str, int] = {}
         for block in self._blocks.values():
@@ -202,7 +216,7 @@ class ForkTree:
             self._ensure_entry(block.previous_id).dependents += 1
 
     def _purge(self, block_id: str) -> None:
-        """Drop a block if it has no references, then its parent if it has no references left, and so on."""
+        """Drop a block if it has no references. Then drop the parent if it has no references left, and so on."""
         while (entry := self._entries.get(block_id)) is not None and entry.empty:
             del self._entries[block_id]
             block = self._blocks.pop(block_id, None)
@@ -220,8 +234,7 @@ class ForkTree:
             self._drop_empty_anchor(block.previous_id)
 
     def _drop_empty_anchor(self, block_id: str) -> None:
-        """Remove an anchor that has no references. A block that is still in memory keeps its entry, since the caller
-        removes that block next."""
+        """Remove the reference counts of a stored block if they are all zero. The counts of a block in memory stay."""
         entry = self._entries.get(block_id)
         if entry is not None and entry.empty and block_id not in self._blocks:
             del self._entries[block_id]

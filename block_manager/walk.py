@@ -1,6 +1,7 @@
-"""Walks from a tip towards the root, one block at each step. The caller holds the blocks and fetches them with `find`.
+"""Iteration along branches, from a newest block towards the oldest ancestor, one block per step.
 
-A step that raises does not move the walk, so the step can be repeated.
+The caller holds references to the blocks, so that they are not dropped, and provides the function `find`, which fetches
+a block. If a step raises an error, the walk has not moved, and the caller may repeat the step.
 """
 
 from __future__ import annotations
@@ -11,20 +12,19 @@ from typing import Protocol, TypeAlias
 from block_manager.block import NULL_BLOCK_ID, Block
 
 Find: TypeAlias = Callable[[str], Block | None]
-"""A function that returns the block with an id, or None if the block is not known."""
+"""A function that returns the block with a given id, or None if there is no such block."""
 
 
 class Walk(Protocol):
-    """Walk: the interface of a walk through the tree, which visits one block at each step."""
+    """Walk: the interface of an iteration along a branch, one block per step."""
 
     def step(self, find: Find) -> Block | None:
-        """Returns the next block. At the end, and at every later step, returns None."""
+        """Returns the next block. Returns None at the end and in every later call."""
         ...
 
 
 class _Cursor:
-    """_Cursor: a place on a branch. `look` returns the block at the place and fetches it only once; `descend` moves to
-    the parent."""
+    """_Cursor: a position on a branch. `look` fetches the block at the position once; `descend` moves to its parent."""
 
     def __init__(self, block_id: str) -> None:
         self._block_id = block_id
@@ -46,7 +46,7 @@ class _Cursor:
 
 
 class BranchWalk:
-    """BranchWalk: a walk from the tip to the root. The root is a first block, or a block whose parent is not known."""
+    """BranchWalk: a walk from the block `tip` to its oldest ancestor that `find` returns."""
 
     def __init__(self, tip: str) -> None:
         self._cursor = _Cursor(tip)
@@ -61,11 +61,11 @@ class BranchWalk:
 
 
 class DiffWalk:
-    """DiffWalk: a walk from the tip down to, not including, the first block that is also on the branch of `exclude`.
+    """DiffWalk: a walk over the blocks of the branch that ends at `tip`, without the blocks that both branches share.
 
-    Two cursors move down, one from each block; each time the cursor with the higher number moves. Numbers increase
-    along every branch, so the cursors meet at the common ancestor. Without a common ancestor the walk covers the whole
-    branch of the tip.
+    The second branch ends at `exclude`. Two cursors move down, one on each branch. In each step, the cursor at the
+    higher number moves. Numbers increase along every branch, so both cursors reach the newest common block. If there is
+    no common block, the walk covers the whole branch of `tip`.
     """
 
     def __init__(self, tip: str, exclude: str) -> None:
