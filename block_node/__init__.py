@@ -1,12 +1,12 @@
-"""The block node: it takes chains of blocks from publishers, verifies and stores them, and serves subscribers.
+"""The block node: receives chains of blocks from publishers, verifies and stores them, and serves subscribers.
 
-- `BlockNode`, `ReadServices` and `BackfillService` are the three parts that a node puts together.
-- `Facility` carries events between plugins; a `Plugin` is a part of its own, such as `Persistence`.
-- `BlockVerification` checks one block; `read_items` and `write_block` read and write block files, and `ChainGenerator`
-  makes chains for tests.
+- `BlockNode`, `ReadServices` and `BackfillService` are the three main parts of a node.
+- `Facility` delivers events to plugins. A `Plugin` is a part that handles events, for example `Persistence`.
+- `BlockVerification` verifies one block. `read_items` and `write_block` read and write block files. `ChainGenerator`
+  generates chains for tests.
 - The client of a block node is `block_node.client`.
 
-Each name is loaded when a program first asks for it, so that clients and exports do not load the node.
+A name is imported when a program first uses it. So clients and exports do not load the code of the node.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _MODULES = {
     "read_items": "blocks.files",
     "write_block": "blocks.files",
 }
-"""The module that defines each name."""
+"""The module, relative to this package, that defines each public name."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,12 +1,14 @@
-"""The events of a block node, as values: items of blocks, and notifications that plugins send to each other.
+"""The events of a block node: the items of blocks, and notifications that plugins send to each other.
 
-The facility (`block_node.facility`) delivers them.
+The facility (`block_node.facility`) delivers the events to all plugins.
 
-The events of one block are, in order: `BlockBegun`, any number of `ItemsReceived`, then `BlockEnded` or `BlockDropped`.
-The events of two blocks are never mixed. A dropped block may begin again, with another attempt number. After
-`BlockEnded`, exactly one `VerificationNotification` of that attempt follows, and after a success exactly one
-`PersistedNotification`, unless a `NodeFailed` comes in between. A failed verification may be notified before the end of
-the block; then no more events of that attempt follow.
+A block is received in one or more attempts. The events of an attempt are, in order: `BlockBegun`, any number of
+`ItemsReceived`, then `BlockEnded` or `BlockDropped`. The events of two blocks are never mixed. A block that was dropped
+may begin again, with a new attempt number.
+
+After `BlockEnded`, exactly one `VerificationNotification` with the same attempt number follows. If it reports success,
+exactly one `PersistedNotification` follows, unless a `NodeFailed` comes first. A failure may be reported before
+`BlockEnded`; then no more events of this attempt follow.
 """
 
 from __future__ import annotations
@@ -19,14 +21,19 @@ import msgspec
 from block_node.protocol import Piece
 
 EVENT_OVERHEAD_BYTES = 128
-"""The bytes that an event counts for in a queue, in addition to its items."""
+"""The number of bytes that each event counts for in a queue, in addition to its items."""
 ITEM_OVERHEAD_BYTES = 64
-"""The bytes that an item takes in memory in addition to its content. With them, a million empty items count for the
-memory that they occupy."""
+"""The number of bytes of memory that an item takes in addition to its content.
+
+The overhead is counted, because a million empty items also occupy memory.
+"""
 
 
 class Source(enum.Enum):
-    """The source from which a block came."""
+    """Source: where a block came from: a publisher, or another node during a backfill.
+
+    BACKFILL marks a block that continues the chain. HISTORY marks a block below the stored blocks.
+    """
 
     PUBLISHER = "publisher"
     BACKFILL = "backfill"
@@ -34,8 +41,10 @@ class Source(enum.Enum):
 
 
 class BlockBegun(msgspec.Struct, frozen=True):
-    """Announces a block from a publisher. attempt: a number that rises with every `BlockBegun`, whichever block it
-    announces."""
+    """BlockBegun: the event that a block begins.
+
+    attempt: a number that is larger for each later `BlockBegun`, even if the block number is the same.
+    """
 
     block_number: int
     attempt: int
@@ -43,10 +52,12 @@ class BlockBegun(msgspec.Struct, frozen=True):
 
 
 class ItemsReceived(msgspec.Struct, frozen=True, gc=False):
-    """Items of the block that has begun, each a serialized `BlockItem`. The first item is the header, which is always
-    whole.
+    """ItemsReceived: the event that items of the current block have arrived.
 
-    piece: an item larger than a frame comes in pieces, one in each event, so that no plugin has to hold the whole item.
+    items: the items, each a serialized `BlockItem`. The first item of a block is its header, which is never split.
+    size_bytes: the total size of the items in bytes.
+    piece: whether the event has whole items or one piece of a large item. An item larger than a frame is split over
+    several events, so that no plugin needs the whole item in memory.
     """
 
     block_number: int
@@ -57,14 +68,17 @@ class ItemsReceived(msgspec.Struct, frozen=True, gc=False):
 
 
 class BlockEnded(msgspec.Struct, frozen=True):
-    """Announces that all items of the block have arrived and that the block can be verified."""
+    """BlockEnded: the event that all items of the block have arrived, so that the block can be verified."""
 
     block_number: int
     attempt: int
 
 
 class BlockDropped(msgspec.Struct, frozen=True):
-    """Announces that the rest of the block will not arrive: plugins forget its items. reason: a text for the log."""
+    """BlockDropped: the event that the rest of the block will not arrive. Plugins discard the items received so far.
+
+    reason: a text for the log.
+    """
 
     block_number: int
     attempt: int
@@ -75,16 +89,22 @@ ItemEvent: TypeAlias = BlockBegun | ItemsReceived | BlockEnded | BlockDropped
 
 
 class VerificationNotification(msgspec.Struct, frozen=True):
-    """The result of verifying a block.
+    """VerificationNotification: the result of verifying a block.
 
-    Successes above the last verified block come in the order of block numbers. attempt: 0 if the block did not arrive
-    in items (backfill). root: the root of the block; empty if unknown. failure: a stable word for the fault; None after
-    a success. informational: nobody caused the failure, and nothing needs to be done (cancelled, or verified before).
-    verifier_state: the state from which a verifier can continue after this block, to be stored beside the block; empty
-    if this block is not the last verified one. previous_root: after a success, the root that the block's footer names
-    for the block before. other_roots: the other possible roots of the block, until the next block decides.
-    corrected_root: the root of the block before, if this block shows that it was verified under a wrong root; else
-    empty.
+    For blocks that continue the chain, the successes come in the order of block numbers.
+
+    attempt: the number of the attempt in which the block was received. 0 for a block from a backfill.
+    success: whether the block is valid.
+    root: the root hash of the block. Empty if unknown.
+    failure: the reason of the failure, as a `FailureKind` value. None after a success.
+    informational: True if nobody caused the failure and nothing needs to be done. For example, the block was already
+    verified from another source.
+    reason: a description of the failure for the log.
+    verifier_state: the serialized state of the chain after this block, to be stored with the block. Empty if the block
+    does not continue the chain.
+    previous_root: after a success, the root hash of the preceding block, as the footer of this block names it.
+    other_roots: the other possible root hashes of the block. The next block shows which one is right.
+    corrected_root: the right root hash of the preceding block, if it was accepted with a wrong one. Otherwise empty.
     """
 
     block_number: int
@@ -102,11 +122,15 @@ class VerificationNotification(msgspec.Struct, frozen=True):
 
 
 class PersistedNotification(msgspec.Struct, frozen=True):
-    """Announces that a verified block is synced to disk, or could not be stored.
+    """PersistedNotification: the event that a verified block was synced to disk, or could not be stored.
 
-    Blocks are stored in the order in which they were verified. After a failure, no block above is stored until the
-    failed block is verified and stored again, so that the stored blocks have no hole at their end. Storing a block
-    again with the same root succeeds. root: the root under which the block is stored; empty if unknown.
+    Blocks are stored in the order in which they were verified. After a failure, no higher block is stored until the
+    failed block was verified and stored again. So the stored blocks have no gap at their end. Storing a block a second
+    time with the same root hash succeeds.
+
+    succeeded: whether the block is on disk.
+    reason: a description of the failure for the log.
+    root: the root hash under which the block is stored. Empty if unknown.
     """
 
     block_number: int
@@ -117,9 +141,11 @@ class PersistedNotification(msgspec.Struct, frozen=True):
 
 
 class BackfilledBlockNotification(msgspec.Struct, frozen=True, gc=False):
-    """A whole block that was fetched from another node and must be verified like any other block.
+    """BackfilledBlockNotification: the event that a whole block was fetched from another node and must be verified.
 
-    root: the root that the block must have, as the footer of the block above names it; empty if that is not known.
+    items: all items of the block, each a serialized `BlockItem`.
+    size_bytes: the total size of the items in bytes.
+    root: the root hash that the block must have, as the footer of the next block names it. Empty if unknown.
     """
 
     block_number: int
@@ -130,15 +156,21 @@ class BackfilledBlockNotification(msgspec.Struct, frozen=True, gc=False):
 
 
 class NewestBlockKnownToNetwork(msgspec.Struct, frozen=True):
-    """Announces that a publisher has this block while the node lacks it and earlier blocks, so the node must catch
-    up."""
+    """NewestBlockKnownToNetwork: the event that a publisher offers a block, but the node lacks earlier blocks.
+
+    The node must fetch the missing blocks up to this one.
+    """
 
     block_number: int
 
 
 class CatchUpStalled(msgspec.Struct, frozen=True):
-    """Announces that the node does not get closer to the block that publishers offer. contacts: the number of offers
-    without progress."""
+    """CatchUpStalled: the event that the node makes no progress towards the block that publishers offer.
+
+    target_block: the block that publishers offer.
+    last_block: the last verified block of the node. None if it has none.
+    contacts: the number of offers since the last progress.
+    """
 
     target_block: int
     last_block: int | None
@@ -151,20 +183,24 @@ class PublisherChange(enum.Enum):
 
 
 class PublisherStatus(msgspec.Struct, frozen=True):
-    """Announces that a publisher connected or disconnected. active: the number of publishers now; with 0 the last
-    source has ended."""
+    """PublisherStatus: the event that a publisher connected or disconnected.
+
+    active: the number of connected publishers after the change.
+    """
 
     change: PublisherChange
     active: int
 
 
 class NodeFailed(msgspec.Struct, frozen=True):
-    """Announces that the node has failed in its present state. Blocks that were not persisted are forgotten, and every
-    stream to and from the node ends.
+    """NodeFailed: the event that the node must abandon the blocks in progress. Blocks that are not on disk are
+    discarded.
 
-    persistence: whether storing a block failed. block_number: the block that caused the failure. A plugin that holds
-    parts of unfinished blocks drops them and waits for new ones. It ignores later results about those blocks, except
-    the result of a commit.
+    The streams of all publishers and subscribers end. Each plugin discards its parts of unfinished blocks and waits for
+    new blocks. It ignores later results about the discarded blocks, except the result of a commit.
+
+    persistence: whether a block could not be stored.
+    block_number: the block that caused the failure. None if no block did.
     """
 
     reason: str
@@ -173,8 +209,10 @@ class NodeFailed(msgspec.Struct, frozen=True):
 
 
 class NodeStopping(msgspec.Struct, frozen=True):
-    """Announces that the node is about to stop: every stream to and from the node ends. Blocks that are being stored
-    are still stored; no new block begins."""
+    """NodeStopping: the event that the node is about to stop. The streams of all publishers and subscribers end.
+
+    Blocks that are being stored are still stored. No new block begins.
+    """
 
     reason: str
 
@@ -191,13 +229,15 @@ Notification: TypeAlias = (
 )
 Event: TypeAlias = ItemEvent | Notification
 ITEM_EVENTS: Final = (BlockBegun, ItemsReceived, BlockEnded, BlockDropped)
-"""The types of `ItemEvent` as a tuple for `isinstance`. This is checked for every event and plugin, and a union type
-would be built anew at each check."""
+"""The types in `ItemEvent` as a tuple for `isinstance`.
+
+The check runs for every event in every plugin, and a tuple makes it faster than a union type.
+"""
 _WITH_ITEMS: Final = (ItemsReceived, BackfilledBlockNotification)
 
 
 def event_bytes(event: Event) -> int:
-    """Returns the size in bytes that an event counts for in a queue."""
+    """Returns the number of bytes that an event counts for in a queue."""
     if isinstance(event, _WITH_ITEMS):
         return event.size_bytes + ITEM_OVERHEAD_BYTES * len(event.items) + EVENT_OVERHEAD_BYTES
     return EVENT_OVERHEAD_BYTES

@@ -1,11 +1,14 @@
-"""The messaging facility: every plugin receives every event in the same order, through a bounded queue of its own.
+"""The messaging facility: delivers every event to every plugin, in the same order, through one bounded queue per
+plugin.
 
-Gating plugins (verification, persistence, publishing) lose no event: while one of them is behind, `full` is true, and
-every source of items waits. A plugin that is not gating (a subscriber) is dropped, and told so, when it falls too far
-behind. Notifications are always accepted. Their number is bounded, because each follows from items that were accepted;
-and a plugin that waited for room in a queue that it must empty itself would wait forever.
+Gating plugins (verification, persistence, publishing) must not lose events. While the queue of a gating plugin is full,
+the property `full` is True, and every source of items waits. Any other plugin, such as a subscriber, is detached and
+notified if its queue grows too long.
 
-Every call runs to its end in the trio thread. The facility knows no block and stores nothing on disk.
+Notifications are accepted even if a queue is full. Otherwise a plugin could wait for space in a queue that only the
+plugin itself can empty. Their number is bounded, because each one results from items that were accepted.
+
+All code runs in the trio thread, and no call waits. The facility stores nothing on disk.
 """
 
 from __future__ import annotations
@@ -22,27 +25,33 @@ from ockam.worker import Worker
 
 GATING_EVENTS_MAX = 1_024
 GATING_BYTES_MAX = 16 * 1024 * 1024
-"""The facility is full while the queue of a gating plugin has this many events or bytes."""
+"""The facility is full if the queue of a gating plugin has this many bytes, or `GATING_EVENTS_MAX` events."""
 LOOSE_EVENTS_MAX = 8_192
 LOOSE_BYTES_MAX = 64 * 1024 * 1024
-"""A plugin that is not gating is dropped when its queue has more events or bytes than this."""
+"""A plugin that is not gating is detached if its queue has more bytes than this, or more than `LOOSE_EVENTS_MAX`
+events.
+"""
 
 logger = structlog.get_logger(__name__)
 
 
 class Plugin(Worker):
-    """A worker that receives items and notifications. Override the handlers that matter; no handler may block.
+    """Plugin: a worker that receives events. A subclass overrides the handlers that it needs. A handler must not block.
 
-    A plugin that cannot take events for a while calls `self.inlet.pause()`, and later `self.inlet.resume()`. Meanwhile
-    it receives nothing and its queue fills; if the queue is full, the sources wait, or a plugin that is not `gating` is
-    dropped. An event that a handler publishes through `self.facility.publish` is delivered after the current event, to
+    A plugin that cannot handle events for a while calls `self.inlet.pause()`, and later `self.inlet.resume()`. In
+    between it receives nothing, and its queue fills. When the queue is full, the sources wait if the plugin is gating;
+    otherwise the plugin is detached.
+
+    If a handler publishes an event through `self.facility.publish`, the event is delivered after the current one, to
     all plugins including this one.
 
-    A handler that raises crashes the worker, and the node makes a new one with an empty queue. The crash of a gating
-    plugin ends every stream (`NodeFailed`). The new plugin may see the rest of a block whose beginning it did not see,
-    and ignores it. When it starts, it must find out what was notified while it was away.
+    If a handler raises an exception, the worker crashes, and the node starts a new plugin with an empty queue. If the
+    plugin is gating, the crash also publishes `NodeFailed`, which ends all streams. The new plugin must ignore the rest
+    of a block whose beginning it did not receive. When it starts, it must find out the results of events that it
+    missed.
 
-    name: the name of the plugin in logs and statistics. gating: whether sources wait for this plugin.
+    name: the name of the plugin in logs and statistics.
+    gating: whether sources of items wait while the queue of this plugin is full.
     """
 
     name: ClassVar[str] = "plugin"
@@ -67,12 +76,22 @@ class Plugin(Worker):
         """Handles the next notification."""
 
     def handle_lag(self) -> None:
-        """Called once when a plugin that is not gating was dropped because it was too far behind. Its inlet is
-        detached, so no more events are delivered."""
+        """Handles that this plugin was detached because its queue grew too long. Only for plugins that are not gating.
+
+        No more events are delivered.
+        """
 
 
 class InletStatistics(msgspec.Struct, frozen=True):
-    """The present state of one plugin's queue. delivered: the number of events since the plugin was attached."""
+    """InletStatistics: the current state of the queue of one plugin.
+
+    name: the name of the plugin.
+    gating: whether sources of items wait while the queue is full.
+    paused: whether the delivery is paused.
+    events: the number of events in the queue.
+    size_bytes: the size of the queue in bytes.
+    delivered: the number of events delivered since the plugin was attached.
+    """
 
     name: str
     gating: bool
@@ -83,8 +102,13 @@ class InletStatistics(msgspec.Struct, frozen=True):
 
 
 class FacilityStatistics(msgspec.Struct, frozen=True):
-    """The statistics of the facility. published: the number of events since the start. dropped: the number of plugins
-    that were too slow. failures: the number of `NodeFailed` events."""
+    """FacilityStatistics: the counters of the facility since the node started, and the state of all queues.
+
+    published: the number of published events.
+    dropped: the number of plugins that were detached because their queue grew too long.
+    failures: the number of `NodeFailed` events.
+    inlets: the queue of each attached plugin.
+    """
 
     published: int
     dropped: int
@@ -93,7 +117,7 @@ class FacilityStatistics(msgspec.Struct, frozen=True):
 
 
 class Inlet:
-    """One plugin's connection to the facility: its queue of events, and whether it is paused.
+    """Inlet: the queue between the facility and one plugin.
 
     Invariant: `_size_bytes` is the sum of the sizes in `_events`, each computed by `event_bytes`.
     """
@@ -119,21 +143,23 @@ class Inlet:
 
     @property
     def full(self) -> bool:
-        """Whether this gating plugin is so far behind that sources must wait."""
+        """Returns whether the queue of this gating plugin is full, so that sources must wait. False if it is not
+        gating.
+        """
         return self.gating and (len(self._events) >= GATING_EVENTS_MAX or self._size_bytes >= GATING_BYTES_MAX)
 
     def pause(self) -> None:
-        """Stops the delivery of events until `resume` is called. Safe to repeat."""
+        """Stops the delivery of events until `resume` is called. A second call does nothing."""
         self._paused = True
 
     def resume(self) -> None:
-        """Continues the delivery of events. Safe to repeat."""
+        """Continues the delivery of events. A second call does nothing."""
         if self._paused:
             self._paused = False
             self._facility.run()
 
     def detach(self) -> None:
-        """Ends the delivery of events and forgets the queue. Safe to repeat."""
+        """Ends the delivery of events for ever and empties the queue. A second call does nothing."""
         if self._attached:
             self._attached = False
             self._events.clear()
@@ -148,12 +174,14 @@ class Inlet:
         return not self.gating and (len(self._events) > LOOSE_EVENTS_MAX or self._size_bytes > LOOSE_BYTES_MAX)
 
     def drop(self) -> None:
-        """Detaches a plugin that is not gating, and tells the plugin that it was too slow."""
+        """Detaches a plugin whose queue grew too long, and calls its `handle_lag`."""
         self.detach()
         self._lag()
 
     def run(self) -> bool:
-        """Delivers the events in the queue. Returns whether any event was delivered."""
+        """Delivers the events in the queue until it is empty, paused or detached. Returns whether any event was
+        delivered.
+        """
         delivered = self._delivered
         while self._events and not self._paused and self._attached:
             self._deliver()
@@ -175,10 +203,10 @@ class Inlet:
 
 
 class Facility:
-    """Takes events from any part of the node and delivers them to the attached plugins.
+    """Facility: receives events from all parts of the node and delivers them to the attached plugins.
 
-    Invariant: `_missing` holds the names of those gating plugins that were attached and are not attached now; while
-    there is any, the facility is full.
+    Invariant: `_missing` has the names of gating plugins that were attached and are not attached now. While it is not
+    empty, the facility is full.
     """
 
     def __init__(self) -> None:
@@ -191,30 +219,37 @@ class Facility:
 
     @property
     def full(self) -> bool:
-        """Whether sources must wait: they bring no more items until a function passed to `when_room` is called."""
+        """Returns whether sources must stop bringing items. `when_room` tells them when they may continue."""
         return bool(self._missing) or any(inlet.full for inlet in self._inlets)
 
     @property
     def missing(self) -> frozenset[str]:
-        """The names of the gating plugins that failed and are not attached again."""
+        """Returns the names of the gating plugins that failed and are not attached again yet."""
         return frozenset(self._missing)
 
     def when_room(self, function: Callable[[], None]) -> None:
-        """Calls a function once, as soon as the facility is not full."""
+        """Calls a function once, as soon as the facility is not full. If it is not full now, usually calls it at
+        once."""
         self._waiting.append(function)
         if not self._running:
             self.run()
 
     def attach(self, plugin: Plugin) -> Inlet:
-        """Attaches a plugin, whose `context` must be set: from now on it receives every event."""
+        """Attaches a plugin, which receives every event that is published after this call. Returns its queue.
+
+        The `context` of the plugin must be set.
+        """
         inlet = Inlet(self, plugin)
         self._inlets.append(inlet)
         self._missing.discard(inlet.name)
         return inlet
 
     def detached(self, inlet: Inlet) -> None:
-        """Removes a detached inlet. If its plugin is gating, the node fails: nothing can continue without that
-        plugin."""
+        """Removes the queue of a detached plugin.
+
+        If the plugin is gating and the node is not stopping, `NodeFailed` is published, because the node cannot
+        continue without the plugin.
+        """
         self._inlets.remove(inlet)
         if inlet.gating and not self._closed:
             self._missing.add(inlet.name)
@@ -222,7 +257,7 @@ class Facility:
             self.publish(NodeFailed(f"the {inlet.name} plugin failed; it is restarted"))
 
     def publish(self, event: Event) -> None:
-        """Delivers an event to every plugin, after all events that were published before."""
+        """Delivers an event to every plugin, after all events that were published earlier."""
         self._published += 1
         self._failures += isinstance(event, NodeFailed)
         size_bytes = event_bytes(event)
@@ -231,8 +266,10 @@ class Facility:
         self.run()
 
     def run(self) -> None:
-        """Delivers all events that can be delivered. A call from within a delivery returns at once; the outer call goes
-        on."""
+        """Delivers all events that can be delivered now.
+
+        A call from within a handler returns at once. The outer call delivers the remaining events.
+        """
         if self._running:
             return
         self._running = True
@@ -243,7 +280,7 @@ class Facility:
             self._running = False
 
     def close(self) -> None:
-        """Notes that the node is stopping: from now on a plugin may detach without causing a failure."""
+        """Records that the node is stopping. After this call a gating plugin may detach without a `NodeFailed`."""
         self._closed = True
 
     def statistics(self) -> FacilityStatistics:

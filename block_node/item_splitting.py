@@ -1,11 +1,12 @@
-"""Splits the bytes of a stored block into batches of items, each of the size for one message, as they are read. Pure;
-it does not check any item.
+"""Splits the bytes of a stored block into batches of items, while the bytes are read. A batch fits into one message.
 
     Block = (0x0A length item)*
 
-Items are gathered into batches up to a size. A larger item is cut into pieces, so that no reader has to hold the whole
-item. `block_node.blocks.item_cutter` yields items one by one, at five times the cost; batches are for subscribers that
-catch up, which receive hundreds of thousands of items a second.
+Items are collected into batches up to a maximum size. A larger item is split into pieces, so that no reader needs the
+whole item in memory. The items are not verified, and nothing here does I/O.
+
+`block_node.blocks.item_cutter` also splits a block, but into single items, and needs five times the processor time.
+Batches are for subscribers that catch up, which receive hundreds of thousands of items per second.
 """
 
 from __future__ import annotations
@@ -17,17 +18,26 @@ from block_node.blocks.items import BLOCK_ITEM_TAG
 from block_node.protocol import Piece
 
 HEAD_BYTES_MIN = 32
-"""The least size of the first piece of an item. It holds the item's tag and length, which take at most 15 bytes."""
+"""The smallest size in bytes of the first piece of an item. It always has room for the tag and length of the item,
+which take at most 15 bytes.
+"""
 ITEM_OVERHEAD_BYTES = 4
-"""The extra bytes that each item counts for in a batch, because its length is sent too."""
+"""The number of bytes that each item counts for in a batch in addition to its content, because a message also has its
+length.
+"""
 
 
 class NotABlock(ValueError):
-    """Raised if bytes are no sequence of items with their lengths."""
+    """NotABlock: the error of bytes that are not a serialized block."""
 
 
 class ItemBatch(NamedTuple):
-    """Whole items, or one piece of one item, for one message. size_bytes: the total size of the items."""
+    """ItemBatch: the items for one message: whole items, or one piece of a large item.
+
+    items: the whole items, or a single piece.
+    piece: whether the items are whole, or which piece it is.
+    size_bytes: the total size of the items in bytes.
+    """
 
     items: list[bytes]
     piece: Piece
@@ -35,7 +45,7 @@ class ItemBatch(NamedTuple):
 
 
 def split_items(items: Sequence[bytes], batch_bytes: int) -> list[ItemBatch]:
-    """Splits whole items into batches of at most `batch_bytes`."""
+    """Splits whole items into batches of at most `batch_bytes` bytes. A larger item is split into pieces."""
     batches: list[ItemBatch] = []
     gathered: list[bytes] = []
     cost = 0
@@ -54,7 +64,10 @@ def split_items(items: Sequence[bytes], batch_bytes: int) -> list[ItemBatch]:
 
 
 def split_piece(data: bytes, piece: Piece, batch_bytes: int) -> list[ItemBatch]:
-    """Splits an item, or a piece of an item, into pieces of at most `batch_bytes`. If it fits, it is returned whole."""
+    """Splits an item, or a piece of an item, into pieces of at most `batch_bytes` bytes.
+
+    piece: whether `data` is a whole item, or which piece of an item it is.
+    """
     parts = [data[at : at + batch_bytes] for at in range(0, len(data), batch_bytes)] or [b""]
     begins, ends = piece in (Piece.WHOLE, Piece.FIRST), piece in (Piece.WHOLE, Piece.LAST)
     batches = []
@@ -66,10 +79,12 @@ def split_piece(data: bytes, piece: Piece, batch_bytes: int) -> list[ItemBatch]:
 
 
 class ItemSplitter:
-    """A splitter that takes the bytes of one block and returns batches of at most `batch_bytes`.
+    """ItemSplitter: splits the bytes of one block, which arrive in chunks, into batches of items.
 
-    Invariant: `_waiting` holds less than one item with its length. It is empty while an item is sent in pieces, and
-    `_missing_bytes` is then the size of the part of this item that has not arrived.
+    batch_bytes: the largest size of a batch in bytes.
+
+    Invariant: `_waiting` has less than one item with its length. While a large item is returned in pieces, `_waiting`
+    is empty, and `_missing_bytes` is the size of the part that has not arrived.
     """
 
     def __init__(self, batch_bytes: int) -> None:
@@ -81,7 +96,7 @@ class ItemSplitter:
         self._missing_bytes = 0
 
     def feed(self, data: bytes) -> list[ItemBatch]:
-        """Takes bytes, and returns the batches that they complete. Raises NotABlock if the bytes are no block."""
+        """Adds bytes, and returns the batches that are now complete. Raises NotABlock if the bytes are not a block."""
         batches: list[ItemBatch] = []
         data = self._waiting + data
         at = self._feed_pieces(data, 0, batches)
@@ -112,7 +127,7 @@ class ItemSplitter:
         return batches
 
     def finish(self) -> list[ItemBatch]:
-        """Ends the block, and returns the remaining batch. Raises NotABlock if the last item is cut short."""
+        """Ends the block, and returns the last batch, if any. Raises NotABlock if the last item is truncated."""
         if self._waiting or self._missing_bytes:
             raise NotABlock("the block ends inside an item")
         batches: list[ItemBatch] = []
@@ -120,8 +135,10 @@ class ItemSplitter:
         return batches
 
     def _read_length(self, data: bytes, at: int) -> tuple[int, int] | None:
-        """Returns the size of the item at an offset, and the offset at which its content starts. Returns None if not
-        all of its length has arrived."""
+        """Returns the size of the item at a position, and the position of its content.
+
+        Returns None if the length has not arrived completely. Raises NotABlock if the bytes are not an item.
+        """
         if data[at] != BLOCK_ITEM_TAG:
             raise NotABlock(f"an item begins with {data[at]:#04x}")
         size_bytes = shift = 0

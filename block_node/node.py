@@ -1,7 +1,7 @@
-"""The parts of a block node: the one place that puts facility, plugins and services together, on one `ockam` node.
+"""The block node: creates and connects the facility, the plugins and the services on one `ockam` node.
 
-It starts the parts that publishing needs, in the order in which one part needs another's knowledge. The services for
-readers register themselves separately. The composition root reads configuration files and the command line.
+It starts the parts that publishers need. The services for readers are registered separately. The composition root,
+which creates this object, reads configuration files and the command line.
 """
 
 from __future__ import annotations
@@ -40,17 +40,24 @@ PERSISTENCE_ADDRESS = local("block_persistence")
 VERIFICATION_ADDRESS = local("block_verification")
 EARLY_MESSAGES_MAX = 1_000
 EARLY_MESSAGE_BYTES_MAX = 256
-"""The largest number and size of messages kept while the node starts. A publisher that gets no answer sends its opening
-message again, and no opening message is larger."""
+"""The largest size in bytes of a message that is kept while the node starts. At most `EARLY_MESSAGES_MAX` messages are
+kept.
+
+Every opening message of a publisher is smaller. If a message is discarded, the publisher gets no answer and sends it
+again.
+"""
 
 logger = structlog.get_logger(__name__)
 
 
 class BlockNodeSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a block node. first_block: the first block of the chain of an empty node, unless a publisher begins
-    lower.
+    """BlockNodeSettings: the settings of a block node.
 
-    chain: the name of the chain, from which the name of the stream with its blocks is made.
+    first_block: the first block of the chain if the node is empty. A publisher may begin with a lower block.
+    chain: the name of the chain. The name of the stream that stores the blocks is derived from it.
+    retention: which blocks are deleted after a time. None means no block.
+    verifier: the settings of the verification. None means the defaults.
+    publish: the limits for publishers. None means the defaults.
     """
 
     first_block: int = 0
@@ -61,7 +68,10 @@ class BlockNodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockNodeStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a block node. publish: None until the store has found out which blocks are stored."""
+    """BlockNodeStatistics: the statistics of a block node.
+
+    publish: the statistics of publishing. None until the store has determined which blocks are stored.
+    """
 
     facility: FacilityStatistics
     store: BlockStoreStatistics
@@ -69,7 +79,7 @@ class BlockNodeStatistics(msgspec.Struct, frozen=True):
 
 
 class EarlyPublishers(Worker):
-    """A worker that keeps the messages of publishers until the publishing service starts and receives them."""
+    """EarlyPublishers: a worker that keeps the messages of publishers until the publishing service has started."""
 
     def __init__(self) -> None:
         self.messages: list[Message] = []
@@ -80,8 +90,11 @@ class EarlyPublishers(Worker):
 
 
 class BlockNode:
-    """A block node with its parts. `publishing` is None until the store has found out which blocks are stored;
-    `when_ready` tells when that is done."""
+    """BlockNode: a block node with all its parts.
+
+    publishing: the service for publishers. None until the store has determined which blocks are stored; `when_ready`
+    calls a function at this moment.
+    """
 
     def __init__(
         self,
@@ -96,13 +109,24 @@ class BlockNode:
         tss: TssVerifier | None = None,
         on_stream_changed: Callable[[StreamRecord], None] = lambda stream: None,
     ) -> None:
-        """Creates the parts. Raises SettingsError if the verifier's settings cannot work together."""
+        """Creates the parts of the node.
+
+        now_us: returns the time in microseconds since 1970.
+        new_id: returns a new unique id.
+        now_s: returns a monotonic time in seconds.
+        address_books: the public keys that sign record files.
+        tss: the external verifier of threshold signatures.
+        on_stream_changed: called when the record of the stream that stores the blocks has changed.
+
+        Raises SettingsError if the settings of the verifier contradict each other.
+        """
         self._node = node
         self._settings = settings
         self._new_id = new_id
         self._now_s = now_s
         self._when_ready: list[Callable[[], None]] = []
-        # The publish machine decides which block may come first. A first block other than block 0 is taken on trust.
+        # The publish machine decides which block may come first. A first block other than block 0 is accepted without a
+        # check of its link to earlier blocks.
         self._start_chain = ChainState.starting_at(0 if settings.first_block == 0 else None)
         self.facility = Facility()
         self.store = BlockStore(
@@ -117,17 +141,19 @@ class BlockNode:
         self._early = EarlyPublishers()
 
     def start(self) -> None:
-        """Starts the node. It serves publishers as soon as the store has found out which blocks are stored."""
+        """Starts the node. Publishers are served as soon as the store has determined which blocks are stored."""
         self._node.register([local(SERVICE_ADDRESS)], lambda: self._early)
         self._node.register([PERSISTENCE_ADDRESS], lambda: Persistence(self.facility, self.store))
         self.store.when_open(self._opened)
 
     def stop(self) -> None:
-        """Ends all streams with a status. Call it when all submitted blocks are stored and acknowledged."""
+        """Ends all streams of publishers and subscribers with a status. Call it after all received blocks are
+        acknowledged.
+        """
         self.facility.publish(NodeStopping("the node stops; go on at another one, or here when it is back"))
 
     def when_ready(self, function: Callable[[], None]) -> None:
-        """Calls a function once, as soon as publishers are served; at once if they are served already."""
+        """Calls a function once, as soon as publishers are served. If they are served already, calls it at once."""
         if self.publishing is not None:
             function()
         else:
@@ -138,19 +164,19 @@ class BlockNode:
         return BlockNodeStatistics(self.facility.statistics(), self.store.statistics(), publish)
 
     def durable_chain(self) -> ChainState:
-        """Returns the state of the chain after the last durable block."""
+        """Returns the state of the chain after the last block on disk."""
         newest = self.store.newest
         if newest is None or newest.number + 1 < self._settings.first_block:
             return self._start_chain
-        # For the same block, the state computed at the start knows more than the stored state, so it goes first.
+        # For the same block, prefer the state that was computed at the start: it knows more than the stored state.
         for chain in (self._start_chain, self._stored_chain()):
             if chain is not None and chain.next_number == newest.number + 1:
                 return chain
-        # The tree over all roots is unknown, but the root of the last block is known.
+        # The tree over all root hashes is unknown, but the root hash of the last block is known.
         return ChainState(newest.number + 1, newest.root, None)
 
     def _stored_chain(self) -> ChainState | None:
-        """Returns the state of the chain that was stored last; None if there is none or it cannot be read."""
+        """Returns the newest state of the chain that is stored. Returns None if there is none or it is damaged."""
         if not self.store.verifier_state:
             return None
         try:
@@ -160,8 +186,11 @@ class BlockNode:
             return None
 
     def _opened(self) -> None:
-        """Continues the start once the stored blocks are known. If the possible roots of the newest block, or the tree
-        over all roots, are unknown, they are computed from the stored blocks, as far as these are available."""
+        """Continues the start after the store has determined which blocks are stored.
+
+        The possible root hashes of the newest block and the tree over all root hashes may be unknown. In this case they
+        are computed from the stored blocks, if enough blocks are stored. Then publishers are served.
+        """
         newest, available = self.store.newest, self.store.available
         goes_on = newest is not None and newest.number + 1 >= self._settings.first_block
         if newest is None or not goes_on:
@@ -187,8 +216,10 @@ class BlockNode:
             self._serve()
 
     def _reopen(self, before: ChainState) -> None:
-        """Computes the possible roots of the newest block, and then serves. before: the chain without that block, as
-        far as it is known."""
+        """Computes the possible root hashes of the newest block, and then serves publishers.
+
+        before: the state of the chain without the newest block. It may be partly unknown.
+        """
         newest = self.store.newest
         assert newest is not None, "asked for where there is a block"
 

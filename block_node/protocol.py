@@ -1,9 +1,10 @@
-"""The messages of `block_publish`, as routed BARE messages (specs/block_publish.md, facts/block_node.md §1.3).
+"""The messages of the protocol `block_publish`, as routed BARE messages (specs/block_publish.md, facts/block_node.md
+§1.3).
 
-In these messages a block item is bytes: one serialized `BlockItem`. `block_node.blocks` parses items, and
-`block_node.publish` decides the order of messages. The protocols of readers are in `block_node.protocol_reading`.
+A publisher uses this protocol to send blocks to a node. In the messages, an item is bytes: one serialized `BlockItem`.
+An item larger than a frame is sent in several messages, each with one piece of the item (`Piece`).
 
-An item may be larger than a frame. It is then sent in several messages, each with one piece of the item (`Piece`).
+`block_node.publish` decides which message is sent when. The protocols of readers are in `block_node.protocol_reading`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ockam.protocol import Protocol
 
 # type Piece enum { WHOLE FIRST MIDDLE LAST }
 class Piece(enum.IntEnum):
-    """The content of a message with items: whole items, or the first, a middle or the last piece of one item."""
+    """Piece: whether a message has whole items, or the first, a middle or the last piece of one item."""
 
     WHOLE = 0
     FIRST = 1
@@ -29,7 +30,7 @@ class Piece(enum.IntEnum):
 
 # type PublisherEndCode enum { UNKNOWN RESET TIMEOUT ERROR TOO_FAR_BEHIND }
 class PublisherEndCode(enum.IntEnum):
-    """The reason for which a publisher ends its stream; the numbers of the real `EndStream.Code`."""
+    """PublisherEndCode: the reason why a publisher ends its stream, with the numbers of the real `EndStream.Code`."""
 
     UNKNOWN = 0
     RESET = 1
@@ -41,7 +42,9 @@ class PublisherEndCode(enum.IntEnum):
 # type PublishStatus enum { UNKNOWN SUCCESS INVALID_REQUEST ERROR TIMEOUT DUPLICATE_BLOCK BAD_BLOCK_PROOF
 #   PERSISTENCE_FAILED }
 class PublishStatus(enum.IntEnum):
-    """The reason for which the node ends a publisher's stream; the numbers of the real `EndOfStream.Code`."""
+    """PublishStatus: the reason why the node ends the stream of a publisher, with the numbers of the real
+    `EndOfStream.Code`.
+    """
 
     UNKNOWN = 0
     SUCCESS = 1
@@ -55,11 +58,13 @@ class PublishStatus(enum.IntEnum):
 
 # type OpenSession struct { token: data }
 class OpenSession(msgspec.Struct, frozen=True):
-    """Opens a session. A publisher sends it to the service's address; the session answers from its own address and
-    receives all further messages.
+    """OpenSession: a publisher's request to open a session for sending blocks.
 
-    token: bytes that the publisher chooses, at most 64. If the same opening message arrives twice, the same session
-    answers it twice.
+    The publisher sends it to the address of the service. The session has an address of its own: it answers from there,
+    and the publisher sends all further messages there.
+
+    token: bytes that the publisher chooses, at most 64. If the same request arrives twice, the same session answers
+    both.
     """
 
     token: bytes
@@ -67,9 +72,11 @@ class OpenSession(msgspec.Struct, frozen=True):
 
 # type BlockItems struct { sequence: uint  items: list<data>  piece: Piece }
 class BlockItems(msgspec.Struct, frozen=True, gc=False):
-    """Items of one block, at least one. The first item of a block is its header, and a header begins a new message.
+    """BlockItems: one or more items of a block. The first item of a block is its header, which also comes first in its
+    message.
 
-    sequence: starts at 0 and rises by one with every message of the session, so that a lost message is noticed.
+    sequence: the number of the message in the session, from 0. A gap shows that a message was lost.
+    piece: whether the items are whole, or which piece of an item it is.
     """
 
     sequence: bare.UInt
@@ -79,7 +86,10 @@ class BlockItems(msgspec.Struct, frozen=True, gc=False):
 
 # type EndOfBlock struct { sequence: uint  block_number: uint }
 class EndOfBlock(msgspec.Struct, frozen=True):
-    """Ends a block: all its items have been sent. A block without this message is never verified."""
+    """EndOfBlock: the message that all items of a block were sent. Without it the block is never verified.
+
+    sequence: the number of the message in the session, from 0.
+    """
 
     sequence: bare.UInt
     block_number: bare.U64
@@ -88,8 +98,11 @@ class EndOfBlock(msgspec.Struct, frozen=True):
 # type EndStream struct { sequence: uint  code: PublisherEndCode  earliest_block: optional<u64>
 #   latest_block: optional<u64> }
 class EndStream(msgspec.Struct, frozen=True):
-    """Ends the publisher's stream. earliest_block, latest_block: the blocks that the publisher can still send, if it
-    names them."""
+    """EndStream: the message with which a publisher ends its stream.
+
+    sequence: the number of the message in the session, from 0.
+    earliest_block, latest_block: the range of blocks that the publisher can still send. None if it does not say.
+    """
 
     sequence: bare.UInt
     code: PublisherEndCode
@@ -99,10 +112,9 @@ class EndStream(msgspec.Struct, frozen=True):
 
 # type OpenRootSession struct { token: data }
 class OpenRootSession(msgspec.Struct, frozen=True):
-    """Opens a session as `OpenSession` does; its acknowledgements are `RootAcknowledgement` instead of
-    `Acknowledgement`.
+    """OpenRootSession: an `OpenSession` from a publisher that wants `RootAcknowledgement` instead of `Acknowledgement`.
 
-    A node that does not know this message answers it with `error`; the publisher then sends `OpenSession`.
+    An older node that does not know this message answers with an error. The publisher then sends `OpenSession`.
     """
 
     token: bytes
@@ -118,8 +130,12 @@ _PublishRequest: TypeAlias = Annotated[
 
 # type SessionOpened struct { token: data  last_block: optional<u64>  next_block: u64 }
 class SessionOpened(msgspec.Struct, frozen=True):
-    """The answer to an opening message. last_block: the last known verified block, which is also durable. next_block:
-    the lowest block that the node lacks and no publisher sends."""
+    """SessionOpened: the answer to a request to open a session.
+
+    token: the token of the request.
+    last_block: the last verified block, which is also on disk. None if there is none.
+    next_block: the lowest block that the node lacks and that no publisher is sending.
+    """
 
     token: bytes
     last_block: bare.U64 | None
@@ -128,15 +144,17 @@ class SessionOpened(msgspec.Struct, frozen=True):
 
 # type Acknowledgement struct { block_number: u64 }
 class Acknowledgement(msgspec.Struct, frozen=True):
-    """Acknowledges that block `block_number` and all blocks before it are verified and synced to disk."""
+    """Acknowledgement: the message that block `block_number` and all earlier blocks are verified and synced to disk."""
 
     block_number: bare.U64
 
 
 # type DuplicateBlock struct { block_number: u64  last_block: u64 }
 class DuplicateBlock(msgspec.Struct, frozen=True):
-    """Refuses a block that is not above the last known verified block. The stream stays open; the publisher continues
-    after `last_block`."""
+    """DuplicateBlock: rejects a block that the node already has. The stream stays open.
+
+    last_block: the last verified block. The publisher continues with the block after it.
+    """
 
     block_number: bare.U64
     last_block: bare.U64
@@ -144,10 +162,11 @@ class DuplicateBlock(msgspec.Struct, frozen=True):
 
 # type Behind struct { block_number: u64  last_block: optional<u64>  next_block: u64 }
 class Behind(msgspec.Struct, frozen=True):
-    """Refuses a block that is too high for the node. The stream stays open; the publisher continues with `next_block`.
+    """Behind: rejects a block because the node lacks earlier blocks. The stream stays open.
 
-    last_block: the last known verified block. A publisher that cannot go back so far ends the stream with
-    TOO_FAR_BEHIND.
+    last_block: the last verified block. None if there is none.
+    next_block: the block with which the publisher must continue. If the publisher no longer has it, the publisher ends
+    the stream with TOO_FAR_BEHIND.
     """
 
     block_number: bare.U64
@@ -157,24 +176,33 @@ class Behind(msgspec.Struct, frozen=True):
 
 # type SkipBlock struct { block_number: u64 }
 class SkipBlock(msgspec.Struct, frozen=True):
-    """Refuses a block that another publisher sends or that the node has received meanwhile. The stream stays open; the
-    publisher continues with the next block."""
+    """SkipBlock: rejects a block that another publisher is sending or has sent. The stream stays open.
+
+    The publisher continues with the next block.
+    """
 
     block_number: bare.U64
 
 
 # type ResendBlock struct { block_number: u64 }
 class ResendBlock(msgspec.Struct, frozen=True):
-    """Asks for a block that the node lacks. A publisher that has gone beyond this block goes back to it, and continues
-    from there. The message may arrive at any time."""
+    """ResendBlock: asks the publisher to send a block that the node lacks.
+
+    A publisher that has already sent later blocks goes back to this block and continues from there. The message may
+    arrive at any time.
+    """
 
     block_number: bare.U64
 
 
 # type StreamEnded struct { status: PublishStatus  last_block: optional<u64>  block_number: optional<u64>  reason: str }
 class StreamEnded(msgspec.Struct, frozen=True):
-    """Tells a publisher that the node has ended its stream; the publisher may open another session. block_number: the
-    block that caused the end; None if no block did."""
+    """StreamEnded: the message that the node has ended the stream of a publisher. The publisher may open a new session.
+
+    last_block: the last verified block. None if there is none.
+    block_number: the block that caused the end. None if no block did.
+    reason: a text for the log.
+    """
 
     status: PublishStatus
     last_block: bare.U64 | None
@@ -184,10 +212,11 @@ class StreamEnded(msgspec.Struct, frozen=True):
 
 # type DurableBlock struct { block_number: u64  root: data  own: bool }
 class DurableBlock(msgspec.Struct, frozen=True):
-    """A block that became durable. root: the root under which the block is stored.
+    """DurableBlock: a block that is now on disk, as a part of a `RootAcknowledgement`.
 
-    own: whether the stored bytes are those that this session sent, up to its EndOfBlock. If False, the block came from
-    another source, and the publisher must compare the root with the root of its own bytes.
+    root: the root hash under which the block is stored.
+    own: True if the stored block is the one that this session sent, up to its EndOfBlock. False if it came from another
+    source. In this case the publisher must compare `root` with the root hash of its own block.
     """
 
     block_number: bare.U64
@@ -197,8 +226,11 @@ class DurableBlock(msgspec.Struct, frozen=True):
 
 # type RootAcknowledgement struct { block_number: u64  blocks: list<DurableBlock> }
 class RootAcknowledgement(msgspec.Struct, frozen=True):
-    """An `Acknowledgement` with roots. blocks: the newly acknowledged blocks, except those whose roots the node does
-    not remember any more."""
+    """RootAcknowledgement: an `Acknowledgement` that also has the root hashes of blocks.
+
+    block_number: the last acknowledged block.
+    blocks: the newly acknowledged blocks. A block is missing if the node no longer remembers its root hash.
+    """
 
     block_number: bare.U64
     blocks: list[DurableBlock]

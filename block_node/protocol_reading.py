@@ -1,10 +1,9 @@
-"""The messages of the block protocols for readers: `block_subscribe`, `block_get`, `block_status`.
+"""The messages of the protocols for readers of blocks: `block_subscribe`, `block_get` and `block_status`.
 
-They have the content of the real block node's messages (facts/block_node.md §1.4 to §1.6), as routed BARE messages. The
-protocol of publishers is in `block_node.protocol`. The workers decide which message is sent when.
+They are routed BARE messages with the content of the real block node's messages (facts/block_node.md §1.4 to §1.6). An
+item larger than a frame is sent in several messages, each with one piece of the item (`block_node.protocol.Piece`).
 
-An item may be larger than a frame. It is then sent in several messages with one piece each, see
-`block_node.protocol.Piece`.
+The workers of the services decide which message is sent when. The protocol of publishers is in `block_node.protocol`.
 """
 
 from __future__ import annotations
@@ -24,11 +23,13 @@ from ockam.protocol import Protocol
 # type SubscribeStatus enum { UNKNOWN SUCCESS INVALID_REQUEST ERROR INVALID_START_BLOCK INVALID_END_BLOCK NOT_AVAILABLE
 #   SOURCE_ERROR TOO_SLOW }
 class SubscribeStatus(enum.IntEnum):
-    """The reason for the end of a subscription: the numbers of the real `SubscribeStreamResponse.Code`, and two of our
-    own.
+    """SubscribeStatus: the reason why a subscription ended.
 
-    SOURCE_ERROR: the last source of blocks has ended (specs/block_publish.md, "Error Handling"); subscribe again to
-    wait for the next source. TOO_SLOW: the subscriber did not take the blocks that it asked for.
+    The numbers below 7 are those of the real `SubscribeStreamResponse.Code`. The other two exist only here.
+
+    SOURCE_ERROR: the last source of new blocks disconnected (specs/block_publish.md, "Error Handling"). Subscribe again
+    to wait for the next source.
+    TOO_SLOW: the subscriber did not receive blocks fast enough.
     """
 
     UNKNOWN = 0
@@ -45,12 +46,14 @@ class SubscribeStatus(enum.IntEnum):
 # type Subscribe struct { request_id: uint  start_block: optional<u64>  end_block: optional<u64>  early: bool
 #   window_bytes: uint }
 class Subscribe(msgspec.Struct, frozen=True):
-    """Asks for the blocks from `start_block` to `end_block`, inclusive. If `end_block` is missing, the subscription is
-    endless. If `start_block` is missing, it begins with the first available block, or, without an end, with the next
-    new block.
+    """Subscribe: a request for the blocks from `start_block` to `end_block`, inclusive.
 
-    early: whether items are sent before their block is verified. window_bytes: the number of bytes that may be under
-    way without `Received`.
+    request_id: a number that the subscriber chooses. All answers repeat it.
+    start_block: the first block. None means the first available block, or the next new block if `end_block` is also
+    None.
+    end_block: the last block. None means that the subscription never ends.
+    early: whether items are sent before their block is verified.
+    window_bytes: the number of bytes of items that may be sent before the subscriber confirms them with `Received`.
     """
 
     request_id: bare.UInt
@@ -62,8 +65,12 @@ class Subscribe(msgspec.Struct, frozen=True):
 
 # type Received struct { request_id: uint  size_bytes: uint }
 class Received(msgspec.Struct, frozen=True):
-    """Tells the subscription that the subscriber has taken `size_bytes` bytes of items in total. The window moves up to
-    there. It is sent to the subscription's address."""
+    """Received: the message that a subscriber has received items, which permits the node to send more.
+
+    The subscriber sends it to the address of the subscription.
+
+    size_bytes: the total size in bytes of all items received since the start of the subscription.
+    """
 
     request_id: bare.UInt
     size_bytes: bare.UInt
@@ -71,16 +78,16 @@ class Received(msgspec.Struct, frozen=True):
 
 # type Unsubscribe struct { request_id: uint }
 class Unsubscribe(msgspec.Struct, frozen=True):
-    """Ends the subscription without an answer. It is sent to the subscription's address."""
+    """Unsubscribe: ends a subscription. There is no answer. It is sent to the address of the subscription."""
 
     request_id: bare.UInt
 
 
 # type SubscribePacked struct { subscribe: Subscribe }
 class SubscribePacked(msgspec.Struct, frozen=True):
-    """A `Subscribe` from a subscriber that also accepts `PackedItems`.
+    """SubscribePacked: a `Subscribe` from a subscriber that also accepts compressed items (`PackedItems`).
 
-    A node that does not know this message answers it with `error`; the subscriber then sends `Subscribe`.
+    An older node that does not know this message answers with an error. The subscriber then sends `Subscribe`.
     """
 
     subscribe: Subscribe
@@ -96,10 +103,9 @@ _SubscribeRequest: TypeAlias = Annotated[
 
 # type Subscribed struct { request_id: uint  start_block: optional<u64> }
 class Subscribed(msgspec.Struct, frozen=True):
-    """The first answer. It comes from the subscription's own address, as do all further answers.
+    """Subscribed: the first answer to a subscription. All answers come from the address of the subscription.
 
-    start_block: the first block that the subscription will send; None if that is the first block that this node will
-    ever store.
+    start_block: the first block that will be sent. None means the first block that this node will ever store.
     """
 
     request_id: bare.UInt
@@ -109,11 +115,12 @@ class Subscribed(msgspec.Struct, frozen=True):
 # type SubscribedItems struct { request_id: uint  sequence: uint  block_number: u64  verified: bool  items: list<data>
 #   piece: Piece }
 class SubscribedItems(msgspec.Struct, frozen=True, gc=False):
-    """Items of a block, in order from its header on. sequence: starts at 0 and rises by one with every message of the
-    subscription.
+    """SubscribedItems: items of a block, in order, starting with the header.
 
-    verified: whether the items belong to a verified block. In the early mode they may not. There, a message that begins
-    with a header begins the block anew.
+    sequence: the number of the message in the subscription, from 0.
+    verified: whether the block is verified. It can be False only if the subscription is early. In this case, a message
+    that begins with a header replaces all items of the block so far.
+    piece: whether the items are whole, or which piece of an item it is.
     """
 
     request_id: bare.UInt
@@ -126,7 +133,11 @@ class SubscribedItems(msgspec.Struct, frozen=True, gc=False):
 
 # type SubscribedBlockEnd struct { request_id: uint  sequence: uint  block_number: u64  root: data }
 class SubscribedBlockEnd(msgspec.Struct, frozen=True):
-    """Ends a block: all its items have been sent, and the block is verified. root: its root hash."""
+    """SubscribedBlockEnd: the message that all items of a block were sent and that the block is verified.
+
+    sequence: the number of the message in the subscription, from 0.
+    root: the root hash of the block.
+    """
 
     request_id: bare.UInt
     sequence: bare.UInt
@@ -136,8 +147,11 @@ class SubscribedBlockEnd(msgspec.Struct, frozen=True):
 
 # type SubscribedBlockWithdrawn struct { request_id: uint  sequence: uint  block_number: u64 }
 class SubscribedBlockWithdrawn(msgspec.Struct, frozen=True):
-    """Withdraws a block in the early mode: the subscriber forgets the items of this block, because it was not finished
-    or not verified. The block is sent anew later."""
+    """SubscribedBlockWithdrawn: the message that a block was not completed or is not valid. Only in early
+    subscriptions.
+
+    The subscriber discards the items of the block. The block is sent again later.
+    """
 
     request_id: bare.UInt
     sequence: bare.UInt
@@ -146,7 +160,7 @@ class SubscribedBlockWithdrawn(msgspec.Struct, frozen=True):
 
 # type SubscriptionEnded struct { request_id: uint  sequence: uint  status: SubscribeStatus  reason: str }
 class SubscriptionEnded(msgspec.Struct, frozen=True):
-    """The last message of a subscription."""
+    """SubscriptionEnded: the last message of a subscription, with the reason for its end."""
 
     request_id: bare.UInt
     sequence: bare.UInt
@@ -157,10 +171,11 @@ class SubscriptionEnded(msgspec.Struct, frozen=True):
 # type PackedItems struct { request_id: uint  sequence: uint  block_number: u64  verified: bool  packed: data
 #   piece: Piece }
 class PackedItems(msgspec.Struct, frozen=True, gc=False):
-    """A `SubscribedItems` whose items are compressed. packed: the `list<data>` of the items in one zstd frame, which
-    states its uncompressed size.
+    """PackedItems: a `SubscribedItems` with compressed items.
 
-    The window and `Received` count the uncompressed bytes of the items.
+    packed: one zstd frame that contains the BARE `list<data>` of the items. The frame states its uncompressed size.
+
+    `window_bytes` and `Received` count the uncompressed bytes of the items.
     """
 
     request_id: bare.UInt
@@ -196,8 +211,10 @@ _SubscribeResponse: TypeAlias = Annotated[
 
 # type GetStatus enum { UNKNOWN SUCCESS INVALID_REQUEST ERROR NOT_FOUND NOT_AVAILABLE }
 class GetStatus(enum.IntEnum):
-    """The result of a request for a block: the numbers of the real `BlockResponse.Code`. NOT_FOUND: the block is in the
-    ranges of stored blocks, but cannot be read."""
+    """GetStatus: the result of a request for a block, with the numbers of the real `BlockResponse.Code`.
+
+    NOT_FOUND: the block should be stored, but cannot be read.
+    """
 
     UNKNOWN = 0
     SUCCESS = 1
@@ -209,11 +226,12 @@ class GetStatus(enum.IntEnum):
 
 # type GetBlock struct { request_id: uint  block_number: optional<u64>  latest: bool  offset: uint }
 class GetBlock(msgspec.Struct, frozen=True):
-    """Asks for a part of one block, named either by `block_number` or by `latest`. The reader asks for one part after
-    another.
+    """GetBlock: a request for one part of a serialized block. A reader requests one part after another.
 
-    offset: the offset in the serialized `Block`, at first 0. Later parts are asked for by number, since the latest
-    block may have changed.
+    block_number: the number of the block. None if `latest` is True.
+    latest: whether the newest block is requested. Request the later parts by number, because the newest block may
+    change.
+    offset: the position of the part in the serialized `Block`, in bytes. 0 for the first part.
     """
 
     request_id: bare.UInt
@@ -225,9 +243,14 @@ class GetBlock(msgspec.Struct, frozen=True):
 # type BlockPart struct { request_id: uint  status: GetStatus  block_number: u64  size_bytes: uint  offset: uint
 #   root: data  data: data }
 class BlockPart(msgspec.Struct, frozen=True):
-    """A part of a serialized `Block` of `size_bytes` bytes: the bytes from `offset` on, as many as fit into an answer.
+    """BlockPart: the answer to a `GetBlock`, with as many bytes of the block as fit into a message.
 
-    root: the root of the block. If the status is not SUCCESS, number, sizes and bytes are 0 and empty.
+    size_bytes: the size of the whole serialized `Block` in bytes.
+    offset: the position of this part in the `Block`, in bytes.
+    root: the root hash of the block.
+    data: the bytes of this part.
+
+    If the status is not SUCCESS, all numbers are 0 and all bytes are empty.
     """
 
     request_id: bare.UInt
@@ -250,7 +273,7 @@ class StatusRequest(msgspec.Struct, frozen=True):
 
 # type BlockRange struct { first_block: u64  last_block: u64 }
 class BlockRange(msgspec.Struct, frozen=True):
-    """A range of block numbers, inclusive at both ends as in the real messages."""
+    """BlockRange: a range of block numbers. Both ends are included."""
 
     first_block: bare.U64
     last_block: bare.U64
@@ -265,8 +288,14 @@ class PluginVersion(msgspec.Struct, frozen=True):
 # type StatusDetail struct { version: str  plugins: list<PluginVersion>  available: list<BlockRange>
 #   stored: list<BlockRange>  address_book: optional<data> }
 class StatusDetail(msgspec.Struct, frozen=True):
-    """The details of a node's status. available: the blocks that can be read now. stored: all blocks that were ever
-    persisted, including those that were deleted since. address_book: a `NodeAddressBook`."""
+    """StatusDetail: the details of the status of a node.
+
+    version: the version of the node.
+    plugins: the names and versions of the plugins.
+    available: the blocks that can be read now.
+    stored: all blocks that were ever stored, including blocks that were deleted later.
+    address_book: a serialized `NodeAddressBook`. None if the node has no address book.
+    """
 
     version: str
     plugins: list[PluginVersion]
@@ -278,8 +307,14 @@ class StatusDetail(msgspec.Struct, frozen=True):
 # type StatusResponse struct { request_id: uint  first_available: optional<u64>  last_available: optional<u64>
 #   only_latest_state: bool  next_expected: optional<u64>  detail: optional<StatusDetail> }
 class StatusResponse(msgspec.Struct, frozen=True):
-    """The status of a node. next_expected: the block that a publisher should send next, the lowest block that the node
-    lacks and no publisher sends. It is the real node's `next_expected_block`. None while the node starts."""
+    """StatusResponse: the status of a node.
+
+    first_available, last_available: the lowest and highest block that can be read now. None if there is none.
+    only_latest_state: the field of the same name of the real block node.
+    next_expected: the block that a publisher should send next, as the real node's `next_expected_block`. It is the
+    lowest block that the node lacks and that no publisher is sending. None while the node starts.
+    detail: the details, if the request asked for them.
+    """
 
     request_id: bare.UInt
     first_available: bare.U64 | None

@@ -1,10 +1,11 @@
-"""The plugin that verifies blocks while their items arrive, and announces the result. `block_node.blocks` makes the
+"""The plugin that verifies blocks while their items arrive, and publishes the results. `block_node.blocks` does the
 checks.
 
-Blocks that continue the chain are verified in the order of their numbers. A block from another source (backfill) is
-verified as a whole. If it is the next block, it is verified in its place in the chain. If it is below the verified
-blocks, it is verified on its own, and against the root that the block above it names. The chain goes back to the last
-durable block when a block could not be stored, and when the node or this plugin failed.
+Blocks from publishers continue the chain and are verified in the order of their numbers. A block from a backfill is
+verified as a whole. If it is the next block of the chain, it is verified like a block from a publisher. If it is an
+older block, it is verified on its own: it must have the root hash that the next block names.
+
+If a block could not be stored, or if the node or this plugin failed, the chain is reset to the last block on disk.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ from block_node.protocol import Piece
 
 
 class Verification(Plugin):
-    """Verifies one block whose items arrive one group after another, and whole blocks in between.
+    """Verification: a plugin that verifies one block whose items arrive in groups, and whole blocks from a backfill in
+    between.
 
-    durable_chain: returns the state of the chain after the last durable block.
+    durable_chain: a function that returns the state of the chain after the last block on disk.
     """
 
     name: ClassVar[str] = "verification"
@@ -85,11 +87,11 @@ class Verification(Plugin):
             self._go_back()
 
     def _go_back(self) -> None:
-        """Sets the chain back to the last durable block. Blocks verified beyond that one must be sent again."""
+        """Resets the chain to the last block on disk. Later blocks must be sent again."""
         self._verifier.chain = self._durable_chain()
 
     def _end(self, begun: BlockBegun, block: BlockVerification) -> None:
-        """Ends a block and announces that it is verified. Raises VerificationFailed if a check fails."""
+        """Ends a block and publishes that it is verified. Raises VerificationFailed if a check fails."""
         result = self._verifier.link(block.end())
         self._begun = self._block = None
         self._publish_success(result, begun.attempt, begun.source)
@@ -100,7 +102,7 @@ class Verification(Plugin):
         if next_number is not None and number > next_number:
             reason = f"block {next_number} comes first"
         elif backfilled.root:
-            # The block above names the root of this block, so only this very block can be stored under its number.
+            # The next block names the root hash of this block. So no other block can be stored under this number.
             reason = None
         elif next_number is not None and (self._durable_chain().next_number or 0) <= number < next_number:
             reason = "it is being stored"
@@ -142,7 +144,7 @@ class Verification(Plugin):
 
     def _publish_failure(self, number: int, attempt: int, source: Source, failure: VerificationFailed) -> None:
         next_number = self._verifier.chain.next_number
-        # The block was verified from another source meanwhile, so this failure to continue the chain is nobody's fault.
+        # The block was verified from another source in the meantime, so nobody caused this failure.
         superseded = failure.kind is FailureKind.BAD_CHAIN_LINK and next_number is not None and number < next_number
         self.facility.publish(
             VerificationNotification(
@@ -158,8 +160,12 @@ class Verification(Plugin):
 
 
 def _with_root(result: BlockResult, root: bytes) -> BlockResult:
-    """Returns the result with the root that the block above names. Raises VerificationFailed if this is none of the
-    possible roots of the block."""
+    """Returns the result with `root` as the only possible root hash of the block.
+
+    root: the root hash that the next block names. Empty if unknown; then the result does not change.
+
+    Raises VerificationFailed if the block cannot have this root hash.
+    """
     if not root:
         return result
     fitting = tuple(each for each in result.roots if each.root == root)
@@ -170,7 +176,7 @@ def _with_root(result: BlockResult, root: bytes) -> BlockResult:
 
 
 def _add(block: BlockVerification, event: ItemsReceived) -> None:
-    """Adds items, or a piece of an item, to a block. Raises VerificationFailed if a check fails."""
+    """Adds the items of an event, or a piece of an item, to a block. Raises VerificationFailed if a check fails."""
     if event.piece is Piece.WHOLE:
         block.add(event.items)
     else:

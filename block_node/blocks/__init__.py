@@ -1,1 +1,1 @@
-"""Blocks as bytes: items, Merkle roots, proofs and their verification, block files, generated chains."""
+"""Reads, verifies and generates blocks: items, Merkle roots, proofs, chains and block files."""

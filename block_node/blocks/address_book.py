@@ -1,7 +1,8 @@
-"""Address books: the RSA keys of the nodes that may sign record files, and for which blocks each book is valid.
+"""Address books: the RSA public keys of the nodes that may sign record files.
 
-The file is the JSON of a `NodeAddressBook`: `{"nodeAddress": [{"nodeId": "1", "RSAPubKey": "<hex of a DER
-SubjectPublicKeyInfo>"}, …]}`; `nodeId` is absent for node 0. Other members of the JSON are ignored.
+`AddressBooks` says which book is valid for which blocks. The file format is JSON with one entry per node:
+`{"nodeAddress": [{"nodeId": "1", "RSAPubKey": "<hex of a DER SubjectPublicKeyInfo>"}, …]}`. An entry without `nodeId`
+is for node 0. Other JSON members are ignored.
 """
 
 from __future__ import annotations
@@ -19,15 +20,22 @@ from block_node.blocks.errors import AddressBookError, BlockFormatError
 from block_node.blocks.protobuf import bytes_field, bytes_value, number_field, read_fields
 
 KEY_BITS_MIN = 2048
-"""The shortest accepted RSA key. A signature by a shorter key proves little. The keys of real nodes have 3072 bits."""
+"""The shortest accepted RSA key, in bits. Signatures with shorter keys can be forged too easily. Nodes of real networks
+have keys of 3072 bits.
+"""
 
 KEY_BITS_MAX = 16384
-"""The longest accepted RSA key. Checking one signature by a longer key takes so long that a malicious book could block
-the node."""
+"""The longest accepted RSA key, in bits. With a longer key, checking one signature takes too long: a malicious address
+book could block the node.
+"""
 
 
 class AddressBook:
-    """The public keys of the nodes, by node number. A book is never empty."""
+    """AddressBook: the public keys of the nodes of a network, by node number. A book has at least one key.
+
+    keys: the RSA public keys by node number. Raises AddressBookError if there is no key, or if a node number or the
+    length of a key is out of range.
+    """
 
     def __init__(self, keys: Mapping[int, RSAPublicKey]) -> None:
         if not keys:
@@ -42,17 +50,18 @@ class AddressBook:
         self._keys = dict(keys)
 
     def find_key(self, node_id: int) -> RSAPublicKey | None:
-        """Returns the key of a node; None if the book has no such node."""
+        """Returns the public key of a node, or None if the book does not contain the node."""
         return self._keys.get(node_id)
 
     @property
     def node_ids(self) -> tuple[int, ...]:
-        """The numbers of all nodes in the book, in ascending order."""
+        """Returns the numbers of all nodes in the book, in ascending order."""
         return tuple(sorted(self._keys))
 
     @classmethod
     def parse(cls, text: bytes | str) -> AddressBook:
-        """Parses a book from its JSON text. Raises AddressBookError if the text is no address book."""
+        """Parses an address book from its JSON text. Raises AddressBookError if the text is not a valid address
+        book."""
         try:
             book = msgspec.json.decode(text)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -70,7 +79,9 @@ class AddressBook:
 
     @classmethod
     def load(cls, path: Path) -> AddressBook:
-        """Reads a book from a JSON file. Raises AddressBookError if the file cannot be read or is no address book."""
+        """Reads an address book from a JSON file. Raises AddressBookError if the file is unreadable or not a valid
+        address book.
+        """
         try:
             return cls.parse(path.read_bytes())
         except OSError as error:
@@ -79,8 +90,9 @@ class AddressBook:
             raise AddressBookError(f"{path}: {error}") from error
 
     def serialize(self) -> bytes:
-        """Serializes the book to a `NodeAddressBook` (facts/block_node.md §1.6) with one `NodeAddress` for each node:
-        its key and its number.
+        """Serializes the book as the protobuf message `NodeAddressBook` (facts/block_node.md §1.6).
+
+        The message has one `NodeAddress` for each node, with the key and the number of the node.
 
         NodeAddressBook = repeated NodeAddress nodeAddress = 1
         NodeAddress     = string RSA_PubKey = 4 (hex of the DER), int64 nodeId = 5
@@ -93,8 +105,11 @@ class AddressBook:
 
     @classmethod
     def deserialize(cls, data: bytes) -> AddressBook:
-        """Reads a book that `serialize` wrote; other fields are ignored. Raises AddressBookError if the bytes are no
-        address book."""
+        """Parses a protobuf message `NodeAddressBook`, as `serialize` writes it.
+
+        Fields other than the key and the number of a node are ignored. Raises AddressBookError if the bytes are not a
+        valid address book.
+        """
         keys: dict[int, RSAPublicKey] = {}
         try:
             for _, wire, entry in read_fields(data):
@@ -108,7 +123,7 @@ class AddressBook:
         return cls(keys)
 
     def format(self) -> bytes:
-        """Formats the book as JSON text."""
+        """Formats the book as JSON text, which `parse` can read."""
         entries: list[dict[str, str]] = []
         for node_id in self.node_ids:
             entry = {"RSAPubKey": self._der(node_id).hex()}
@@ -122,8 +137,13 @@ class AddressBook:
 
 
 class AddressBooks:
-    """The address books of a chain, each with the blocks for which it is valid. `ranges` are tuples of the first block,
-    the last block (None for no end), and the book."""
+    """AddressBooks: the address books of a chain, each with the range of blocks for which it is valid.
+
+    ranges: tuples of the first block, the last block and the book. None as the last block means that the range has no
+    end.
+
+    Raises AddressBookError if there is no range, or if ranges are invalid or overlap.
+    """
 
     def __init__(self, ranges: Iterable[tuple[int, int | None, AddressBook]]) -> None:
         self._ranges = sorted(ranges, key=lambda each: each[0])
@@ -139,11 +159,11 @@ class AddressBooks:
 
     @classmethod
     def always(cls, book: AddressBook) -> AddressBooks:
-        """Returns books with a single book that is valid for all blocks."""
+        """Creates an object with a single address book that is valid for all blocks."""
         return cls([(0, None, book)])
 
     def find(self, number: int) -> AddressBook | None:
-        """Returns the book that is valid for block `number`; None if there is no such book."""
+        """Returns the address book that is valid for block `number`, or None if no book is."""
         for first, last, book in self._ranges:
             if first <= number and (last is None or number <= last):
                 return book

@@ -1,10 +1,12 @@
-"""Reads one block as its items arrive: checks order, limits and mandatory fields (L0), and computes hashes (L1). It
-checks no proof and no link.
+"""Reads one block while its items arrive, and computes the possible root hashes of the block.
 
     header, (other items)*, footer, proof+
 
-The leaf hashes of each subtree gather in a list and are folded many at a time. Only the header, the footer and the
-proofs are kept.
+The reader checks the order of the items, the size limits and the mandatory fields (verification level L0). It hashes
+the items into subtrees (level L1). It checks neither proofs nor the link to the preceding block.
+
+Only the header, the footer and the proofs are kept in memory. The leaf hashes of each subtree are collected in a list,
+and many of them are added to the Merkle tree at a time.
 """
 
 from __future__ import annotations
@@ -31,18 +33,24 @@ PLAIN_KINDS = (
     ItemKind.STATE_CHANGES,
     ItemKind.TRACE_DATA,
 )
-"""The kinds of nearly all items of a block. Their content is not looked at, and their tag is one byte long."""
+"""The kinds of nearly all items of a block. The reader hashes items of these kinds without parsing their content.
+
+Their tag has one byte, which allows a fast check.
+"""
 
 HELD_BYTES_MAX = 1 << 16
-"""Items up to this size in bytes are hashed whole. Joining an item with its prefix costs less than a second call of the
-hash."""
+"""The largest item, in bytes, that is hashed with one call of the hash function.
+
+For items up to this size, concatenating the item with the hash prefix is faster than a second call of the hash
+function.
+"""
 
 FOLD_LEAVES = 1024
-"""The number of leaf hashes that gather before they are folded into their subtrees."""
+"""The number of leaf hashes that are collected before they are added to the Merkle tree."""
 
 
 class Phase(Enum):
-    """The part of the block that was read last."""
+    """Phase: the part of the block that the reader has reached."""
 
     NOTHING = auto()
     ITEMS = auto()
@@ -51,12 +59,16 @@ class Phase(Enum):
 
 
 class ReadBlock(msgspec.Struct, frozen=True):
-    """The result of reading a whole block.
+    """ReadBlock: the parsed parts of a complete block.
 
-    `roots` are the possible roots of the block, by every scheme of its hash algorithm in the order of the settings;
-    empty if `Level.MERKLE` is off. `rules` are the rules by which its leaves and nodes are hashed, the same for all
-    these schemes. `record_digest` is the digest that a record-file proof signs; None without a record file or without
-    `Level.RECORD_PROOF`.
+    proofs: the block proofs, as serialized items.
+    roots: the possible root hashes of the block, one for each hash scheme of the algorithm that the header names. The
+    order is that of the settings. Empty if `Level.MERKLE` is off.
+    rules: the hash functions for leaves and nodes, which all these schemes share.
+    record_digest: the digest that the signatures of a record-file proof cover. None if the block has no record file or
+    `Level.RECORD_PROOF` is off.
+    item_count: the number of items.
+    size_bytes: the total size of the items in bytes.
     """
 
     header: BlockHeader
@@ -70,10 +82,14 @@ class ReadBlock(msgspec.Struct, frozen=True):
 
 
 class BlockReader:
-    """A reader of one block. Every error is a VerificationFailed, after which the reader cannot be used any more.
+    """BlockReader: reads one block, item by item.
 
-    Invariant: `_plain` has tags in `Phase.ITEMS` only, so that an item is hashed without further checks only in that
-    phase.
+    number: the expected number of the block. None accepts any number.
+
+    Every error is a VerificationFailed. After an error the reader must not be used any more.
+
+    Invariant: `_plain` is empty except in `Phase.ITEMS`. So an item is hashed without further checks in this phase
+    only.
     """
 
     def __init__(self, number: int | None, settings: VerifierSettings) -> None:
@@ -88,7 +104,7 @@ class BlockReader:
         self._proofs: list[Item] = []
         self._has_record = False
         self.record_digest: bytes | None = None
-        # The header names the hash algorithm; until the header has arrived, nothing is hashed.
+        # The header names the hash algorithm. Nothing is hashed before the header has arrived.
         self._rules = settings.hash_schemes[0].rules
         self._tree = BlockTree(())
         self._leaves: dict[int, list[bytes]] = {}
@@ -98,7 +114,7 @@ class BlockReader:
         self._large: LargeItem | None = None
 
     def add(self, items: Sequence[Item]) -> None:
-        """Takes the next whole items. Raises VerificationFailed if an item breaks a rule."""
+        """Processes the next items, each complete. Raises VerificationFailed if an item breaks a rule."""
         if self._held or self._large:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, "an item in parts has no last part, and another item begins")
         self._count(len(items), sum(map(len, items)))
@@ -123,8 +139,12 @@ class BlockReader:
             self._fold()
 
     def add_part(self, part: bytes, *, last: bool) -> None:
-        """Takes the next piece of an item. The first piece begins the item, and `last` marks the piece that ends it.
-        Pieces may be of any size."""
+        """Processes the next piece of an item that arrives in pieces of any size.
+
+        last: whether this piece is the last one of the item.
+
+        Raises VerificationFailed if the item breaks a rule.
+        """
         try:
             if self._large is not None:
                 self._count(0, len(part))
@@ -146,8 +166,8 @@ class BlockReader:
             self.add((item,))
 
     def finish(self) -> ReadBlock:
-        """Ends the block and returns its header, footer, proofs and roots. Raises VerificationFailed if a mandatory
-        item is missing."""
+        """Completes the block and returns its parsed parts. Raises VerificationFailed if a mandatory item is
+        missing."""
         if self._held or self._large:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, "the block ends within an item")
         if self._header is None or self._footer is None or not self._proofs:
@@ -170,7 +190,7 @@ class BlockReader:
         )
 
     def failed(self, kind: FailureKind, reason: str, level: Level = Level.STRUCTURE) -> VerificationFailed:
-        """Returns an error that says why this block failed, for the caller to raise."""
+        """Returns the error for a fault in this block. The caller raises it."""
         return VerificationFailed(kind, level, self.number or 0, reason)
 
     def _count(self, items: int, size_bytes: int) -> None:
@@ -182,8 +202,10 @@ class BlockReader:
             raise self.failed(FailureKind.LIMIT_EXCEEDED, f"it has more than {self._settings.block_bytes_max} bytes")
 
     def _is_kept(self, kind: int) -> bool:
-        """Whether items of a kind are held whole. Raises VerificationFailed if the bytes already held of the item
-        exceed its limit."""
+        """Returns whether items of this kind are kept in memory: header, footer and proofs.
+
+        Raises VerificationFailed if the collected part of such an item is larger than the limit.
+        """
         if kind not in (ItemKind.HEADER, ItemKind.FOOTER, ItemKind.PROOF):
             return False
         if len(self._held) > self._settings.small_item_bytes_max:
@@ -203,8 +225,10 @@ class BlockReader:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, str(error)) from error
 
     def _begin_large(self, head: bytes) -> LargeItem:
-        """Begins an item that is hashed and not kept. `head` is the whole item, or at least its first `HEAD_BYTES_MIN`
-        bytes."""
+        """Starts an item that is hashed and then forgotten. Raises VerificationFailed if the item is not allowed here.
+
+        head: the whole item, or at least its first `HEAD_BYTES_MIN` bytes.
+        """
         kind = item_kind(head[:HEAD_BYTES_MIN])
         if self._phase is Phase.NOTHING:
             raise self.failed(FailureKind.MISSING_MANDATORY_ITEM, f"it begins with an item {kind}, not with a header")
@@ -300,8 +324,10 @@ def _place(kind: ItemKind) -> int:
 
 
 def _is_one_field(item: Item, size: int) -> bool:
-    """Whether an item whose tag is one byte long consists of exactly one field. Returns False for items above
-    `HELD_BYTES_MAX` bytes too, which the slower path then checks."""
+    """Returns whether an item with a tag of one byte consists of exactly one protobuf field.
+
+    Also returns False for an item larger than `HELD_BYTES_MAX` bytes; the caller then uses a slower check.
+    """
     if size > HELD_BYTES_MAX:
         return False
     try:

@@ -1,13 +1,15 @@
-"""How blocks are linked (L2): the state of a chain of blocks, and whether a block continues it. It hashes no items.
+"""Checks whether a block continues a chain (verification level L2), and keeps the state of the chain. It hashes no
+items.
 
-The footer of block N names two roots: the root of block N-1, and the root of the Merkle tree whose leaf values are the
-roots of blocks 0 to N-1. In the footer of block 0 both are the root of the empty tree. A chain that starts at a later
-block takes its first block on trust, and cannot know the tree over all roots.
+The footer of block N names two root hashes. The first is the root hash of block N-1. The second is the root hash of the
+all-blocks tree: the Merkle tree whose leaves are the root hashes of blocks 0 to N-1. In the footer of block 0 both are
+the root hash of an empty tree. If a chain starts at a later block, its first block is accepted without this check, and
+the all-blocks tree is unknown.
 
-A block has one possible root for each hash scheme (`hash_scheme`). If no known root and no proof says which root is the
-right one, the chain keeps all of them open until the footer of the next block names one.
+A block has one possible root hash for each hash scheme (`hash_scheme`). If neither a known root hash nor a proof
+decides between them, the chain keeps all of them until the footer of the next block names one.
 
-A state proof claims the root of a later block that has not arrived yet. The chain keeps such claims until that block
+A state proof claims the root hash of a later block that has not arrived yet. The chain keeps the claim until that block
 arrives.
 """
 
@@ -24,13 +26,18 @@ from block_node.blocks.merkle import EMPTY_TREE, StreamingTree
 from block_node.blocks.proofs import ProofKind
 
 ROOTS_PER_RUN = 1024
-"""The number of roots appended to the tree at once. A run of this size is folded several times as fast as single
-roots."""
+"""The number of root hashes that are added to the all-blocks tree at once. This is several times as fast as adding them
+one by one.
+"""
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """A claim by a state proof: the proof of block `by` resolves to `root`, which must be the root of block
-    `target`."""
+    """Claim: the root hash that a block must have according to the state proof of an earlier block.
+
+    by: the number of the block that contains the state proof.
+    target: the number of the later block.
+    root: the root hash that the later block must have.
+    """
 
     by: int
     target: int
@@ -38,13 +45,21 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class BlockResult(msgspec.Struct, frozen=True):
-    """The result of a block that passed every level except the chain.
+    """BlockResult: the result of verifying one block.
 
-    `checked` names the levels that found something to check. `roots` are the possible roots of the block, the most
-    likely one first: only one if a known root or a proof decided, and none if `Level.MERKLE` is off. `size_bytes` is
-    the total size of the items without the prefixes that frame them. A block with `claims` was proven by reference to a
-    later block: its proof is settled when that later block passes. `corrected` is set by linking: the root of the block
-    before, if it is not the root that was thought most likely; else empty.
+    roots: the possible root hashes of the block, the most likely one first. It is a single one if a known root hash or
+    a proof decided. Empty if `Level.MERKLE` is off.
+    previous_root: the root hash of the preceding block, as the footer of this block names it.
+    all_blocks_root: the root hash of the tree over all earlier blocks, as the footer names it.
+    item_count: the number of items.
+    size_bytes: the total size of the items in bytes, without their length prefixes in the block.
+    checked: the levels at which something was checked.
+    proofs: the kinds of the proofs in the block.
+    claims: what state proofs of this block claim about later blocks. Each claim is checked when the later block
+    arrives.
+    rules: the hash functions of the block.
+    corrected: the right root hash of the preceding block, if it was first accepted with another one; otherwise empty.
+    `Verifier.link` sets this field.
     """
 
     number: int
@@ -61,23 +76,27 @@ class BlockResult(msgspec.Struct, frozen=True):
 
     @property
     def root(self) -> bytes:
-        """The most likely root of the block; empty if no root was computed."""
+        """Returns the most likely root hash of the block. Returns an empty value if no root hash was computed."""
         return self.roots[0].root if self.roots else b""
 
     @property
     def other_roots(self) -> tuple[bytes, ...]:
-        """The less likely roots of the block: all possible roots but the first."""
+        """Returns all possible root hashes of the block except the most likely one."""
         return tuple(each.root for each in self.roots[1:])
 
 
 class ChainState(msgspec.Struct, frozen=True):
-    """The state of a chain: everything that the next block must continue. It is an immutable value, so to go back is to
-    keep the old value.
+    """ChainState: the state at the end of a chain, which is all that is needed to check the next block.
 
-    `next_number` is None while any block may come first. `previous_root` and `peaks` (of the tree over all roots, see
-    `StreamingTree.peaks`) are None while they are not known. `scheme` names the hash scheme of the last block whose
-    scheme is known; empty if no scheme is known yet. `open` holds the possible roots of the last block while the right
-    one is not known; meanwhile `previous_root` is the first of them, and `peaks` do not include that block.
+    The value is immutable. To go back to an earlier state, keep the old value.
+
+    next_number: the number of the next block. None means that any block may come next.
+    previous_root: the root hash of the last block, or the most likely one if `open` is not empty. None if unknown.
+    peaks: the hashes that represent the tree over the root hashes of all blocks, see `StreamingTree.peaks`. None if
+    unknown. The last block is missing if `open` is not empty.
+    claims: what state proofs claim about blocks that have not arrived yet.
+    scheme: the hash scheme of the last block whose scheme is certain. Empty if no scheme is certain yet.
+    open: the possible root hashes of the last block, while it is not certain which one is right. Otherwise empty.
     """
 
     next_number: int | None = 0
@@ -89,14 +108,19 @@ class ChainState(msgspec.Struct, frozen=True):
 
     @classmethod
     def starting_at(cls, number: int | None) -> ChainState:
-        """Returns the state of a chain whose first block is `number`, or any block if `number` is None. The first block
-        is taken on trust unless it is block 0."""
+        """Returns the initial state of a chain that starts at block `number`.
+
+        number: the first block. None means that any block may be first. A first block other than block 0 is accepted
+        without a check of its link to earlier blocks.
+        """
         return cls() if number == 0 else cls(number, None, None)
 
     @classmethod
     def from_roots(cls, roots: Iterable[bytes], rules: HashRules = SHA384) -> ChainState:
-        """Returns the state of a chain whose blocks, from block 0 on, have these roots. It takes about a second per
-        million roots."""
+        """Returns the state of a chain that starts at block 0, from the root hashes of all its blocks.
+
+        The computation takes about one second per million root hashes.
+        """
         tree = StreamingTree(rules)
         last, rest = EMPTY_TREE, iter(roots)
         while run := list(islice(rest, ROOTS_PER_RUN)):
@@ -105,29 +129,33 @@ class ChainState(msgspec.Struct, frozen=True):
         return cls(tree.leaf_count, last, tree.peaks())
 
     def encode(self) -> bytes:
-        """Serializes the state to bytes that can be stored beside the blocks."""
+        """Serializes the state, so that it can be stored with the blocks."""
         return msgspec.msgpack.encode(self)
 
     @classmethod
     def decode(cls, data: bytes) -> ChainState:
-        """Reads a state that `encode` serialized. Raises BlockFormatError if the bytes are no such state."""
+        """Parses a state that `encode` serialized. Raises BlockFormatError if the bytes are not such a state."""
         try:
             return msgspec.msgpack.decode(data, type=cls)
         except msgspec.MsgspecError as error:
             raise BlockFormatError(f"no state of a chain: {error}") from error
 
     def without_claims(self) -> ChainState:
-        """Returns the same state without the claims of unsettled state proofs. An operator uses this when a false claim
-        blocks the chain."""
+        """Returns the same state without the claims of state proofs about later blocks.
+
+        An operator needs this if a false claim blocks the chain.
+        """
         return msgspec.structs.replace(self, claims=())
 
     def reopened(
         self, number: int, root: bytes, roots: tuple[RootCandidate, ...], rules: HashRules = SHA384
     ) -> ChainState:
-        """Returns the state after block `number` was added again from storage.
+        """Returns the state of the chain after block `number`, for a block that is read again from storage.
 
-        root: the most likely root of that block. roots: all its possible roots, while the right one is not known. The
-        tree over all roots stays known only if this chain ends directly before that block.
+        root: the root hash under which the block is stored.
+        roots: all possible root hashes of the block, or nothing if `root` is certain.
+
+        The all-blocks tree remains known only if `number` is the next block of this state.
         """
         peaks = self.peaks if self.next_number == number else None
         first = next((each.scheme for each in roots if each.root == root), "")
@@ -138,9 +166,11 @@ class ChainState(msgspec.Struct, frozen=True):
         )
 
     def settled(self, root: bytes, rules: HashRules = SHA384) -> ChainState:
-        """Returns the state with `root` chosen from the open roots of the last block.
+        """Returns the state after `root` was chosen as the right root hash of the last block.
 
-        rules: the rules that hash the tree over the roots of all blocks.
+        If only one root hash was possible, returns the unchanged state.
+
+        rules: the hash functions of the all-blocks tree.
         """
         if not self.open:
             return self
@@ -149,10 +179,11 @@ class ChainState(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, previous_root=root, peaks=peaks, scheme=scheme, open=())
 
     def advanced(self, result: BlockResult, claims_max: int) -> ChainState:
-        """Returns the state after one more block, which must have been checked. If the block before still has several
-        possible roots, the most likely one, which is the first, is taken as its root.
+        """Returns the state after one more block, which the caller has checked.
 
-        Raises VerificationFailed if there would be more than `claims_max` claims about blocks that have not arrived.
+        If the last block of this state still has several possible root hashes, the most likely one is chosen.
+
+        claims_max: the largest number of claims about blocks that have not arrived. Raises VerificationFailed above it.
         """
         chain = self.settled(self.open[0].root, result.rules) if self.open else self
         peaks = chain.peaks
@@ -179,17 +210,18 @@ def _grown(peaks: tuple[bytes | None, ...], root: bytes, rules: HashRules) -> tu
 
 
 def check_number(chain: ChainState, result: BlockResult) -> None:
-    """Raises VerificationFailed unless the number of the block is the next number of the chain."""
+    """Raises VerificationFailed if the number of a block is not the next number of the chain."""
     if chain.next_number is not None and result.number != chain.next_number:
         reason = f"block {chain.next_number} comes next"
         raise VerificationFailed(FailureKind.BAD_CHAIN_LINK, Level.CHAIN, result.number, reason)
 
 
 def check_link(chain: ChainState, result: BlockResult) -> ChainState:
-    """Checks that the footer names the blocks before it, and returns the chain with the root of its last block settled.
+    """Checks the two root hashes in the footer of a block: of the preceding block, and of the tree over all earlier
+    blocks.
 
-    Raises VerificationFailed if the footer names none of the roots that the last block may have, or a wrong root over
-    all blocks.
+    Returns the state of the chain with the right root hash of the preceding block chosen. Raises VerificationFailed if
+    a root hash in the footer is wrong. A root hash that the chain does not know is not checked.
     """
     if chain.previous_root is not None and result.previous_root not in _last_roots(chain, result):
         reason = f"its footer names {result.previous_root.hex()} as the root of the block before, which has "
@@ -212,9 +244,11 @@ def _last_roots(chain: ChainState, result: BlockResult) -> tuple[bytes | None, .
 
 
 def settle_roots(result: BlockResult, chain: ChainState) -> BlockResult:
-    """Returns the result with its possible roots ordered or reduced by what the chain knows. A claim of an earlier
-    state proof decides the root. Otherwise the root by the scheme of the block before comes first, unless a proof of
-    this block points to another."""
+    """Returns the result with the possible root hashes of the block reduced or sorted by what the chain knows.
+
+    If an earlier state proof claims one of them, only the claimed one remains. Otherwise the root hash by
+    the scheme of the preceding block comes first, unless a state proof of this block names another one.
+    """
     roots = result.roots if result.claims else in_order(result.roots, chain.scheme)
     claimed = {claim.root for claim in chain.claims if claim.target == result.number}
     if claimed:
@@ -223,10 +257,10 @@ def settle_roots(result: BlockResult, chain: ChainState) -> BlockResult:
 
 
 def check_claims(chain: ChainState, result: BlockResult) -> None:
-    """Raises VerificationFailed if state proofs contradict each other: an earlier claim and the root of this block, or
-    an earlier claim and a claim of this block about the same later block.
+    """Raises VerificationFailed if an earlier state proof contradicts this block.
 
-    Only a check of the signatures, at `Level.TSS`, can tell which side is false.
+    Either this block does not have the claimed root hash, or the two state proofs claim different root hashes for the
+    same later block. Only a check of the signatures, at `Level.TSS`, can show which one is false.
     """
     for claim in chain.claims:
         if claim.target == result.number and claim.root not in [each.root for each in result.roots]:

@@ -1,8 +1,8 @@
-"""The errors of blocks, block files and address books. They decide nothing: the caller chooses how to answer.
+"""The errors of blocks, block files, address books and settings, and the verification levels.
 
-Each error says whose fault it was. `VerificationFailed` and `BlockFormatError` are the fault of the publisher, or of
-the peer from which a block was fetched. `BlockFileError` and `AddressBookError` are the fault of a file.
-`SettingsError` is the fault of the operator.
+The class of an error shows who caused it. `VerificationFailed` and `BlockFormatError` are caused by the publisher or
+node that sent the block. `BlockFileError` and `AddressBookError` are caused by a file. `SettingsError` is caused by the
+operator.
 """
 
 from __future__ import annotations
@@ -11,31 +11,37 @@ from enum import Enum, IntFlag
 
 
 class Level(IntFlag):
-    """A level of verification. Each level is switched on separately; `STRUCTURE` is always on."""
+    """Level: a level of verification. Each level can be switched on separately; `STRUCTURE` is always on."""
 
     STRUCTURE = 1
-    """L0: the mandatory items and fields are present, in order, and within the limits."""
+    """L0: the mandatory items and fields are present and in the right order, and no limit is exceeded."""
 
     MERKLE = 2
-    """L1: the possible roots of the block are computed. If the operator configured a known root for the block, one of
-    them must equal it."""
+    """L1: the possible root hashes of the block are computed. If the settings name a known root hash for the block, one
+    of them must be equal to it.
+    """
 
     CHAIN = 4
-    """L2: the footer names the root of the block before, and the root over all blocks before."""
+    """L2: the block has the next number. Its footer names the right root hashes of the preceding block and of all
+    earlier blocks.
+    """
 
     RECORD_PROOF = 8
-    """L3: the RSA signatures over the record file are checked against an address book."""
+    """L3: the RSA signatures over the record file are valid for the keys in an address book."""
 
     STATE_PROOF = 16
-    """L4: the state proof starts at this block's root, and resolves to the root of a later block."""
+    """L4: the state proof leads from the root hash of this block to the root hash of a later block."""
 
     TSS = 32
-    """L5: an external verifier checks the threshold signature."""
+    """L5: the threshold signature is valid. An external verifier checks it."""
 
 
 class FailureKind(Enum):
-    """The reason why a block was refused. The first eleven kinds are those of the real block node; the others are our
-    own, for reasons that it does not distinguish."""
+    """FailureKind: the reason why a block was rejected.
+
+    The first eleven kinds are those of the real block node. The others exist only here, for reasons that the real block
+    node does not distinguish.
+    """
 
     BAD_BLOCK_PROOF = "bad_block_proof"
     UNABLE_TO_PARSE = "unable_to_parse"
@@ -56,12 +62,15 @@ class FailureKind(Enum):
 
 
 class BlockError(ValueError):
-    """The base class of every error of this package."""
+    """BlockError: the base class of all errors of this package."""
 
 
 class BlockFormatError(BlockError):
-    """Raised for bytes that are no block, item or protocol message. `offset` counts from the start of the parsed
-    bytes."""
+    """BlockFormatError: the error of bytes that are not a valid block, item or protobuf message.
+
+    what: a description of the fault.
+    offset: the position of the fault, in bytes from the start of the parsed bytes.
+    """
 
     def __init__(self, what: str, offset: int = 0) -> None:
         super().__init__(what, offset)
@@ -73,8 +82,13 @@ class BlockFormatError(BlockError):
 
 
 class VerificationFailed(BlockError):
-    """Raised when one block fails its verification. `number` is the number with which the block was announced, and
-    `level` the level that found the fault."""
+    """VerificationFailed: the error of a block that failed its verification.
+
+    kind: the reason.
+    level: the verification level that found the fault.
+    number: the expected number of the block, or the number in its header. 0 if neither is known.
+    reason: a sentence part for the log.
+    """
 
     def __init__(self, kind: FailureKind, level: Level, number: int, reason: str) -> None:
         super().__init__(kind, level, number, reason)
@@ -88,13 +102,15 @@ class VerificationFailed(BlockError):
 
 
 class BlockFileError(BlockError):
-    """Raised for a block file that cannot be read: it is cut short, damaged, of an unknown kind, or above the
-    limits."""
+    """BlockFileError: the error of a block file that cannot be read or written.
+
+    Examples are a truncated or damaged file, an unknown suffix and an item above the size limit.
+    """
 
 
 class AddressBookError(BlockError):
-    """Raised for an address book that cannot be used."""
+    """AddressBookError: the error of an address book or key file that is invalid or cannot be read."""
 
 
 class SettingsError(BlockError):
-    """Raised for a configuration of the verifier that cannot work."""
+    """SettingsError: the error of settings that are invalid or contradict each other."""

@@ -1,8 +1,9 @@
-"""Reads and writes block files, one serialized `Block` each, in the formats of the real block node. It verifies no
+"""Reads and writes block files in the formats of the real block node, each with one serialized `Block`. It verifies no
 block.
 
-Suffixes: `.blk` plain, `.blk.gz` gzip, `.blk.zstd` one zstd frame. Files are read and written item by item, in memory
-that does not grow with the file. Writing is atomic: the file is either complete and synced to disk, or absent.
+The suffix is `.blk` for a file without compression, `.blk.gz` for gzip, and `.blk.zstd` for one zstd frame. Files are
+read and written item by item, so memory does not grow with the file. Writing is atomic: afterwards the file is either
+complete and synced to disk, or unchanged.
 """
 
 from __future__ import annotations
@@ -30,24 +31,28 @@ PLAIN, GZIP, ZSTD = ".blk", ".blk.gz", ".blk.zstd"
 READ_BYTES = 1 << 18
 
 ZSTD_READ_BYTES = 1 << 10
-"""How many bytes of a zstd file are decompressed at once. A zstd block of four bytes can expand to 128 KiB, so this
-many bytes expand to at most 32 MiB."""
+"""The number of compressed bytes of a zstd file that are decompressed at once.
+
+A zstd block of four bytes can expand to 128 KiB. So this number of bytes expands to at most 32 MiB.
+"""
 
 ZSTD_WINDOW_BYTES_MAX = 1 << 27
-"""The largest window, in bytes, that a zstd frame may demand in memory. It is the default of the zstd command line."""
+"""The largest window, in bytes, that a zstd frame may demand in memory. It is the default of the zstd command."""
 
 NUMBER_DIGITS = 19
 NESTED_DIGITS = 3
-"""The number of digits in a directory name of the real node, so that a directory has at most 10**3 files."""
+"""The number of digits in a directory name of the real node. So a directory contains at most 1000 files."""
 
 _NAME = re.compile(r"([0-9]{1,36})\.blk(?:\.gz|\.zstd)?")
-"""The pattern of block file names. Block nodes pad the block number to 19 digits, consensus nodes to 36 digits."""
+"""The pattern of block file names. Block nodes pad the block number to 19 digits, and consensus nodes to 36 digits."""
 NUMBER_MAX = 2**64 - 1
 
 
 def read_items(path: Path, *, item_bytes_max: int = VerifierSettings().item_bytes_max) -> Iterator[Item]:
-    """Yields the items of a block file, each whole. Raises BlockFileError when it reaches a damaged part; the items
-    before that part have been yielded."""
+    """Yields the items of a block file, each complete.
+
+    Raises BlockFileError if the file cannot be read or is damaged. The items that precede the damage have been yielded.
+    """
     for piece in read_pieces(path, piece_bytes_max=item_bytes_max, item_bytes_max=item_bytes_max):
         yield piece.data
 
@@ -55,8 +60,10 @@ def read_items(path: Path, *, item_bytes_max: int = VerifierSettings().item_byte
 def read_pieces(
     path: Path, *, piece_bytes_max: int, item_bytes_max: int = VerifierSettings().item_bytes_max
 ) -> Iterator[ItemPiece]:
-    """Yields the items of a block file; items above `piece_bytes_max` bytes come in pieces of that size. Raises
-    BlockFileError if the file cannot be read or is damaged."""
+    """Yields the items of a block file. An item larger than `piece_bytes_max` bytes comes in pieces of that size.
+
+    item_bytes_max: the largest allowed item in bytes. Raises BlockFileError if the file cannot be read or is damaged.
+    """
     suffix = _suffix(path)
     cutter = ItemCutter(piece_bytes_max=piece_bytes_max, item_bytes_max=item_bytes_max)
     try:
@@ -73,10 +80,12 @@ def read_pieces(
 
 
 def write_block(path: Path, items: Iterable[Item | ItemPiece]) -> int:
-    """Writes a block file, and replaces an existing one. The suffix of the path decides the compression. Returns the
-    size of the block before compression, in bytes.
+    """Writes a block file, or replaces an existing one. Returns the size of the block in bytes before compression.
 
-    Raises BlockFileError if the disk fails or the pieces make no item; no file is left behind then.
+    path: the path of the file. The suffix decides the compression.
+    items: the items of the block, complete or in pieces.
+
+    Raises BlockFileError if the disk fails or the pieces do not form complete items. In this case nothing is written.
     """
     suffix = _suffix(path)
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
@@ -98,8 +107,10 @@ def write_block(path: Path, items: Iterable[Item | ItemPiece]) -> int:
 
 
 def nested_path(root: Path, number: int, suffix: str = ZSTD) -> Path:
-    """Returns the path at which the real node keeps a block, for instance
-    `000/000/000/000/000/0/0000000000000000123.blk.zstd` for block 123."""
+    """Returns the path at which the real node stores a block.
+
+    For block 123 it is `000/000/000/000/000/0/0000000000000000123.blk.zstd`, below `root`.
+    """
     digits = f"{number:0{NUMBER_DIGITS}}"
     folders = digits[:-NESTED_DIGITS]
     parts = [folders[at : at + NESTED_DIGITS] for at in range(0, len(folders), NESTED_DIGITS)]
@@ -107,21 +118,27 @@ def nested_path(root: Path, number: int, suffix: str = ZSTD) -> Path:
 
 
 def find_number(path: Path) -> int | None:
-    """Returns the block number in the name of a block file; None if the name is not that of a block file."""
+    """Returns the block number in a file name, or None if the name is not that of a block file."""
     match = _NAME.fullmatch(path.name)
     return int(match[1]) if match and int(match[1]) <= NUMBER_MAX else None
 
 
 class FoundFiles(NamedTuple):
-    """The files below a folder: the block files with their block numbers, in order, and all files with other names."""
+    """FoundFiles: the files in a folder and its subfolders.
+
+    blocks: the block files with their block numbers, in ascending order.
+    passed_over: all files whose names are not those of block files.
+    """
 
     blocks: list[tuple[int, Path]]
     passed_over: list[Path]
 
 
 def find_files(folder: Path) -> FoundFiles:
-    """Finds all files below a folder. Raises BlockFileError if two files are named for the same block, or if a block's
-    file cannot be read."""
+    """Finds all files in a folder and its subfolders.
+
+    Raises BlockFileError if two files have the same block number, or if a block file is not a regular file.
+    """
     found: dict[int, Path] = {}
     passed_over: list[Path] = []
     for path in sorted(path for path in folder.rglob("*") if not path.is_dir()):
@@ -129,7 +146,7 @@ def find_files(folder: Path) -> FoundFiles:
         if number is None:
             passed_over.append(path)
             continue
-        # A broken link would otherwise count as an absent block, and nobody would be told.
+        # Without this check, a broken link would silently count as a missing block.
         if not path.is_file():
             raise BlockFileError(f"{path} is named as a block, but is no file that can be read")
         if number in found:
@@ -139,8 +156,10 @@ def find_files(folder: Path) -> FoundFiles:
 
 
 def find_blocks(folder: Path) -> list[tuple[int, Path]]:
-    """Finds all block files below a folder, ordered by block number. Raises BlockFileError if two are of the same
-    block."""
+    """Finds all block files in a folder and its subfolders. Returns them with their block numbers, in ascending order.
+
+    Raises BlockFileError if two files have the same block number, or if a block file is not a regular file.
+    """
     return find_files(folder).blocks
 
 
@@ -163,7 +182,7 @@ def _gzip_chunks(file: BinaryIO) -> Iterator[bytes]:
 
 
 def _zstd_chunks(file: BinaryIO) -> Iterator[bytes]:
-    # `stream_reader` is not used here, because it reports no error when a frame is cut short.
+    # `stream_reader` is not used here, because it reports no error for a truncated frame.
     frame = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES_MAX).decompressobj()
     while chunk := file.read(ZSTD_READ_BYTES):
         if frame.eof:

@@ -1,10 +1,11 @@
-"""Makes chains of blocks for tests, the demo and the bench, signed with our own keys. It imitates no network's content.
+"""Generates chains of blocks for tests, the demo and the benchmark. The content of the items is random.
 
-Every block is a wrapped record block with any number of other items, so that it passes L0 to L3:
+Every block is a wrapped record block: it contains a record file, the older format of the network. It also has any
+number of other items, and passes the verification levels L0 to L3:
 
     header, round header, transactions with result, output and state changes, …, record file, footer, record-file proof
 
-The same shape, seed and start give the same items, except for the proof, which depends on the keys.
+The same shape, seed and start give the same items, except for the proof, which depends on the signing keys.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from block_node.blocks.record_proof import CONTENTS_FIELD, RECORD_VERSION
 from block_node.blocks.settings import VerifierSettings
 
 FIXED_ITEMS = 4
-"""The number of items that every block has: header, record file, footer and proof."""
+"""The number of items that every generated block has: header, record file, footer and proof."""
 
 HAPI_VERSION = (0, 78, 0)
 
 START_SECONDS = 1_750_000_000
-"""The timestamp of block 0, in seconds since 1970. Each next block is two seconds later."""
+"""The timestamp of block 0 in seconds since 1970. The timestamp of each next block is two seconds later."""
 
 KINDS = (
     ItemKind.ROUND_HEADER,
@@ -48,9 +49,14 @@ KINDS = (
 
 
 class BlockShape(msgspec.Struct, frozen=True, kw_only=True):
-    """The size and the form of generated blocks. `item_count` is the number of all items of a block. `item_bytes` is
-    the content size of each item that is not one of the fixed items, and `record_bytes` that of the record file.
-    `scheme` is the hash scheme of the blocks; `hapi_version` does not determine it."""
+    """BlockShape: the size and form of generated blocks.
+
+    item_count: the total number of items in a block, including the four items that every block has.
+    item_bytes: the content size in bytes of each item that is not a header, record file, footer or proof.
+    record_bytes: the content size of the record file in bytes.
+    scheme: the hash scheme of the blocks.
+    hapi_version: the version in the header. It does not influence the hash scheme.
+    """
 
     item_count: int = 10
     item_bytes: int = 100
@@ -67,7 +73,7 @@ class BlockShape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GeneratedBlock(msgspec.Struct, frozen=True):
-    """A generated block with its root."""
+    """GeneratedBlock: a generated block with its root hash."""
 
     number: int
     root: bytes
@@ -75,8 +81,10 @@ class GeneratedBlock(msgspec.Struct, frozen=True):
 
 
 class ChainGenerator:
-    """A generator of blocks that follow each other. `chain` is the state after the last block; setting it to an earlier
-    state makes a fork."""
+    """ChainGenerator: generates blocks that continue a chain.
+
+    chain: the state of the chain after the last generated block. Set it to an earlier state to generate a fork.
+    """
 
     def __init__(
         self,
@@ -86,8 +94,11 @@ class ChainGenerator:
         chain: ChainState | None = None,
         seed: int = 0,
     ) -> None:
-        """Creates a generator that continues `chain`. Raises SettingsError unless `chain` knows its next block number,
-        the root of its last block and the tree over all roots."""
+        """Creates a generator that continues `chain`, or starts at block 0 if `chain` is None.
+
+        Raises SettingsError if `chain` lacks the next block number, the root hash of the last block or the tree over
+        all root hashes.
+        """
         self.shape = shape or BlockShape()
         self.shape.check()
         chain = chain or ChainState()
@@ -98,7 +109,7 @@ class ChainGenerator:
         self._seed = seed
 
     def next_block(self) -> GeneratedBlock:
-        """Makes the next block, held whole in memory."""
+        """Generates the next block, with all of its items in memory."""
         items = tuple(self.next_items())
         assert self.chain.next_number is not None
         assert self.chain.previous_root is not None
@@ -110,8 +121,10 @@ class ChainGenerator:
             yield self.next_block()
 
     def next_items(self) -> Iterator[Item]:
-        """Yields the items of the next block. They are made one by one, so a block may be larger than memory. The chain
-        advances after the last item was taken."""
+        """Yields the items of the next block, generated one by one. So a block may be larger than memory.
+
+        `chain` advances when the caller requests the next item after the last one.
+        """
         chain = self.chain
         assert chain.next_number is not None
         assert chain.previous_root is not None
@@ -150,8 +163,7 @@ class ChainGenerator:
         self.chain = chain.advanced(result, len(chain.claims))
 
     def _content(self, number: int) -> Iterator[Item]:
-        """Yields all items before the footer. Their bytes are random; the generator's seed and the block number
-        determine them."""
+        """Yields all items that precede the footer. Seed and block number determine their random content."""
         shape = self.shape
         seconds = START_SECONDS + 2 * number
         random = Random(sha384(f"{self._seed}/{number}".encode()).digest())

@@ -1,11 +1,11 @@
-"""Hash schemes: how the root of a block is computed from its items. A scheme is a value, since networks change the
-scheme and no header names it.
+"""Hash schemes: rules for computing the root hash of a block from its items.
 
-Wrapped record blocks have the HAPI version of their record file, and the hash scheme of the tool that wrapped them. So
-the roots of a block by all schemes are its candidates; a known root, a proof or the next block's footer decides between
-them. The candidates share the hashes of all leaves: each further candidate costs only a handful of hashes per block.
+Networks have changed the scheme, and the header of a block does not name it. So a block has several possible root
+hashes, called candidates: one for each scheme. A known root hash, a proof or the footer of the next block shows which
+candidate is right. The leaf hashes are the same for all candidates, so each further candidate costs only a few hashes
+per block.
 
-To add a scheme, add a value to `SCHEMES` and test vectors for that scheme.
+To add a scheme, add a value to `SCHEMES`, and add test vectors.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 
 class Hash(Protocol):
-    """The interface of a hash object: that of the objects of `hashlib`."""
+    """Hash: the interface of a hash object, as `hashlib` defines it."""
 
     def update(self, data: bytes | memoryview, /) -> None: ...
 
@@ -27,9 +27,10 @@ class Hash(Protocol):
 
 
 class HashRules(msgspec.Struct, frozen=True):
-    """The rules by which a leaf, a node and the empty tree are hashed.
+    """HashRules: the hash function and the prefixes for leaves, nodes and the empty tree.
 
-    algorithm: the number in a header's `hash_algorithm`. new: the constructor of the hash, like those of `hashlib`.
+    algorithm: the number of the algorithm in the field `hash_algorithm` of a header.
+    new: the constructor of the hash, such as `hashlib.sha384`.
 
         leaf of an item    H(leaf | item)                     item as it is serialized
         one child          H(one_child | child)
@@ -45,12 +46,12 @@ class HashRules(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """The size of a hash in bytes."""
+        """Returns the size of a hash in bytes."""
         return len(self.empty)
 
     @property
     def empty(self) -> bytes:
-        """The root of a tree without leaves."""
+        """Returns the root hash of a tree without leaves."""
         return _empty(self.new, self.leaf)
 
     def leaf_hash(self, data: bytes) -> bytes:
@@ -69,11 +70,13 @@ def _empty(new: Callable[[bytes], Hash], leaf: bytes) -> bytes:
 
 
 class HashScheme(msgspec.Struct, frozen=True):
-    """A way to compute the root of a block.
+    """HashScheme: one way to compute the root hash of a block.
 
-    name: the name of the scheme. It is stored beside the chain, so it must never change. rules: the hashes of leaves
-    and nodes. positions: the number of values in the top tree, see `block_node.blocks.merkle`. one_child_above: whether
-    a node with one child is between the top tree and the root.
+    name: the name of the scheme. It is stored with the chain, so it must never change.
+    rules: the hash functions for leaves and nodes.
+    positions: the number of leaves of the top tree, the tree that joins the subtrees of a block (see
+    `block_node.blocks.merkle`).
+    one_child_above: whether the hash of the top tree is hashed once more, as a node with one child.
     """
 
     name: str
@@ -83,7 +86,7 @@ class HashScheme(msgspec.Struct, frozen=True):
 
 
 class RootCandidate(msgspec.Struct, frozen=True):
-    """A possible root of a block: its root by one hash scheme."""
+    """RootCandidate: a possible root hash of a block, computed by one hash scheme."""
 
     scheme: str
     root: bytes
@@ -92,18 +95,18 @@ class RootCandidate(msgspec.Struct, frozen=True):
 SHA384: Final = HashRules(0, sha384)
 CURRENT: Final = HashScheme("sha384-16", SHA384)
 LEGACY: Final = HashScheme("sha384-8", SHA384, positions=8, one_child_above=True)
-"""The scheme of blocks that were hashed before August 2026, whichever HAPI version their headers have."""
+"""The scheme of blocks that were hashed before August 2026. The HAPI version in the header does not matter."""
 SCHEMES: Final = (CURRENT, LEGACY)
-"""All known schemes. The first scheme is tried first if nothing is known about a block."""
+"""All known schemes. The first one is assumed if nothing is known about a block."""
 
 
 def in_order(candidates: tuple[RootCandidate, ...], scheme: str) -> tuple[RootCandidate, ...]:
-    """Returns the candidates with the candidate of `scheme` moved to the front."""
+    """Returns the candidates with the candidate of the hash scheme `scheme` moved to the front."""
     if not candidates or candidates[0].scheme == scheme:
         return candidates
     return tuple(sorted(candidates, key=lambda each: each.scheme != scheme))
 
 
 def names_of(candidates: tuple[RootCandidate, ...]) -> str:
-    """Formats the candidates for an error message: every root in full with the name of its scheme."""
+    """Formats candidates for an error message: each root hash with the name of its scheme."""
     return " or ".join(f"{each.root.hex()} ({each.scheme})" for each in candidates) or "nothing"

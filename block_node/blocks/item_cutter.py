@@ -1,5 +1,4 @@
-"""Cuts a serialized `Block`, which arrives as a stream of bytes, into items. Items above a bound come in pieces. It
-does no I/O.
+"""Splits a serialized `Block` into items while its bytes arrive. A large item is returned in pieces. It does no I/O.
 
 Block = (0x0A length item)*
 """
@@ -13,11 +12,11 @@ from block_node.blocks.items import BLOCK_ITEM_TAG
 from block_node.blocks.protobuf import BYTES, read_varint
 
 PREFIX_BYTES_MAX = 11
-"""The largest size of an item's prefix: a tag of one byte and a length of up to ten bytes."""
+"""The largest size in bytes of the prefix of an item: a tag of one byte and a length of up to ten bytes."""
 
 
 class ItemPiece(msgspec.Struct, frozen=True):
-    """Some consecutive bytes of an item. A whole item is a piece that is both first and last."""
+    """ItemPiece: consecutive bytes of an item. `first` and `last` are both True for a complete item."""
 
     data: bytes
     first: bool = True
@@ -25,10 +24,13 @@ class ItemPiece(msgspec.Struct, frozen=True):
 
 
 class ItemCutter:
-    """A cutter that takes the bytes of a block in chunks of any size, and returns the items of the block.
+    """ItemCutter: splits the bytes of a block, which arrive in chunks of any size, into items.
 
-    Invariant: between calls `_buffer` holds less than a piece or a prefix; `_left` is the number of bytes of the
-    current item that were not returned yet, and includes the bytes of that item in `_buffer`.
+    piece_bytes_max: the largest size of a piece in bytes. A larger item is returned in several pieces.
+    item_bytes_max: the largest allowed item in bytes.
+
+    Invariant: between calls `_buffer` has less than one piece or one item prefix. `_left` is the number of bytes of the
+    current item that were not returned yet, including its bytes in `_buffer`.
     """
 
     def __init__(self, *, piece_bytes_max: int, item_bytes_max: int) -> None:
@@ -41,7 +43,9 @@ class ItemCutter:
         self._offset = 0
 
     def feed(self, chunk: bytes) -> list[ItemPiece]:
-        """Takes a chunk and returns the pieces that it completes. Raises BlockFormatError if the bytes are no block."""
+        """Adds a chunk and returns the pieces that are now complete. Raises BlockFormatError if the bytes are not a
+        block.
+        """
         self._buffer += chunk
         pieces: list[ItemPiece] = []
         start = 0
@@ -66,7 +70,7 @@ class ItemCutter:
         return pieces
 
     def finish(self) -> None:
-        """Ends the stream. Raises BlockFormatError if the stream ends within an item or was empty."""
+        """Ends the block. Raises BlockFormatError if the block is empty or ends inside an item."""
         if self._inside or self._buffer:
             missing = f", {self._left - len(self._buffer)} bytes are missing" if self._inside else ""
             raise BlockFormatError(f"it ends within an item{missing}", self._offset + len(self._buffer))
@@ -74,8 +78,9 @@ class ItemCutter:
             raise BlockFormatError("it is empty")
 
     def _begin(self, start: int) -> int | None:
-        """Reads the prefix of an item. Returns the offset after the prefix, or None if not all of the prefix has
-        arrived."""
+        """Reads the prefix of an item. Returns the position after the prefix, or None if the prefix has not arrived
+        completely.
+        """
         head = bytes(self._buffer[start : start + PREFIX_BYTES_MAX])
         if not head:
             return None
@@ -94,8 +99,11 @@ class ItemCutter:
 
 
 def item_size(head: bytes) -> int:
-    """Returns the size in bytes of the item that begins with `head`. `head` is the whole item or at least its first 20
-    bytes."""
+    """Returns the total size in bytes of an item, from its beginning. Raises BlockFormatError if the tag or length is
+    invalid.
+
+    head: the whole item, or at least its first 20 bytes.
+    """
     tag, offset = read_varint(head, 0)
     if tag & 7 != BYTES:
         raise BlockFormatError(f"a block item does not start with tag {tag}")

@@ -1,8 +1,7 @@
-"""Block items: the kind of a serialized item, and the content of the few items that are parsed. It checks no rule of a
-block.
+"""Block items: the kind of a serialized item, and the parsing of headers and footers. It does not verify blocks.
 
-An item is `bytes`: one serialized `BlockItem`. A block holds these bytes in its repeated field, and the hash of the
-item covers exactly these bytes. An item is never serialized anew, so items of later versions pass through unchanged.
+An item is `bytes`: one serialized protobuf message `BlockItem`. Exactly these bytes are stored in a block and hashed.
+Items are never serialized again, so items of later versions pass through unchanged.
 
     Block     = (0x0A length item)*
     BlockItem = tag length content          one field; its number is the kind of the item
@@ -33,11 +32,11 @@ Item = bytes
 """One serialized `BlockItem`."""
 
 BLOCK_ITEM_TAG = 0x0A
-"""The tag of field 1 in `Block` and in `BlockItemSet`, which have the same form."""
+"""The protobuf tag that precedes each item. It is the same in `Block` and in `BlockItemSet`."""
 
 
 class ItemKind(IntEnum):
-    """The kinds of block items: the field numbers of `BlockItem`."""
+    """ItemKind: the kinds of block items, which are the field numbers of the message `BlockItem`."""
 
     HEADER = 1
     EVENT_HEADER = 2
@@ -55,8 +54,13 @@ class ItemKind(IntEnum):
 
 
 class BlockHeader(msgspec.Struct, frozen=True):
-    """The fields of a block's header. `number` is the number of the block, and `hapi_version` is (major, minor, patch).
-    `timestamp` is the timestamp in its serialized form, or None if it is missing. `hash_algorithm` is 0 for SHA-384."""
+    """BlockHeader: the fields of a block header.
+
+    number: the number of the block.
+    hapi_version: the version as (major, minor, patch).
+    timestamp: the serialized timestamp, or None if it is missing.
+    hash_algorithm: the hash algorithm; 0 is SHA-384.
+    """
 
     number: int
     hapi_version: tuple[int, int, int]
@@ -65,8 +69,12 @@ class BlockHeader(msgspec.Struct, frozen=True):
 
 
 class BlockFooter(msgspec.Struct, frozen=True):
-    """The three roots in a block's footer: of the block before, of the tree over all blocks before, and of the
-    network's state at the start of the block."""
+    """BlockFooter: the three root hashes in a block footer. An empty value means that the field is missing.
+
+    previous_root: the root hash of the preceding block.
+    all_blocks_root: the root hash of the tree over the root hashes of all earlier blocks.
+    state_root: the root hash of the network's state at the start of the block.
+    """
 
     previous_root: bytes
     all_blocks_root: bytes
@@ -74,8 +82,7 @@ class BlockFooter(msgspec.Struct, frozen=True):
 
 
 def item_kind(item: Item | bytearray) -> int:
-    """Returns the kind of an item from its tag. It may be a kind that `ItemKind` does not list. Raises BlockFormatError
-    if the item does not start with a valid tag."""
+    """Returns the kind of an item, which `ItemKind` need not list. Raises BlockFormatError if the tag is invalid."""
     tag, _ = read_varint(bytes(item[:10]), 0)
     if tag & 7 != BYTES or not tag >> 3:
         raise BlockFormatError(f"a block item does not start with tag {tag}")
@@ -83,7 +90,7 @@ def item_kind(item: Item | bytearray) -> int:
 
 
 def item_content(item: Item) -> memoryview:
-    """Returns the content of the one field of an item. Raises BlockFormatError if the item is not exactly one field."""
+    """Returns the content of an item. Raises BlockFormatError if the item does not consist of exactly one field."""
     fields = list(read_fields(item))
     if len(fields) != 1 or not isinstance(fields[0][2], memoryview):
         raise BlockFormatError(f"a block item has one field, this one has {len(fields)}")
@@ -91,13 +98,12 @@ def item_content(item: Item) -> memoryview:
 
 
 def make_item(kind: int, content: bytes) -> Item:
-    """Makes an item of a kind from its serialized content."""
+    """Serializes an item from its kind and its serialized content."""
     return bytes_field(kind, content)
 
 
 def split_block(block: bytes | memoryview) -> Iterator[Item]:
-    """Yields the items of a serialized `Block` or `BlockItemSet`. Raises BlockFormatError if the bytes are no such
-    message."""
+    """Yields the items of a serialized `Block` or `BlockItemSet`. Raises BlockFormatError if the bytes are invalid."""
     view = memoryview(block)
     offset, end = 0, len(view)
     while offset < end:
@@ -112,7 +118,7 @@ def split_block(block: bytes | memoryview) -> Iterator[Item]:
 
 
 def item_prefix(size: int) -> bytes:
-    """Returns the prefix of an item of `size` bytes in a serialized `Block`: a tag and the length."""
+    """Returns the bytes that precede an item of `size` bytes in a serialized `Block`: the tag and the length."""
     return b"\x0a" + varint(size)
 
 
@@ -122,8 +128,10 @@ def join_block(items: Iterable[Item]) -> bytes:
 
 
 def read_header(item: Item) -> BlockHeader:
-    """Parses a header item. Fields of later versions are ignored, since the block's root covers them. Raises
-    BlockFormatError if a field occurs twice."""
+    """Parses a header item. Raises BlockFormatError if the item is invalid or a field occurs twice.
+
+    Unknown fields are ignored. The root hash of the block covers them.
+    """
     number, version, timestamp, algorithm = 0, (0, 0, 0), None, 0
     for field, wire, value in read_fields_once(item_content(item), "header"):
         if field == 1:
@@ -140,7 +148,10 @@ def read_header(item: Item) -> BlockHeader:
 def make_header(
     number: int, hapi_version: tuple[int, int, int], seconds: int, nanos: int, hash_algorithm: int = 0
 ) -> Item:
-    """Makes a header item. The timestamp is in seconds since 1970 and nanoseconds."""
+    """Serializes a header item.
+
+    seconds, nanos: the timestamp in seconds since 1970, and the nanoseconds of that second.
+    """
     version = b"".join(number_field(index, part) for index, part in enumerate(hapi_version, 1))
     timestamp = number_field(1, seconds) + number_field(2, nanos)
     content = bytes_field(1, version) + number_field(3, number) + bytes_field(4, timestamp)
@@ -148,8 +159,10 @@ def make_header(
 
 
 def read_footer(item: Item) -> BlockFooter:
-    """Parses a footer item. Raises BlockFormatError for fields of later versions, because their meaning for the root is
-    not known."""
+    """Parses a footer item. Raises BlockFormatError if the item is invalid or has an unknown field.
+
+    An unknown field could change the way in which the root hash is computed.
+    """
     roots: dict[int, bytes] = {}
     for field, wire, value in read_fields_once(item_content(item), "footer"):
         if not 1 <= field <= 3:
@@ -159,7 +172,7 @@ def read_footer(item: Item) -> BlockFooter:
 
 
 def make_footer(footer: BlockFooter) -> Item:
-    """Makes the item of a footer."""
+    """Serializes a footer item."""
     roots = (footer.previous_root, footer.all_blocks_root, footer.state_root)
     return make_item(ItemKind.FOOTER, b"".join(bytes_field(index, root) for index, root in enumerate(roots, 1)))
 

@@ -1,4 +1,4 @@
-"""The RSA keys of a private test network, which sign record files. It is no key store: nothing is encrypted."""
+"""The RSA keys that sign record files in a private test network. The private keys are stored without encryption."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ from block_node.blocks.proofs import RecordSignature
 from storage.durable_files import make_folder, write_durably
 
 KEY_BITS = 3072
-"""The key length, in bits, of the nodes of real networks."""
+"""The default length of an RSA key in bits. Nodes of real networks have keys of this length."""
 
 KEY_FILE = "node-{}.pem"
 ADDRESS_BOOK_FILE = "address-book.json"
 
 
 class SigningKeys:
-    """The private keys of some nodes, by node number."""
+    """SigningKeys: the private keys of the nodes of a test network, by node number.
+
+    address_book: the public keys of the same nodes.
+    """
 
     def __init__(self, keys: Mapping[int, RSAPrivateKey]) -> None:
         self._keys = dict(sorted(keys.items()))
@@ -37,19 +40,18 @@ class SigningKeys:
 
     @classmethod
     def generate(cls, node_count: int = 1, key_bits: int = KEY_BITS) -> SigningKeys:
-        """Generates new keys for nodes 0 to `node_count` - 1. Generating a key of 3072 bits takes some tenths of a
-        second."""
+        """Generates new keys for nodes 0 to `node_count` - 1. A key of 3072 bits takes a few tenths of a second."""
         keys = {node_id: generate_private_key(65537, key_bits) for node_id in range(node_count)}
         return cls(keys)
 
     def sign(self, message: bytes) -> tuple[RecordSignature, ...]:
-        """Signs a message with the key of every node (see `record_proof`)."""
+        """Signs a message with the key of every node. See `record_proof` for the form of the signatures."""
         return tuple(
             RecordSignature(node_id, key.sign(message, PKCS1v15(), SHA384())) for node_id, key in self._keys.items()
         )
 
     def save(self, folder: Path) -> None:
-        """Writes the keys, in files that only their owner can read, and their address book."""
+        """Writes the keys and their address book into a folder. Only the owner can read the key files."""
         make_folder(folder)
         for node_id, key in self._keys.items():
             pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -59,7 +61,7 @@ class SigningKeys:
 
     @classmethod
     def load(cls, folder: Path) -> SigningKeys:
-        """Loads the keys that `save` wrote. Raises AddressBookError if a file cannot be read or is no key."""
+        """Loads keys that `save` wrote. Raises AddressBookError if a file cannot be read or has no valid key."""
         book = AddressBook.load(folder / ADDRESS_BOOK_FILE)
         keys = {}
         for node_id in book.node_ids:

@@ -1,4 +1,4 @@
-"""Hashes one item in pieces of any size. It keeps no piece."""
+"""Hashes one item that arrives in pieces of any size. No piece is kept in memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from block_node.blocks.protobuf import BYTES, read_varint
 from block_node.blocks.record_proof import RecordFileReader
 
 HEAD_BYTES_MIN = 20
-"""This many bytes of an item always contain its whole tag and length."""
+"""The number of bytes that always include the whole tag and length of an item."""
 
 
 class LargeItem:
-    """An item that is hashed in pieces. Its first piece, at least `HEAD_BYTES_MIN` bytes or the whole item, tells its
-    kind and its size."""
+    """LargeItem: the hash of one item whose bytes arrive in pieces.
+
+    head: the first piece, which is the whole item or at least `HEAD_BYTES_MIN` bytes. It contains the kind and size of
+    the item.
+    rules: the hash function for the leaf.
+    read_record: whether the digest of a record file is computed too.
+    kind: the number of the item kind.
+    size: the size of the whole item in bytes.
+    """
 
     def __init__(self, head: bytes | memoryview, rules: HashRules, *, read_record: bool) -> None:
         tag, offset = read_varint(head, 0)
@@ -30,7 +37,7 @@ class LargeItem:
         self.feed(memoryview(head)[offset:])
 
     def feed(self, piece: bytes | memoryview) -> None:
-        """Takes the next piece. Raises BlockFormatError if the piece goes beyond the end of the item."""
+        """Hashes the next piece. Raises BlockFormatError if the piece extends beyond the end of the item."""
         self._left -= len(piece)
         if self._left < 0:
             raise BlockFormatError(f"an item has one field, {-self._left} bytes follow it", self.size)
@@ -39,12 +46,15 @@ class LargeItem:
             self._record.feed(piece)
 
     def leaf(self) -> bytes:
-        """Returns the leaf hash of the whole item. Raises BlockFormatError if bytes are missing."""
+        """Returns the leaf hash of the whole item. Raises BlockFormatError if the item is incomplete."""
         if self._left:
             raise BlockFormatError(f"an item of {self.size} bytes lacks {self._left}", self.size - self._left)
         return self._hash.digest()
 
     def record_digest(self) -> bytes | None:
-        """Returns the digest that the signatures of a record-file proof cover. Returns None if the item is no record
-        file, or if record files are not read."""
+        """Returns the digest that the signatures of a record-file proof cover.
+
+        Returns None if the item has no record file, or if `read_record` was False. Raises BlockFormatError if the item
+        is incomplete.
+        """
         return self._record.digest() if self._record is not None else None

@@ -1,7 +1,8 @@
-"""Computes the Merkle roots of a block as its items arrive, by one or more hash schemes. It knows no rule of a block.
+"""Computes the Merkle root hashes of a block from leaf hashes, by one or more hash schemes.
 
-`block_node.blocks.hash_scheme` defines how leaves and nodes are hashed. Two leaves are folded into a node as soon as
-both are there. At the end the remaining nodes are folded from right to left with the two-child rule. Nothing is padded.
+`block_node.blocks.hash_scheme` defines how leaves and nodes are hashed. Two neighbouring hashes are combined as soon as
+both have arrived. At the end, the remaining hashes are combined from right to left as nodes with two children. Nothing
+is padded.
 
     root        = two children: leaf of the timestamp, top
     top         = tree of the first `positions` of these values, used without hashing them again; with
@@ -23,11 +24,12 @@ EMPTY_TREE: Final = SHA384.empty
 
 
 POSITIONS_MAX: Final = 16
-"""The largest number of values in a top tree."""
+"""The largest number of leaves of a top tree, the tree that joins the subtrees of a block."""
 
 
 class Category(IntEnum):
-    """The subtrees of a block, numbered by their position among the leaves of the top tree."""
+    """Category: the subtrees of a block. Each number is the position of the subtree among the leaves of the top
+    tree."""
 
     CONSENSUS_HEADERS = 3
     INPUTS = 4
@@ -50,11 +52,11 @@ CATEGORY_OF: Final = {
 
 
 def place_of(kind: int) -> int | None:
-    """Returns the position of the leaf of the top tree below which items of a kind are hashed; None if such items are
-    not allowed.
+    """Returns the position of the subtree that contains items of a kind, among the leaves of the top tree.
 
-    Kinds from 20 on belong to later versions: their number modulo 20 is their position. Kinds 20, 39, 40, … as well as
-    footers and proofs are hashed into no tree; for them this returns -1.
+    Returns None if items of this kind are not allowed. Returns -1 if such items are in no subtree: footers, proofs, and
+    kinds 20, 39, 40, 59 and so on. Other kinds above 20 belong to later versions. Their position is their number modulo
+    20 if that is 3 to 15.
     """
     if kind < 20:
         if kind in (ItemKind.PROOF, ItemKind.FOOTER):
@@ -67,16 +69,18 @@ def place_of(kind: int) -> int | None:
 
 
 def fold(hashes: Sequence[bytes], rules: HashRules = SHA384) -> bytes:
-    """Returns the root of the tree over leaf values. For no values it is the root of the empty tree."""
+    """Returns the root hash of a tree with the given leaf hashes. Without leaf hashes, returns that of the empty
+    tree."""
     tree = StreamingTree(rules)
     tree.extend(list(hashes))
     return tree.root()
 
 
 class StreamingTree:
-    """A Merkle tree to which leaf values are appended. It keeps one hash for each level.
+    """StreamingTree: a Merkle tree to which leaf hashes are appended. It keeps at most one hash per level.
 
-    Invariant: `_waiting[level]` is the root of a complete subtree of 2**level leaves that has no right neighbour yet.
+    Invariant: `_waiting[level]` is the root hash of a complete subtree of 2**level leaves without a right neighbour
+    yet, or None.
     """
 
     def __init__(self, rules: HashRules = SHA384) -> None:
@@ -85,7 +89,7 @@ class StreamingTree:
         self.leaf_count = 0
 
     def extend(self, hashes: list[bytes]) -> None:
-        """Appends leaf values, in order."""
+        """Appends leaf hashes, in order."""
         self.leaf_count += len(hashes)
         hash_, prefix, level = self._rules.new, self._rules.two_children, 0
         while hashes:
@@ -100,7 +104,7 @@ class StreamingTree:
             level += 1
 
     def root(self) -> bytes:
-        """Returns the root over all leaves appended so far. More leaves may follow."""
+        """Returns the root hash over all leaves so far. More leaves may be appended afterwards."""
         waiting = [each for each in self._waiting if each is not None]
         if not waiting:
             return self._rules.empty
@@ -110,13 +114,15 @@ class StreamingTree:
         return root
 
     def peaks(self) -> tuple[bytes | None, ...]:
-        """Returns the hashes that the tree keeps, the smallest level first. They are enough to continue the tree with
-        `from_peaks`."""
+        """Returns the hashes that the tree keeps, lowest level first. `from_peaks` restores the tree from them.
+
+        None means that the tree keeps no hash for the level.
+        """
         return tuple(self._waiting)
 
     @classmethod
     def from_peaks(cls, peaks: Sequence[bytes | None], rules: HashRules = SHA384) -> StreamingTree:
-        """Restores the tree whose `peaks` method returned these hashes."""
+        """Restores a tree from the hashes that `peaks` returned."""
         tree = cls(rules)
         tree._waiting = list(peaks)
         tree.leaf_count = sum(1 << level for level, each in enumerate(peaks) if each is not None)
@@ -124,16 +130,20 @@ class StreamingTree:
 
 
 class BlockTree:
-    """The subtrees of one block, and the roots of that block by several schemes. Schemes that hash nodes alike share
-    their subtrees."""
+    """BlockTree: the subtrees of one block, from which the root hash is computed by each of several schemes.
+
+    Schemes with the same hash functions share their subtrees.
+    """
 
     def __init__(self, schemes: Sequence[HashScheme]) -> None:
         self._schemes = schemes
         self._subtrees: dict[HashRules, dict[int, StreamingTree]] = {scheme.rules: {} for scheme in schemes}
 
     def extend(self, place: int, leaves: list[bytes]) -> None:
-        """Appends leaf hashes to the subtree at a position of the top tree (`Category`, or 8 to 15 for an
-        extension)."""
+        """Appends leaf hashes to one subtree.
+
+        place: the position of the subtree among the leaves of the top tree: a `Category`, or 8 to 15 for an extension.
+        """
         for rules, subtrees in self._subtrees.items():
             tree = subtrees.get(place)
             if tree is None:
@@ -141,8 +151,10 @@ class BlockTree:
             tree.extend(leaves)
 
     def roots(self, timestamp: bytes, footer: BlockFooter) -> tuple[RootCandidate, ...]:
-        """Returns the roots of the block, in the order of the schemes. timestamp: the block's timestamp as it is
-        serialized."""
+        """Returns the root hashes of the block, one for each scheme, in the order of the schemes.
+
+        timestamp: the serialized timestamp of the block.
+        """
         values = {rules: _values(footer, rules.empty, trees) for rules, trees in self._subtrees.items()}
         return tuple(
             RootCandidate(scheme.name, _root(scheme, values[scheme.rules], timestamp)) for scheme in self._schemes
@@ -150,7 +162,7 @@ class BlockTree:
 
 
 def _values(footer: BlockFooter, empty: bytes, subtrees: dict[int, StreamingTree]) -> list[bytes]:
-    """Returns all the values that a top tree can have, in order."""
+    """Returns the 16 possible leaves of a top tree, in order: three root hashes of the footer, then the subtrees."""
     values = [footer.previous_root, footer.all_blocks_root, footer.state_root or empty]
     return values + [subtrees[place].root() if place in subtrees else empty for place in range(3, POSITIONS_MAX)]
 

@@ -1,7 +1,8 @@
-"""Reads block proofs strictly from their serialized form, and writes them. It does not check whether a proof is valid.
+"""Parses block proofs strictly, and serializes record-file proofs. It does not check whether a proof is valid.
 
-The block's root does not cover the proofs. So every field of a proof must be known, must occur once, and must have its
-value in the shortest form; only the content of a proof of an unknown kind is accepted as it is.
+The root hash of a block does not cover the proofs. So every field of a proof must be known and in its shortest form,
+and every field that is not a list must occur at most once. A proof of an unknown kind is accepted without parsing its
+content.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from block_node.blocks.protobuf import (
 )
 
 FINAL_PATH = 0xFFFF_FFFF
-"""The value of `next_path_index` in the path that ends in the resolved root."""
+"""The value of `next_path_index` in the last path of a state proof."""
 
 
 class ProofKind(IntEnum):
-    """The kinds of block proofs: the field numbers of the alternatives of `BlockProof`. UNRECOGNIZED is used for all
-    alternatives of later versions."""
+    """ProofKind: the kinds of block proofs, which are the field numbers in the message `BlockProof`.
+
+    UNRECOGNIZED stands for all kinds of later versions.
+    """
 
     UNRECOGNIZED = 0
     TSS = 2
@@ -37,22 +40,27 @@ class ProofKind(IntEnum):
 
 
 class TssProof(msgspec.Struct, frozen=True):
-    """A proof by a threshold signature of the block's root."""
+    """TssProof: a proof by a threshold signature of the root hash of the block."""
 
     signature: bytes
 
 
 class Sibling(msgspec.Struct, frozen=True):
-    """The hash that a path combines with its own hash at one level of the tree. `hash` is empty if the node above has a
-    single child."""
+    """Sibling: the hash with which a path of a state proof combines its own hash, at one level of a Merkle tree.
+
+    is_left: whether the sibling is the left child.
+    hash: the hash of the sibling. Empty, with `is_left` False, if the node has a single child.
+    """
 
     is_left: bool
     hash: bytes
 
 
 class LeafKind(IntEnum):
-    """The kinds of values with which a path starts, by field number. A path of kind JOIN has no leaf: it starts where
-    other paths meet."""
+    """LeafKind: the kinds of values at which a path of a state proof starts, by field number.
+
+    JOIN means that the path has no leaf: it starts where other paths end.
+    """
 
     JOIN = 0
     HASH = 3
@@ -62,8 +70,13 @@ class LeafKind(IntEnum):
 
 
 class MerklePath(msgspec.Struct, frozen=True):
-    """One path of a state proof. It leads from a leaf, or from the point where other paths meet, over siblings to the
-    path `next_index`, or to the root if that is `FINAL_PATH`."""
+    """MerklePath: one path of a state proof, upwards in a Merkle tree.
+
+    siblings: the hashes to combine with, lowest level first.
+    next_index: the index of the path at which this path continues. `FINAL_PATH` means that this path ends at the root.
+    leaf_kind: the kind of the leaf.
+    leaf: the leaf. Empty if the path starts where other paths end.
+    """
 
     siblings: tuple[Sibling, ...]
     next_index: int
@@ -72,36 +85,46 @@ class MerklePath(msgspec.Struct, frozen=True):
 
 
 class StateProof(msgspec.Struct, frozen=True):
-    """A proof by paths from this block's root to the root of a later block. `signature` is the signature of that later
-    root; None if it is missing."""
+    """StateProof: a proof that leads from the root hash of this block to the root hash of a later block.
+
+    paths: the Merkle paths.
+    signature: the threshold signature of the later root hash. None if it is missing.
+    """
 
     paths: tuple[MerklePath, ...]
     signature: bytes | None
 
 
 class RecordSignature(msgspec.Struct, frozen=True):
-    """The RSA signature that one node made over a record file."""
+    """RecordSignature: the RSA signature of one node over a record file."""
 
     node_id: int
     signature: bytes
 
 
 class RecordFileProof(msgspec.Struct, frozen=True):
-    """A proof by RSA signatures over the record file of a wrapped record block."""
+    """RecordFileProof: a proof by RSA signatures of nodes over the record file in the block.
+
+    version: the version of the record file.
+    """
 
     version: int
     signatures: tuple[RecordSignature, ...]
 
 
 class BlockProof(msgspec.Struct, frozen=True):
-    """The proof of block `number`. `content` is None for a proof of an unknown kind."""
+    """BlockProof: one proof of a block.
+
+    number: the number of the block.
+    content: the proof. None if its kind is unknown.
+    """
 
     number: int
     content: TssProof | StateProof | RecordFileProof | None
 
     @property
     def kind(self) -> ProofKind:
-        """The kind of the proof."""
+        """Returns the kind of the proof."""
         if isinstance(self.content, TssProof):
             return ProofKind.TSS
         if isinstance(self.content, StateProof):
@@ -110,7 +133,7 @@ class BlockProof(msgspec.Struct, frozen=True):
 
 
 def read_proof(item: Item) -> BlockProof:
-    """Parses the proof in an item. Raises BlockFormatError if the item is no proof in its strict form."""
+    """Parses a proof item. Raises BlockFormatError if the item is not a proof in strict form."""
     number = 0
     found: list[tuple[int, int, Value]] = []
     for field, wire, value in read_fields_once(item_content(item), "the proof"):
@@ -131,7 +154,7 @@ def read_proof(item: Item) -> BlockProof:
 
 
 def make_record_proof(number: int, proof: RecordFileProof) -> Item:
-    """Makes the item of a record-file proof of block `number`."""
+    """Serializes a record-file proof of block `number` as an item."""
     content = number_field(1, proof.version)
     for each in proof.signatures:
         content += bytes_field(2, bytes_field(1, each.signature) + number_field(2, each.node_id))

@@ -1,5 +1,4 @@
-"""Reads strictly, and writes, as much of the protobuf wire format as block items need. It knows no message of any
-schema.
+"""Reads and writes the part of the protobuf wire format that block items need. It knows no schema.
 
     field   = tag value
     tag     = varint (number << 3 | wire type)
@@ -7,9 +6,8 @@ schema.
             | 8 bytes | 4 bytes           wire types 1 and 5
             | varint length, that many    wire type 2
 
-Strict means: varints are in their shortest form and have at most 64 bits; nothing follows the end; groups are refused.
-Every serializer in use writes that form. A reader that accepts only that form leaves fewer bytes that somebody could
-change without being noticed.
+Reading is strict. Varints must have their shortest form and at most 64 bits. Groups and truncated fields are errors.
+All known serializers write this form. A strict reader leaves fewer ways to change the bytes of a message unnoticed.
 """
 
 from __future__ import annotations
@@ -28,8 +26,10 @@ Value = int | memoryview
 
 
 def read_varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
-    """Returns the number at `offset`, and the offset after that number. Raises BlockFormatError if no number in its
-    shortest form is there."""
+    """Returns the number at `offset`, and the offset after the number.
+
+    Raises BlockFormatError if the number is truncated, too large or not in its shortest form.
+    """
     value = shift = 0
     start = offset
     end = len(data)
@@ -52,8 +52,11 @@ def read_varint(data: bytes | memoryview, offset: int) -> tuple[int, int]:
 
 
 def read_fields(data: bytes | memoryview) -> Iterator[tuple[int, int, Value]]:
-    """Yields each field as (field number, wire type, value). A value with a length is a view of `data`; all other
-    values are numbers. Raises BlockFormatError if the bytes are no message."""
+    """Yields each field of a message as (field number, wire type, value).
+
+    The value of a field with a length is a view of `data`. All other values are numbers. Raises BlockFormatError if the
+    bytes are not a valid message.
+    """
     view = memoryview(data)
     offset, end = 0, len(view)
     while offset < end:
@@ -80,8 +83,10 @@ def read_fields(data: bytes | memoryview) -> Iterator[tuple[int, int, Value]]:
 
 
 def read_fields_once(data: bytes | memoryview, what: str) -> Iterator[tuple[int, int, Value]]:
-    """Yields the fields as `read_fields` does. Raises BlockFormatError if a field occurs twice in the message
-    `what`."""
+    """Yields the fields as `read_fields` does. Raises BlockFormatError if a field occurs twice.
+
+    what: a name of the message for the error.
+    """
     seen = set()
     for field, wire, value in read_fields(data):
         if field in seen:
@@ -91,14 +96,20 @@ def read_fields_once(data: bytes | memoryview, what: str) -> Iterator[tuple[int,
 
 
 def number_value(wire: int, value: Value, name: str) -> int:
-    """Returns the value of the field `name`. Raises BlockFormatError if it is not a varint."""
+    """Returns the value of a field that must be a varint. Raises BlockFormatError if it is not.
+
+    name: the name of the field for the error.
+    """
     if wire != VARINT or not isinstance(value, int):
         raise BlockFormatError(f"{name} is not a number")
     return value
 
 
 def bytes_value(wire: int, value: Value, name: str) -> memoryview:
-    """Returns the value of the field `name`. Raises BlockFormatError if it is not a value with a length."""
+    """Returns the value of a field that must have a length. Raises BlockFormatError if it does not.
+
+    name: the name of the field for the error.
+    """
     if wire != BYTES or not isinstance(value, memoryview):
         raise BlockFormatError(f"{name} is not a field with a length")
     return value
@@ -117,10 +128,12 @@ def varint(value: int) -> bytes:
 
 
 def number_field(number: int, value: int) -> bytes:
-    """Serializes a varint field. Returns no bytes for 0, because proto3 does not write default values."""
+    """Serializes a varint field. Returns no bytes for the value 0, because proto3 does not write default values."""
     return varint(number << 3 | VARINT) + varint(value) if value else b""
 
 
 def bytes_field(number: int, value: bytes) -> bytes:
-    """Serializes a field with a length. An empty value is written too: its tag shows that the field is present."""
+    """Serializes a field with a length. An empty value is also written, because the tag shows that the field is
+    present.
+    """
     return varint(number << 3 | BYTES) + varint(len(value)) + value

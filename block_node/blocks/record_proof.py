@@ -1,10 +1,11 @@
-"""Checks the RSA signatures over the record file of a wrapped record block (L3). They prove nothing about the block's
-other items.
+"""Checks the RSA signatures over the record file in a block (verification level L3).
+
+The signatures prove nothing about the other items of the block.
 
     message   = SHA-384(int32 big endian 6 | field 2 of the RecordFileItem, as it is serialized)
     signature = RSA, PKCS#1 v1.5, SHA-384 of the message: the digest is hashed once more
 
-The record file can be most of a large block, so it is hashed piece by piece as it arrives and never held.
+The record file can be most of a large block. So it is hashed piece by piece as it arrives, and never kept in memory.
 """
 
 from __future__ import annotations
@@ -21,19 +22,20 @@ from block_node.blocks.proofs import RecordFileProof, RecordSignature
 from block_node.blocks.protobuf import BYTES, read_varint
 
 RECORD_VERSION = 6
-"""The only version of record files whose signatures can be checked here."""
+"""The only version of record files whose signatures this module can check."""
 
 CONTENTS_FIELD = 2
 HEAD_BYTES_MAX = 20
-"""The largest size of a field's tag and length together: at most ten bytes each."""
+"""The largest size of the tag and length of a field together, in bytes: at most ten bytes each."""
 
 
 class RecordFileReader:
-    """A reader that computes the digest that the nodes sign, from the content of a `RecordFileItem` in pieces of any
-    size.
+    """RecordFileReader: computes the digest of a record file that the nodes sign, from pieces of any size.
 
-    Invariant: `_left` is the number of missing bytes of the field that began last; `_head` holds the bytes received so
-    far of the next field's tag and length.
+    The pieces are the content of a `RecordFileItem`.
+
+    Invariant: `_left` is the number of bytes of the current field that have not arrived. `_head` has the incomplete tag
+    and length of the next field.
     """
 
     def __init__(self) -> None:
@@ -44,7 +46,7 @@ class RecordFileReader:
         self._found = False
 
     def feed(self, piece: bytes | memoryview) -> None:
-        """Takes the next piece. Raises BlockFormatError if the bytes are no record file item."""
+        """Processes the next piece. Raises BlockFormatError if the bytes are not a valid record file item."""
         view = memoryview(piece)
         while view:
             if self._left:
@@ -63,15 +65,18 @@ class RecordFileReader:
             view = view[used - before :]
 
     def digest(self) -> bytes | None:
-        """Returns the digest that the nodes sign; None if the item has no record file. Raises BlockFormatError if the
-        item is incomplete."""
+        """Returns the digest that the nodes sign, or None if the item has no record file.
+
+        Raises BlockFormatError if the item is incomplete.
+        """
         if self._left or self._head:
             raise BlockFormatError("the record file item is cut short")
         return self._hash.digest() if self._found else None
 
     def _maybe_begin_field(self) -> int | None:
-        """Reads a field's tag and length from `_head`. Returns their size in bytes, or None if they have not arrived
-        completely."""
+        """Reads the tag and length of a field from `_head`. Returns their size in bytes, or None if they are
+        incomplete.
+        """
         if _varints(self._head) < 2:
             if len(self._head) >= HEAD_BYTES_MAX:
                 raise BlockFormatError("a field of the record file item has no length")
@@ -96,14 +101,17 @@ def check_record_proof(
     signatures_min: int,
     skip_unknown: bool,
 ) -> None:
-    """Raises VerificationFailed unless at least `signatures_min` nodes of `book` signed `digest`, and no signature is
-    bad.
+    """Checks a record-file proof. Raises VerificationFailed if the proof is not valid.
 
-    Signatures of all zeros are ignored, as the real block node does. If a node signs twice, it counts once, and both
-    signatures must be good. A repeated identical signature is not checked again, so that nobody can keep the verifier
-    busy by repeating it.
+    At least `signatures_min` nodes must have signed, and every checked signature must be valid. A node counts once,
+    even if it signed twice. As in the real block node, signatures with only zero bytes are ignored. An identical
+    signature is checked only once, so that a publisher cannot waste time by repeating it.
 
-    skip_unknown: whether signatures of nodes that are not in `book` are ignored instead of failing the block.
+    number: the number of the block.
+    digest: the digest of the record file that the signatures must cover. None if the block has no record file.
+    book: the public keys of the nodes. None if no address book is valid for the block.
+    skip_unknown: whether signatures of nodes that are not in the address book are ignored. Otherwise they make the
+    proof invalid.
     """
     if proof.version != RECORD_VERSION:
         reason = f"record file version {proof.version} is not supported, only {RECORD_VERSION}"

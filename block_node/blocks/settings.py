@@ -1,4 +1,4 @@
-"""The settings of a verifier. It reads no configuration file."""
+"""The settings of a block verifier."""
 
 from __future__ import annotations
 
@@ -14,59 +14,64 @@ PROOF_LEVELS = Level.RECORD_PROOF | Level.STATE_PROOF | Level.TSS
 
 
 class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a verifier: which levels it checks, and how strictly.
+    """VerifierSettings: which verification levels are on, and how strict they are.
 
-    A proof is not looked at if the level for its kind is off. When proof levels are on, a block must have at least one
-    proof that one of these levels checked. Otherwise a publisher could avoid the check of signatures by sending a proof
-    of another kind. With `accept_unchecked_proofs`, one proof of any known kind is enough, even an unchecked one.
+    A proof is not checked if the level for its kind is off. If any proof level is on, at least one proof of a block
+    must have been checked. Otherwise a publisher could avoid the check of signatures by sending a proof of another
+    kind. If `accept_unchecked_proofs` is True, one proof of any known kind is enough, even if it was not checked.
     """
 
     levels: Level = Level.STRUCTURE | Level.MERKLE | Level.CHAIN
     accept_unchecked_proofs: bool = False
 
     known_roots: Mapping[int, bytes] = {}
-    """Roots that the operator knows from another source, by block number. The block must have this root, and a state
-    proof about the block must resolve to it."""
+    """Root hashes that the operator knows from another source, by block number. A block must have its known root hash.
+    A state proof that leads to the block must end at this root hash.
+    """
 
     hash_schemes: tuple[HashScheme, ...] = SCHEMES
-    """The schemes by which a block may be hashed. The first scheme is tried first if nothing is known about a block.
-    See `docs/blocks.md`."""
+    """The hash schemes by which a block may be hashed. The first one is assumed if nothing is known about a block. See
+    `docs/blocks.md`.
+    """
 
     link_record_blocks: bool = True
-    """Whether a block that has only a record-file proof must link to the block before. Networks that were restarted
-    from record files have such blocks that do not link. If this is False, the chain starts anew at such a block, on
-    trust."""
+    """Whether a block with only a record-file proof must continue the chain. Some networks were restarted from record
+    files and have such blocks that do not continue the chain. If this setting is False, the chain starts again at such
+    a block, without a check of the link.
+    """
 
     signatures_min: int = 1
-    """The number of valid signatures that a record-file proof needs. The real block node needs one."""
+    """The number of nodes whose valid signatures a record-file proof needs. The real block node needs one."""
 
     skip_unknown_signers: bool = False
-    """Whether a signature of a node that is not in the address book is ignored, as the real block node does. Otherwise
-    it fails the block. Ignoring lets anybody add signatures, or remove one by changing its node's number."""
+    """Whether a signature of a node that is not in the address book is ignored, as in the real block node. If False,
+    such a signature fails the block. If True, anybody can add signatures, or invalidate one by changing its node
+    number.
+    """
 
     block_bytes_max: int = 1 << 30
     items_max: int = 5_000_000
-    """The largest number of items in a block. The largest known block has 400 MB, and fewer items than this at their
-    usual size."""
+    """The largest number of items in a block. The largest known block has 400 MB and fewer items than this."""
 
     item_bytes_max: int = 128 << 20
-    """The largest size of an item. It is above the 125 MB of the largest message between real peers."""
+    """The largest size of an item in bytes. It is more than the largest message between real nodes, which is 125 MB."""
 
     small_item_bytes_max: int = 1 << 20
-    """The largest size of a header, a footer or a proof, which are held in memory whole. The largest real proof is
-    below 5 KB."""
+    """The largest size in bytes of a header, footer or proof. These items are kept in memory. The largest real proof is
+    smaller than 5 KB.
+    """
 
     proofs_max: int = 16
     claims_max: int = 1024
-    """The largest number of state proofs that may wait for the block to whose root they resolve."""
+    """The largest number of state proofs that lead to blocks which have not arrived yet."""
 
     @property
     def hash_sizes(self) -> set[int]:
-        """The possible sizes of a root, in bytes."""
+        """Returns the possible sizes of a root hash in bytes."""
         return {scheme.rules.size for scheme in self.hash_schemes}
 
     def check(self) -> None:
-        """Raises SettingsError unless the values can work together."""
+        """Raises SettingsError if a value is invalid or values contradict each other."""
         if not self.levels & Level.STRUCTURE:
             raise SettingsError("levels: STRUCTURE cannot be switched off")
         needs_root = Level.CHAIN | Level.STATE_PROOF | Level.TSS

@@ -1,11 +1,11 @@
-"""Checks state proofs (L4): Merkle paths from a block's root to the root of a later block. It checks no signature.
+"""Checks state proofs (verification level L4), which lead from the root hash of a block to that of a later block.
 
-The paths form a tree. Each path starts at a leaf, or at the point where the paths meet that name it as their next path,
-and leads up over its siblings. The last path names no next path, and ends in the resolved root.
+The signature is not checked here. The proof consists of Merkle paths that form a tree. Each path starts at a leaf or at
+the end of other paths, and leads upwards over its siblings. The last path ends at the root hash of the later block.
 
-From the root of block N to the root of block N+1 there are five steps in either layout of the top tree (`merkle`). A
-top tree of 16 leaves has four steps; one of 8 leaves has three and one more over a node with a single child; the
-timestamp is the fifth. So the number of steps tells about which block the proof is.
+There are always five steps from the root hash of block N to the root hash of block N+1. The top tree (`merkle`) takes
+four of them: with 16 leaves it has four levels, with 8 leaves three levels and a node with a single child. The fifth
+step adds the timestamp. So the number of steps shows which block the proof leads to.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ PATHS_MIN = 3
 
 
 class _BadPaths(Exception):
-    """An error: the paths of a state proof form no tree."""
+    """_BadPaths: the error of a state proof whose paths do not form a valid tree."""
 
 
 def check_state_proof(
     number: int, roots: tuple[RootCandidate, ...], rules: HashRules, proof: StateProof
 ) -> tuple[RootCandidate, Claim]:
-    """Checks a state proof of block `number`, whose possible roots are `roots`.
+    """Checks a state proof of block `number`.
 
-    Returns the root at which the proof starts, and the claim about the root of a later block. Raises VerificationFailed
-    if the proof starts at none of the roots, or if its paths are invalid.
+    roots: the possible root hashes of the block.
+    rules: the hash functions of the block.
+
+    Returns the root hash at which the proof starts, and the claim about the root hash of a later block. Raises
+    VerificationFailed if the proof starts at none of the possible root hashes, or if its paths or its form are invalid.
     """
     if len(proof.paths) < PATHS_MIN:
         raise _failed(number, f"a state proof has {PATHS_MIN} paths or more, this one has {len(proof.paths)}")
@@ -54,8 +57,10 @@ def check_state_proof(
 
 
 def _resolve(paths: tuple[MerklePath, ...], rules: HashRules) -> bytes:
-    """Computes the root to which the paths lead. Raises _BadPaths if they form no tree. Every path must stand before
-    its next path, so one pass is enough."""
+    """Returns the root hash at which the paths end. Raises _BadPaths if they do not form a tree.
+
+    Each path must precede the path at which it continues, so one pass over the list is enough.
+    """
     arrived: list[list[bytes]] = [[] for _ in paths]
     for index, path in enumerate(paths):
         value = _start(index, path, arrived[index], rules)
@@ -90,7 +95,9 @@ def _start(index: int, path: MerklePath, arrived: list[bytes], rules: HashRules)
 
 
 def _steps(paths: tuple[MerklePath, ...], index: int) -> int:
-    """Counts the levels from the leaf of path `index` up to the root. `_resolve` must have accepted the paths."""
+    """Returns the number of levels from the leaf of path `index` up to the root. `_resolve` must have accepted the
+    paths.
+    """
     steps = len(paths[index].siblings)
     while (index := paths[index].next_index) != FINAL_PATH:
         steps += 1 + len(paths[index].siblings)

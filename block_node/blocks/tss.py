@@ -1,7 +1,7 @@
-"""The interface of an external verifier of threshold signatures (L5). It verifies nothing itself.
+"""The interface of an external verifier of threshold signatures (verification level L5).
 
-The signature is a hinTS signature with an aggregate Schnorr signature or a WRAPS proof, and only native libraries can
-verify it. A program that has such a library passes an object of this type to the block verifier.
+A threshold signature is a hinTS signature with an aggregate Schnorr signature or a WRAPS proof. Only native libraries
+can verify it. A program with such a library passes an object that implements `TssVerifier` to the block verifier.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import msgspec
 
 
 class SignedRoot(msgspec.Struct, frozen=True):
-    """A root and its signature. `number` is the block that has this root. `proof_of` is the block whose proof contained
-    the signature; with a state proof that is an earlier block."""
+    """SignedRoot: a root hash of a block with its threshold signature.
+
+    number: the number of the block that has this root hash.
+    proof_of: the number of the block whose proof contains the signature. For a state proof it is an earlier block.
+    """
 
     number: int
     proof_of: int
@@ -22,10 +25,12 @@ class SignedRoot(msgspec.Struct, frozen=True):
 
 
 class TssVerifier(Protocol):
-    """A verifier of threshold signatures. It knows the ledger's id, against which it checks them."""
+    """TssVerifier: a verifier of threshold signatures. It knows the id of the ledger that must have signed."""
 
     def verify_tss(self, signed: SignedRoot) -> bool:
-        """Whether the signature is the ledger's signature of `signed.root`. The block verifier calls this once for each
-        signed root, in the thread that ends the block. If it raises an exception, the block fails with
-        `FailureKind.UNKNOWN_ERROR`."""
+        """Returns whether the signature is valid for `signed.root`.
+
+        The block verifier calls this method in the thread that ends the block, once for each possible root hash until
+        one is signed. If this method raises an exception, the block fails with `FailureKind.UNKNOWN_ERROR`.
+        """
         ...

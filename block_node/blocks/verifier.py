@@ -1,4 +1,4 @@
-"""Verification of blocks, level by level, as their items arrive. It stores nothing and knows no publisher.
+"""Verifies blocks level by level while their items arrive. It stores nothing.
 
     verifier = Verifier(VerifierSettings(), chain=ChainState())
     block = verifier.begin_block(7)        several blocks may be open at once, in any order
@@ -6,8 +6,8 @@
     result = block.end()                   all levels except the chain
     verifier.link(result)                  the chain level: in block order; advances the state of the chain
 
-A fault that a publisher can cause raises `VerificationFailed`: that block has failed, and the verifier is unharmed. All
-work happens in the calling thread. Memory is bounded by `VerifierSettings` and does not grow with the block.
+A fault in a block raises `VerificationFailed`. Only this block has failed, and the verifier can still be used. All work
+runs in the calling thread. `VerifierSettings` limits the memory, which does not grow with the block.
 """
 
 from __future__ import annotations
@@ -38,8 +38,11 @@ from block_node.blocks.tss import SignedRoot, TssVerifier
 
 
 class Verifier:
-    """The verifier of a chain of blocks, at the levels of its settings. `chain` may be read and set at any time, for
-    instance back to an earlier state when blocks could not be stored."""
+    """Verifier: verifies the blocks of a chain at the levels that the settings switch on.
+
+    chain: the state of the chain after the last linked block. The caller may set it at any time, for example back to an
+    earlier state if blocks could not be stored.
+    """
 
     def __init__(
         self,
@@ -49,8 +52,16 @@ class Verifier:
         address_books: AddressBooks | None = None,
         tss: TssVerifier | None = None,
     ) -> None:
-        """Creates a verifier. Raises SettingsError if the settings contradict each other, or if a level is on and the
-        address books or the external verifier that it needs is missing."""
+        """Creates a verifier.
+
+        settings: the levels and limits. None means the defaults.
+        chain: the state that the next block must continue. None means a chain that starts at block 0.
+        address_books: the public keys for `Level.RECORD_PROOF`.
+        tss: the external verifier for `Level.TSS`.
+
+        Raises SettingsError if the settings contradict each other, or if a level is on but the object that it needs is
+        None.
+        """
         self.settings = settings or VerifierSettings()
         self.settings.check()
         if self.settings.levels & Level.RECORD_PROOF and address_books is None:
@@ -61,14 +72,19 @@ class Verifier:
         self._proofs = ProofChecks(self.settings, address_books, tss)
 
     def begin_block(self, number: int | None = None) -> BlockVerification:
-        """Begins the verification of a block. If `number` is given, the header of the block must have that number."""
+        """Begins the verification of a block.
+
+        number: the number that the header must have. None accepts any number.
+        """
         return BlockVerification(BlockReader(number, self.settings), self._proofs, lambda: self.chain.scheme)
 
     def link(self, result: BlockResult) -> BlockResult:
-        """Checks that a block continues the chain, and advances the chain by that block.
+        """Checks that a block continues the chain, and advances the chain by the block.
 
-        Returns the result, completed by what the chain knows about the roots of this block and of the block before. If
-        the check fails, the chain does not change.
+        Returns the result with the root hashes of the block reduced or sorted by what the chain knows. `corrected` is
+        set if the preceding block was accepted with a wrong root hash.
+
+        Raises VerificationFailed if a check fails. In this case the chain does not change.
         """
         chain, corrected = self.chain, b""
         if self.settings.levels & Level.CHAIN:
@@ -89,14 +105,15 @@ class Verifier:
         return msgspec.structs.replace(result, corrected=corrected) if corrected else result
 
     def verify(self, items: Iterable[Item], number: int | None = None) -> BlockResult:
-        """Verifies a whole block at all levels, including the chain, and returns its result."""
+        """Verifies a whole block at all levels, including the chain. Returns the result. Raises VerificationFailed."""
         block = self.begin_block(number)
         block.add(items)
         return self.link(block.end())
 
 
 class BlockVerification:
-    """One block under verification. After a failure, every further call raises the same failure again."""
+    """BlockVerification: the verification of one block. After a failure, every later call raises the same error
+    again."""
 
     def __init__(self, reader: BlockReader, proofs: ProofChecks, likely_scheme: Callable[[], str]) -> None:
         self._reader = reader
@@ -106,21 +123,21 @@ class BlockVerification:
 
     @property
     def number(self) -> int | None:
-        """The block's number; None if the caller gave no number and the header has not arrived."""
+        """Returns the number of the block. Returns None if the caller gave none and the header has not arrived."""
         return self._reader.number
 
     @property
     def item_count(self) -> int:
-        """The number of items received so far."""
+        """Returns the number of items received so far."""
         return self._reader.item_count
 
     @property
     def size_bytes(self) -> int:
-        """The total size of the items received so far, in bytes."""
+        """Returns the total size in bytes of the items received so far."""
         return self._reader.size_bytes
 
     def add(self, items: Iterable[Item]) -> None:
-        """Takes the next whole items, in order. Raises VerificationFailed as soon as an item breaks a rule."""
+        """Processes the next items, each complete, in order. Raises VerificationFailed if an item breaks a rule."""
         self._check_failure()
         try:
             self._reader.add(items if isinstance(items, list | tuple) else list(items))
@@ -129,8 +146,12 @@ class BlockVerification:
             raise
 
     def add_part(self, part: bytes, *, last: bool) -> None:
-        """Takes the next piece of an item that is too large to be held whole. The first piece begins the item, and
-        `last` marks the piece that ends it."""
+        """Processes the next piece of an item that arrives in pieces of any size.
+
+        last: whether this piece is the last one of the item.
+
+        Raises VerificationFailed if the item breaks a rule.
+        """
         self._check_failure()
         try:
             self._reader.add_part(part, last=last)
@@ -139,7 +160,10 @@ class BlockVerification:
             raise
 
     def end(self) -> BlockResult:
-        """Ends a complete block and returns its result, checked at all levels except the chain."""
+        """Ends a complete block, and checks it at all levels except the chain.
+
+        Returns the result. Raises VerificationFailed if a check fails.
+        """
         self._check_failure()
         try:
             return self._proofs.check(self._reader.finish(), self._likely_scheme())
@@ -153,7 +177,7 @@ class BlockVerification:
 
 
 class ProofChecks:
-    """The checks that run once all items of a block have arrived: of its root and of its proofs."""
+    """ProofChecks: the checks of the root hash and the proofs of a block, which run after all items have arrived."""
 
     def __init__(self, settings: VerifierSettings, books: AddressBooks | None, tss: TssVerifier | None) -> None:
         self._settings = settings
@@ -161,10 +185,9 @@ class ProofChecks:
         self._tss = tss
 
     def check(self, block: ReadBlock, likely_scheme: str) -> BlockResult:
-        """Checks the root and the proofs of a block, and returns the result of the block.
+        """Checks the root hash and the proofs of a block. Returns the result, or raises VerificationFailed.
 
-        likely_scheme: the name of the hash scheme whose root is tried first. Raises VerificationFailed if a check
-        fails.
+        likely_scheme: the name of the hash scheme that the block probably has. It decides which root hash comes first.
         """
         number, levels = block.header.number, self._settings.levels
         known = self._settings.known_roots.get(number)
@@ -234,11 +257,11 @@ class ProofChecks:
     def _check_state_proof(
         self, block: ReadBlock, roots: tuple[RootCandidate, ...], proof: StateProof
     ) -> tuple[Level, tuple[RootCandidate, ...], tuple[Claim, ...]]:
-        """Checks a state proof. Returns the levels that were checked, the possible roots of the block, and the claim
-        about a later block.
+        """Checks a state proof. Returns the checked levels, the possible root hashes of the block, and the claim about
+        a later block.
 
-        A checked threshold signature leaves only the root at which the proof starts. Without that check, this root is
-        only moved to the front, as the most likely one.
+        If the threshold signature was checked, only the root hash at which the proof starts remains possible. Otherwise
+        this root hash is moved to the front, as the most likely one.
         """
         number = block.header.number
         if not self._settings.levels & (Level.STATE_PROOF | Level.TSS):
@@ -261,8 +284,11 @@ class ProofChecks:
     def _check_tss_proof(
         self, number: int, roots: tuple[RootCandidate, ...], signature: bytes
     ) -> tuple[Level, tuple[RootCandidate, ...]]:
-        """Asks the external verifier which of the possible roots the signature covers. Returns the level that was
-        checked, and the roots that remain possible."""
+        """Asks the external verifier which possible root hash of the block the threshold signature covers.
+
+        Returns the checked level and the root hashes that remain possible. If `Level.TSS` is off, all of them remain.
+        Raises VerificationFailed if the signature covers none of them.
+        """
         if not self._settings.levels & Level.TSS:
             return Level(0), roots
         for each in roots:
@@ -271,8 +297,10 @@ class ProofChecks:
         raise _not_signed(SignedRoot(number, number, roots[0].root, signature))
 
     def _is_signed(self, signed: SignedRoot) -> bool:
-        """Whether the external verifier accepts a signature. Raises VerificationFailed if the external verifier itself
-        fails."""
+        """Returns whether the external verifier accepts a signature.
+
+        Raises VerificationFailed if the external verifier raises an exception.
+        """
         assert self._tss is not None
         try:
             return bool(self._tss.verify_tss(signed))
