@@ -30,9 +30,11 @@ The overhead is counted, because a million empty items also occupy memory.
 
 
 class Source(enum.Enum):
-    """Source: where a block came from: a publisher, or another node during a backfill.
+    """Source: where a block came from.
 
-    BACKFILL marks a block that continues the chain. HISTORY marks a block below the stored blocks.
+    PUBLISHER: a publisher sent the block.
+    BACKFILL: another node sent the block, because it was missing here.
+    HISTORY: the block was already on disk.
     """
 
     PUBLISHER = "publisher"

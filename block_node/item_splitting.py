@@ -22,8 +22,9 @@ HEAD_BYTES_MIN = 32
 which take at most 15 bytes.
 """
 ITEM_OVERHEAD_BYTES = 4
-"""The number of bytes that each item counts for in a batch in addition to its content, because a message also has its
-length.
+"""The number of bytes that each item counts for in a batch in addition to its content, because a message also contains
+the
+length of each item.
 """
 
 

@@ -1,1 +1,1 @@
-"""Backfill: finds the blocks that are missing, fetches them from other nodes, has them verified and stored."""
+"""Backfill: finds missing blocks, fetches them from other nodes, and passes them on to be verified and stored."""

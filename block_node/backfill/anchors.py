@@ -1,4 +1,4 @@
-"""Reads the root of the block below a stored block from the stored block's footer. It checks nothing."""
+"""Reads the footer of a stored block, which names the root hash of the preceding block. It verifies nothing."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from block_node.persist.stored_items import Guard, StoredItems
 from block_node.protocol import Piece
 
 AnchorDone = Callable[[bytes | None, str], None]
-"""The callback of `find_previous_root`: the root, or None and the reason."""
+"""The callback of `find_previous_root`. It gets the root hash and an empty text, or None and the reason."""
 
 
 def find_previous_root(store: BlockStore, number: int, on_done: AnchorDone, guard: Guard) -> None:
-    """Reads block `number` part by part up to its footer, and passes on the root that the footer names. guard: wraps
-    the callbacks that the store calls."""
+    """Reads the stored block `number` up to its footer, and calls `on_done` with the root hash of the preceding block.
+
+    guard: wraps callbacks, so that an exception in a callback fails the plugin and not the store.
+    """
     found: list[bytes] = []
 
     def take(chunk: ItemBatch) -> bool:

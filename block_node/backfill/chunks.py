@@ -1,5 +1,7 @@
-"""The parts of the fill machine (`fill_machine`): its limits, its requests under way, and the actions that it asks its
-caller to carry out. Pure."""
+"""The data types of the fill machine (`fill_machine`), which decides what backfill fetches. No I/O.
+
+They are the limits, the running requests with their received blocks, and the actions that the machine requests.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +10,26 @@ from collections.abc import Iterator
 import msgspec
 
 PENDING_SHARE = 8
-"""The divisor for the share of the buffer that is reserved for delivered blocks: one eighth of it."""
+"""The divisor that gives the share of the buffer reserved for blocks that were passed on but are not stored yet:
+1/8."""
 
 GENTLE_BYTES = 256 * 1024
-"""The size limit of one request while publishers are connected. Processing this many bytes takes some milliseconds."""
+"""The largest size of one request, in bytes, while publishers are connected. Processing so many bytes takes a few
+milliseconds.
+"""
 SIZE_FADES = 0.98
-"""The factor by which the remembered largest block size shrinks with each next block."""
+"""The factor by which the estimated block size shrinks with each further received block."""
 
 
 class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of one filler.
+    """FillLimits: the limits of one filler, which fetches missing blocks of one kind.
 
-    buffer_bytes: the total size of blocks that were fetched and are not stored. chunks: the number of requests at a
-    time. batch_blocks: the number of blocks in one request. retries_max: failed attempts before a hole is given up.
-    fetch_s_max: seconds for one request. processing_s_max: seconds until a delivered block should be stored.
-
-    pending_blocks: the number of blocks that were delivered and are not stored. It is above 1 so that blocks are
-    verified while the disk syncs. While publishers are connected there are fewer, since blocks are then delivered with
-    pauses (`worker`).
+    buffer_bytes: the largest total size in bytes of blocks that were fetched but are not stored yet. chunks: the
+    largest number of requests at the same time. batch_blocks: the largest number of blocks in one request. retries_max:
+    how many times a failed attempt is repeated. Then the blocks are left to the next search for missing blocks.
+    fetch_s_max: the longest time for one request in seconds. pending_blocks: the largest number of blocks that were
+    passed on but are not stored yet. It is more than 1, so that blocks are verified while the disk syncs.
+    processing_s_max: the time in seconds after which a block that was passed on should be stored.
     """
 
     buffer_bytes: int = 104_857_600
@@ -42,7 +46,7 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone_bytes(self) -> int:
-        """The size limit, in bytes, of a request that is under way alone."""
+        """Returns the largest size in bytes of a request that runs alone."""
         return max(1, self.buffer_bytes - self.pending_bytes)
 
     @property
@@ -51,7 +55,11 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """A request to be sent: ask `source` for the blocks from `first` to `last`, both included."""
+    """Fetch: a request to be sent to a source, for the blocks from `first` to `last`, inclusive.
+
+    chunk_id: the number that identifies the request.
+    source: the name of the source.
+    """
 
     chunk_id: int
     source: str
@@ -60,8 +68,14 @@ class Fetch(msgspec.Struct, frozen=True):
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A fetched block to be verified and stored. root: the root that the block must have; empty if the chain decides or
-    roots are not checked."""
+    """Delivery: a fetched block that is passed on to be verified and stored.
+
+    items: the items of the block, each a serialized `BlockItem`.
+    size_bytes: the size of the items in bytes.
+    root: the root hash that the block must have. Empty if the block continues the chain, or if root hashes are not
+    checked.
+    source: the name of the source.
+    """
 
     number: int
     items: list[bytes]
@@ -71,7 +85,9 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class GivenUp(msgspec.Struct, frozen=True):
-    """A run of blocks that is not fetched now. The next scan finds these blocks again."""
+    """GivenUp: consecutive blocks that are no longer fetched for now. The next search for missing blocks finds them
+    again.
+    """
 
     first: int
     last: int
@@ -79,8 +95,14 @@ class GivenUp(msgspec.Struct, frozen=True):
 
 
 class Pending(msgspec.Struct):
-    """A delivered block that is not stored yet. verified: whether it passed verification. waits: how often it was found
-    overdue."""
+    """Pending: a block that was passed on to be verified and is not stored yet.
+
+    source: the name of the source.
+    size_bytes: the size of the items in bytes.
+    since_s: when the block was passed on, or when it was last reported as overdue, in seconds.
+    verified: whether the block has been verified.
+    waits: how many times the block was reported as overdue.
+    """
 
     source: str
     size_bytes: int
@@ -90,7 +112,7 @@ class Pending(msgspec.Struct):
 
 
 class Delivered(dict[int, Pending]):
-    """The blocks that were delivered and are not stored yet, by block number."""
+    """Delivered: the blocks that were passed on to be verified and are not stored yet, by block number."""
 
     @property
     def size_bytes(self) -> int:
@@ -104,8 +126,8 @@ class Delivered(dict[int, Pending]):
         return len(self) < limits.pending_blocks and self.size_bytes < limits.pending_bytes
 
     def overdue(self, now_s: float, processing_s_max: float) -> list[int]:
-        """Returns the blocks that have not been stored for `processing_s_max` seconds, and restarts the waiting time of
-        these blocks."""
+        """Returns the blocks that were not stored within `processing_s_max` seconds. Their waiting time starts
+        again."""
         found = [number for number, pending in self.items() if now_s - pending.since_s >= processing_s_max]
         for number in found:
             self[number].since_s = now_s
@@ -114,7 +136,7 @@ class Delivered(dict[int, Pending]):
 
 
 class BatchSize:
-    """The number of blocks in the next request: as many as will probably fit into the request's share of the buffer.
+    """BatchSize: the number of blocks for the next request, so that they probably fit into its share of the buffer.
 
     Invariant: 1 <= `_blocks` <= `limits.batch_blocks`.
     """
@@ -125,20 +147,26 @@ class BatchSize:
         self._block_bytes = 0.0
 
     def blocks(self, gently: bool) -> int:
-        """Returns the number of blocks for the next request. gently: makes the request so small that processing its
-        blocks takes only some milliseconds."""
+        """Returns the number of blocks for the next request.
+
+        gently: whether publishers are connected. In this case the request is so small that processing it takes a few
+        milliseconds.
+        """
         size_bytes = min(GENTLE_BYTES, self._limits.chunk_bytes) if gently else self._limits.chunk_bytes
         if not self._block_bytes:
             return 1 if gently else self._blocks
         return max(1, min(self._blocks, int(size_bytes / self._block_bytes)))
 
     def arrived(self, size_bytes: int) -> None:
-        """Notes the size of a received block. The largest recent size counts for a while, so that few requests are too
-        large."""
+        """Records the size of a received block in bytes. The estimated size is that of the largest recent block, and
+        shrinks slowly.
+        """
         self._block_bytes = max(float(size_bytes), self._block_bytes * SIZE_FADES)
 
     def overflowed(self, chunk: FetchedRange) -> None:
-        """Notes that a chunk exceeded its share of the buffer: the next request asks for fewer blocks."""
+        """Records that the blocks of a request were too large for its share of the buffer. The next request has fewer
+        blocks.
+        """
         came = chunk.next_block - chunk.first
         self._block_bytes = max(self._block_bytes, chunk.size_bytes / max(1, came))
 
@@ -146,16 +174,22 @@ class BatchSize:
         self._blocks = max(1, self._blocks // 2)
 
     def was_good(self) -> None:
-        """Notes that a block passed verification: the next request may ask for one block more."""
+        """Records that a block was verified. The next request may have one more block."""
         self._blocks = min(self._limits.batch_blocks, self._blocks + 1)
 
 
 class FetchedRange:
-    """The blocks of one request, from `first` to `last`, as far as they have arrived.
+    """FetchedRange: one request for the blocks from `first` to `last`, with the blocks that have been received.
 
-    next_block: the next block to arrive. complete: whether all blocks have arrived. alone: no other request may run at
-    the same time. Invariant: `size_bytes` is the size of `blocks` plus the received bytes of the next block
-    (`partial_bytes`); the blocks are in ascending order.
+    next_block: the next block to be received.
+    bytes_max: the share of the buffer, in bytes, that the blocks may use.
+    deadline_s: the time in seconds at which the request is too late.
+    alone: whether no other request may run at the same time.
+    complete: whether no more blocks are expected.
+    blocks: the items of each received block that was not passed on yet, in ascending order.
+    partial_bytes: the received bytes of the next block.
+
+    Invariant: `size_bytes` is the total size of `blocks` plus `partial_bytes`.
     """
 
     __slots__ = (
@@ -192,16 +226,16 @@ class FetchedRange:
 
     @property
     def top(self) -> int:
-        """The highest block that is held."""
+        """Returns the highest block in `blocks`."""
         return next(reversed(self.blocks))
 
     @property
     def bottom(self) -> int:
-        """The lowest block that is held."""
+        """Returns the lowest block in `blocks`."""
         return next(iter(self.blocks))
 
     def numbers(self) -> Iterator[int]:
-        """Yields the numbers of the blocks that are held or still to arrive."""
+        """Yields the numbers of the blocks in `blocks` and of the blocks that are still expected."""
         yield from self.blocks
         if not self.complete:
             yield from range(self.next_block, self.last + 1)
@@ -212,7 +246,7 @@ class FetchedRange:
         self._held_bytes += size_bytes
 
     def take(self, number: int) -> tuple[list[bytes], int]:
-        """Removes a block, and returns its items and their size in bytes."""
+        """Removes a block from `blocks`. Returns its items, and their size in bytes."""
         size_bytes = self._sizes.pop(number)
         self._held_bytes -= size_bytes
         return self.blocks.pop(number), size_bytes

@@ -1,15 +1,20 @@
-"""The state machine that fills the holes of one kind. It decides which blocks to request from which source, and which
-fetched block is delivered next to be verified and stored. Pure; no I/O.
+"""The state machine that fills gaps: ranges of missing blocks. It decides what to fetch and what to pass on. No I/O.
 
-History is filled from the top of each hole downwards: the block above the hole is stored, and its footer names the root
-that the block below must have. The footer of that block names the next root, and so on. So every stored block is tied
-to the chain. The live tail is filled upwards, where each block continues the verified chain.
+There is one machine for history, the blocks below the next block of the chain, and one for the newest blocks.
+
+History is filled downwards from the top of each gap. The block above the gap is stored, and its footer names the root
+hash of the block below. The footer of that block names the next root hash, and so on. So each block is checked against
+the chain. The newest blocks are filled upwards: each block must continue the chain.
 
     open ──next_fetch──▶ in a chunk ──next_delivery──▶ delivered ──stored──▶ gone
       ▲                    │ failed                      │ refused, put_back
       └────────────────────┴─────────────────────────────┘
 
-A hole that cannot be filled is given up: the next scan finds it again. The caller passes all times, in seconds.
+An open block is missing and not requested. A chunk is one request with its received blocks. A delivered block was
+passed on to be verified and stored. If a gap cannot be filled, the machine gives it up, and the next search for missing
+blocks finds it again.
+
+The caller passes the current time in seconds.
 """
 
 from __future__ import annotations
@@ -25,16 +30,22 @@ from block_node.backfill.request_range import highest_of, lowest_of
 from block_node.persist.ranges import BlockRange, BlockRanges
 
 EDGES_LOOKED_AT = 64
-"""The largest number of holes that are examined to find one that can be fetched, so that thousands of holes cost no
-more than a few."""
+"""The largest number of gaps that are examined to find one that can be fetched. It limits the time if there are
+thousands of gaps.
+"""
 
 
 class FillMachine:
-    """The state machine of one filler. `holes` are the missing blocks that it is filling. `gently` makes it request
-    little at a time, so that publishers do not wait for backfill.
+    """FillMachine: the state machine of one filler, which fetches missing blocks of one kind.
 
-    Invariant (`check`): every block of the holes is either open, in one chunk, or delivered. The fetched blocks that
-    are not stored have at most `limits.buffer_bytes`, except for the message that exceeded this bound.
+    holes: the missing blocks that this machine must fill.
+    delivered: the blocks that were passed on to be verified and are not stored yet.
+    given_up: the ranges of blocks that were given up and not logged yet.
+    gently: whether requests are kept small, so that publishers do not have to wait.
+
+    Invariant (`check`): each block in `holes` is either open (not requested), in one chunk (request), or delivered. The
+    fetched blocks that are not stored yet have at most `limits.buffer_bytes` bytes, plus the one message that exceeded
+    this limit.
     """
 
     def __init__(self, kind: Kind, limits: FillLimits, health: Health) -> None:
@@ -47,7 +58,7 @@ class FillMachine:
         self.forget()
 
     def forget(self) -> None:
-        """Resets the machine: it forgets all holes, requests and fetched blocks."""
+        """Resets the machine. All missing blocks, requests and fetched blocks are forgotten."""
         self._batch = BatchSize(self._limits)
         self._open = BlockRanges()
         self._chunks: dict[int, FetchedRange] = {}
@@ -67,17 +78,17 @@ class FillMachine:
         return list(self._chunks.values())
 
     def find_awaited(self, chunk_id: int) -> FetchedRange | None:
-        """Returns the chunk of a request; None if the request is complete or no longer of interest."""
+        """Returns the chunk of a request. Returns None if no more of its blocks are expected."""
         chunk = self._chunks.get(chunk_id)
         return None if chunk is None or chunk.complete else chunk
 
     @property
     def held_bytes(self) -> int:
-        """The total size, in bytes, of the blocks that were fetched and are not stored."""
+        """Returns the total size in bytes of the blocks that were fetched and are not stored yet."""
         return self.delivered.size_bytes + sum(chunk.size_bytes for chunk in self._chunks.values())
 
     def assign(self, first: int, last: int) -> None:
-        """Adds missing blocks, from `first` to `last`. Blocks that were assigned already are ignored."""
+        """Adds the missing blocks from `first` to `last`, inclusive. Blocks that were added earlier are ignored."""
         for hole in self.holes.missing(first, last):
             self.holes.add(*hole)
             self._open.add(*hole)
@@ -85,7 +96,7 @@ class FillMachine:
     # Fetching.
 
     def next_fetch(self, now_s: float) -> Fetch | None:
-        """Returns the next request to send, or None. Gives up holes whose blocks no source has."""
+        """Returns the next request to send, or None. Gives up blocks that no source has."""
         self._unblock()
         while len(self._chunks) < self._limits.chunks and not any(chunk.alone for chunk in self._chunks.values()):
             unclaimed = None
@@ -105,14 +116,16 @@ class FillMachine:
         return None
 
     def grew(self, chunk_id: int, size_bytes: int) -> bool:
-        """Counts `size_bytes` more received bytes of a chunk. Returns False if the chunk is now too large: the caller
-        must then call `overflowed`."""
+        """Records that `size_bytes` more bytes were received for a request.
+
+        Returns False if the request is now too large. In this case the caller must call `overflowed`.
+        """
         chunk = self._chunks[chunk_id]
         chunk.partial_bytes += size_bytes
         return chunk.size_bytes <= chunk.bytes_max
 
     def arrived(self, chunk_id: int, number: int, items: list[bytes]) -> None:
-        """Takes the next complete block of a chunk. Its bytes were already counted by `grew`."""
+        """Adds the next complete block of a request. `grew` has already counted its bytes."""
         chunk = self._chunks[chunk_id]
         assert number == chunk.next_block, "the caller checks the order"
         chunk.next_block = number + 1
@@ -126,7 +139,8 @@ class FillMachine:
             self._remove_if_done(chunk)
 
     def overflowed(self, chunk_id: int) -> None:
-        """Handles a chunk whose blocks are too large for its share of the buffer. No source is marked as failed."""
+        """Ends a request whose blocks are too large for its share of the buffer. This is not a failure of the
+        source."""
         chunk = self._chunks[chunk_id]
         number, single = chunk.next_block, chunk.first == chunk.last
         self._batch.overflowed(chunk)
@@ -137,8 +151,12 @@ class FillMachine:
             self._large.add(number)
 
     def failed(self, chunk_id: int, now_s: float, reason: str, *, lied: bool = False, slow: bool = False) -> None:
-        """Handles a source that did not send all blocks of a chunk. lied: the source claims blocks that it does not
-        have. slow: the request took too long."""
+        """Handles the failure of a request before all of its blocks have arrived.
+
+        reason: a text for the log.
+        lied: whether the source does not have the blocks that it claimed.
+        slow: whether the request took too long.
+        """
         chunk = self.find_awaited(chunk_id)
         if chunk is None:
             return
@@ -152,13 +170,15 @@ class FillMachine:
         self._count_attempt(edge, reason)
 
     def late(self, now_s: float) -> list[FetchedRange]:
-        """Returns the chunks whose request has passed its deadline."""
+        """Returns the running requests that have passed their deadline."""
         return [chunk for chunk in self._chunks.values() if not chunk.complete and chunk.deadline_s <= now_s]
 
     # Handing on.
 
     def next_delivery(self, now_s: float) -> Delivery | None:
-        """Returns the next block to be verified and stored, or None. The block counts as delivered from then on."""
+        """Returns the next block to be passed on for verification, or None. The block counts as delivered after this
+        call.
+        """
         chunk = self._deliverable() if self.delivered.has_room(self._limits) else None
         if chunk is None:
             return None
@@ -169,26 +189,31 @@ class FillMachine:
         return Delivery(number, items, size_bytes, self._anchors.get(number, b""), chunk.source)
 
     def wanted_anchors(self) -> list[int]:
-        """Returns the blocks whose root must be learned from the footer of the stored block above. The caller answers
-        with `anchored` or `not_anchored`."""
+        """Returns the blocks whose root hash the caller must read from the footer of the next block, which is stored.
+
+        The caller reports the result with `anchored` or `not_anchored`.
+        """
         if not self._downwards:
             return []
         tops = [chunk.top for chunk in self._chunks.values() if chunk.complete]
         return [top for top in tops if top not in self._anchors and top + 1 not in self.holes]
 
     def anchored(self, number: int, root: bytes) -> None:
-        """Notes the root that a block must have; empty if roots are not checked."""
+        """Records the root hash that a block must have. An empty value means that root hashes are not checked."""
         if number in self.holes:
             self._anchors[number] = root
 
     def not_anchored(self, number: int, reason: str) -> None:
-        """Gives up the hole below a stored block, because that stored block cannot be read."""
+        """Gives up a gap because the root hash of its highest block `number` could not be read."""
         if number in self.holes:
             self._give_up(number, reason)
 
     def verified(self, number: int, previous_root: bytes) -> None:
-        """Notes that a delivered block passed verification. previous_root: the root that its footer names for the block
-        below; empty if roots are not checked."""
+        """Records that a delivered block was verified.
+
+        previous_root: the root hash of the preceding block, as the footer names it. Empty if root hashes are not
+        checked.
+        """
         pending = self.delivered.get(number)
         if pending is None:
             return
@@ -201,8 +226,10 @@ class FillMachine:
         self._batch.was_good()
 
     def refused(self, number: int, now_s: float, reason: str) -> None:
-        """Notes that a delivered block failed verification. Its source is marked as failed, and the other blocks of the
-        same chunk are dropped."""
+        """Handles a delivered block that failed verification.
+
+        The source counts as failed. The other blocks of the same request are dropped and will be fetched again.
+        """
         pending = self.delivered.pop(number, None)
         if pending is None:
             return
@@ -215,15 +242,17 @@ class FillMachine:
         self._count_attempt(number, reason)
 
     def put_back(self, number: int, reason: str) -> None:
-        """Opens a delivered block again, so that it is fetched anew. The block was not judged, or could not be
+        """Marks a delivered block to be fetched again, because it was not verified to the end or could not be
         stored."""
         if self.delivered.pop(number, None) is not None:
             self._reopen((number,))
             self._count_attempt(number, reason)
 
     def stored(self, number: int) -> bool:
-        """Notes that a block was stored, by backfill or by a publisher. Returns whether this machine had delivered the
-        block."""
+        """Records that a block was stored, whether a backfill or a publisher sent it.
+
+        Returns whether this machine had delivered the block.
+        """
         if number not in self.holes:
             return False
         self.holes.discard(number)
@@ -238,9 +267,11 @@ class FillMachine:
         return self.delivered.pop(number, None) is not None
 
     def overdue(self, now_s: float) -> list[int]:
-        """Returns the delivered blocks that have not been stored for `processing_s_max`. A block is returned again
-        after each further period of that length. No block is delivered again; it is given up after more than
-        `retries_max` such periods."""
+        """Returns the delivered blocks that were not stored within `processing_s_max` seconds.
+
+        A block is returned again after each further period of that length, but is not delivered again. After more than
+        `retries_max` periods it is given up.
+        """
         found = self.delivered.overdue(now_s, self._limits.processing_s_max)
         for number in found:
             if self.delivered[number].waits > self._limits.retries_max:
@@ -250,7 +281,7 @@ class FillMachine:
         return found
 
     def check(self) -> None:
-        """Checks the invariant."""
+        """Checks the invariant with assertions."""
         places = [number for chunk in self.chunks for number in chunk.numbers() if number in self.holes]
         places += self.delivered
         seen = BlockRanges([*self._open, *((number, number) for number in places)])
@@ -262,8 +293,11 @@ class FillMachine:
         assert held_bytes <= bytes_max, f"{held_bytes} bytes are held"
 
     def _edges(self) -> Iterator[tuple[int, BlockRange]]:
-        """Yields the blocks at which fetching can continue, each with the run of open blocks that it begins. In each
-        hole this is the open block nearest to the stored blocks."""
+        """Yields the blocks at which fetching can continue, each with the range of open blocks that contains it.
+
+        When filling downwards, there is one for each gap: its highest open block. When filling upwards, there is only
+        the lowest open block.
+        """
         if not self._downwards:
             yield from ((lowest.first, lowest) for lowest in islice(self._open, 1))
             return
@@ -301,7 +335,7 @@ class FillMachine:
         return None if waits else lowest
 
     def _unblock(self) -> None:
-        """Drops fetched blocks if all of them wait for an open block and leave no room to request that block."""
+        """Drops fetched blocks that cannot be passed on and leave no room to request the block that they wait for."""
         edge = next((edge for edge, _ in self._edges()), None)
         if edge is None or self.delivered or any(self._goes_on(chunk) for chunk in self._chunks.values()):
             return
@@ -313,7 +347,7 @@ class FillMachine:
             self._drop(farthest(self._chunks.values(), key=lambda chunk: chunk.first), keep=False)
 
     def _goes_on(self, chunk: FetchedRange) -> bool:
-        """Whether a chunk can still make progress without another request."""
+        """Returns whether a chunk can make progress without another request."""
         if self._downwards and chunk.complete:
             return chunk.top in self._anchors or chunk.top + 1 not in self.holes
         return not chunk.complete or self._deliverable() is chunk
@@ -323,8 +357,11 @@ class FillMachine:
             self._chunks.pop(chunk.chunk_id, None)
 
     def _drop(self, chunk: FetchedRange, *, keep: bool = True) -> None:
-        """Ends a chunk, and opens its missing blocks again. When filling upwards, the received blocks are kept unless
-        `keep` is False. When filling downwards they are always dropped: they are useless without the blocks above."""
+        """Ends a request. Its blocks that were not received become open again.
+
+        When filling upwards, the received blocks are kept if `keep` is True. When filling downwards, they are always
+        dropped, because they are useless without the missing higher blocks.
+        """
         if self._downwards or not keep:
             numbers: Iterable[int] = list(chunk.numbers())
             del self._chunks[chunk.chunk_id]
@@ -345,8 +382,10 @@ class FillMachine:
             self._give_up(edge, f"{self._attempts[edge]} times in vain, at last: {reason}")
 
     def _give_up(self, edge: int, reason: str) -> None:
-        """Gives up the open blocks of a hole from `edge` on, in the direction in which the hole is filled. Delivered
-        blocks are not affected."""
+        """Gives up the blocks of a gap, starting at `edge` and in the direction in which the gap is filled.
+
+        Delivered blocks are not affected.
+        """
         if edge not in self.holes:
             return
         first, last = edge, self.holes.last or edge

@@ -1,7 +1,8 @@
-"""One of the two workers that fill holes: it carries out the decisions of its state machine, and reports events to it.
+"""A filler: carries out the decisions of a fill machine (`fill_machine`), and reports results to the machine.
 
-It sends requests to sources, reads the footers that tie history to the chain, and delivers blocks through the facility.
-The machine (`fill_machine`) decides what to do, and the plugin (`worker`) decides when blocks may be delivered.
+There are two fillers: one for history and one for the newest blocks. A filler sends requests to sources, and reads
+footers of stored blocks for the root hashes of missing blocks. It passes fetched blocks to the facility, which delivers
+them to verification. The plugin (`worker`) decides when a block may be passed on.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from block_node.facility import Facility
 from block_node.persist.store import BlockStore
 
 NEEDED_LEVELS = Level.MERKLE | Level.CHAIN
-"""The levels that tie a block to its neighbour. If one of them is off, fetched history need not have the roots that the
-blocks above name."""
+"""The verification levels that check the root hash of a block against its neighbour. If one of them is off, fetched
+blocks are not checked against the root hash that the next block names.
+"""
 
 P = ParamSpec("P")
 
@@ -35,19 +37,18 @@ logger = structlog.get_logger(__name__)
 
 
 class Guard(Protocol):
-    """The interface of `ockam.worker.Context.guard`."""
+    """Guard: the type of `ockam.worker.Context.guard`."""
 
     def __call__(self, function: Callable[P, None], /) -> Callable[P, None]: ...
 
 
 class Filler:
-    """A worker that fills the holes of one kind.
+    """Filler: fetches the missing blocks of one kind: history or the newest blocks.
 
-    wake: the filler calls it when there is work, and the plugin then calls `step`. guard: wraps callbacks that others
-    call, so that an exception in a callback fails the plugin and not the caller.
+    wake: a function that the filler calls when there is work. The plugin then calls `step`.
+    guard: wraps callbacks, so that an exception in a callback fails the plugin and not the caller.
 
-    Invariant: when `step` returns, `_fetches` holds exactly the requests of those chunks of the machine that are not
-    complete.
+    Invariant: when `step` returns, `_fetches` has exactly the running requests of the machine.
     """
 
     def __init__(
@@ -79,14 +80,18 @@ class Filler:
         self._reading: set[int] = set()
 
     def step(self, may_deliver: bool) -> Delivery | None:
-        """Does all work that is due. Returns the block that it delivered, or None; after a delivery another block may
-        be ready at once."""
+        """Does all work that can be done now: checks deadlines, sends requests and passes on at most one block.
+
+        may_deliver: whether a block may be passed on.
+
+        Returns the block that was passed on, or None. Another block may be ready at once.
+        """
         machine, now_s = self.machine, self._now_s()
         for chunk in machine.late(now_s):
             self.fail(chunk.chunk_id, "it took too long", slow=True)
         for number in machine.overdue(now_s):
             logger.warning("backfilled_block_not_stored_yet", block=number)
-        # Requests whose blocks are no longer awaited are cancelled before the same blocks are requested again.
+        # Cancel requests whose blocks are no longer expected before the same blocks are requested again.
         self._tidy()
         while (fetch := machine.next_fetch(now_s)) is not None:
             self._begin(fetch)
@@ -130,7 +135,7 @@ class Filler:
             self.machine.put_back(number, notification.reason)
 
     def node_failed(self, reason: str) -> None:
-        """Fetches all delivered blocks anew, because the part of the node that held them has lost them."""
+        """Marks all delivered blocks to be fetched again, because the node has lost them."""
         for number in sorted(self.machine.delivered):
             self.machine.put_back(number, reason)
 
@@ -139,7 +144,7 @@ class Filler:
         self._tidy()
 
     def fail(self, chunk_id: int, reason: str, *, lied: bool = False, slow: bool = False) -> None:
-        """Handles a request that ended before all its blocks had arrived."""
+        """Handles a request that ended before all of its blocks had arrived."""
         chunk = self.machine.find_awaited(chunk_id)
         if chunk is None:
             return
@@ -157,7 +162,7 @@ class Filler:
         self._fetches[fetch.chunk_id] = self._sources[fetch.source].fetch(fetch.first, fetch.last, listener)
 
     def _find_anchor(self, number: int) -> None:
-        """Finds the root that a block must have: from the stored block above it, or from the state of the chain."""
+        """Finds the root hash that a block must have: in the footer of the next block, or in the state of the chain."""
         if number in self._reading:
             return
         chain = self._verifier.chain
@@ -196,8 +201,9 @@ class Filler:
 
 
 class _Listener:
-    """A listener that reports the events of one request to the machine, for as long as the machine awaits its
-    blocks."""
+    """_Listener: reports the events of one request to the machine, as long as the machine expects blocks of the
+    request.
+    """
 
     def __init__(
         self, filler: Filler, chunk_id: int, counters: Counters, wake: Callable[[], None], guard: Guard

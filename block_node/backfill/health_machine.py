@@ -1,9 +1,10 @@
-"""The health of the sources, which decides the source that is asked for a block: the blocks that each source claims,
-its failures, and how long it is left alone. Pure.
+"""The health of the sources (other nodes), and the choice of the source for a block. No I/O.
 
-Source: facts/block_node.md §5.2, "Peer choice", with one difference. In the real node, while the best source that has a
-block is left alone, no other source is asked for it. Here the source of the next priority is asked (B13). The caller
-passes all times, in seconds.
+The health of a source consists of the blocks that it claims to have, its failures, and the pause after its last
+failure. Source of the rules: facts/block_node.md §5.2, "Peer choice", with one difference. In the real node, no other
+source is asked during a pause of the best source. Here the sources of the next priority are asked (B13).
+
+The caller passes the current time in seconds.
 """
 
 from __future__ import annotations
@@ -16,17 +17,25 @@ from block_node.backfill.settings import SourceSetting
 from block_node.persist.ranges import BlockRanges
 
 PENALTY_MS = 1_000.0
-"""The milliseconds that each failure adds to a source's score, as `healthPenaltyPerFailure` does in the real node."""
+"""The number of milliseconds that each failure adds to the score of a source, as `healthPenaltyPerFailure` in the real
+node.
+"""
 LATENCY_WEIGHT = 0.2
 """The weight of the newest latency in the moving average."""
 
 
 class SourceStatistics(msgspec.Struct, frozen=True):
-    """The figures of one source.
+    """SourceStatistics: the statistics of one source.
 
-    failures: the number of failures in a row. backoff_s: the remaining seconds for which the source is left alone.
-    ranges: the number of block ranges that it claims to have. first_block, last_block: the lowest and the highest block
-    that it claims. blocks, size_bytes: the blocks fetched from it. errors: all failures since the start of the node.
+    priority: the configured priority; 0 is the best.
+    failures: the number of failures since the last success.
+    backoff_s: the rest of the pause after a failure, in seconds. 0 if the source may be asked now.
+    first_block, last_block: the lowest and highest block that the source claims to have. None if unknown.
+    ranges: the number of block ranges that the source claims to have.
+    latency_ms: the average time of an answer about the claimed blocks, in milliseconds. None before the first answer.
+    blocks, size_bytes: the number and size of the blocks fetched from the source.
+    errors: the number of all failures since the node started.
+    last_error: the reason of the last failure. Empty if there was none.
     """
 
     name: str
@@ -44,7 +53,15 @@ class SourceStatistics(msgspec.Struct, frozen=True):
 
 
 class SourceHealth:
-    """The health of one source. claims: the blocks that the source claims to have; None before it has answered."""
+    """SourceHealth: the health of one source.
+
+    claims: the blocks that the source claims to have. None before its first answer.
+    failures: the number of failures since the last success.
+    backoff_until_s: the end of the pause after the last failure, in seconds.
+    latency_ms: the average time of an answer, in milliseconds. None before the first answer.
+    blocks, size_bytes: the number and size of the blocks fetched from the source.
+    errors: the number of all failures.
+    """
 
     def __init__(self, setting: SourceSetting) -> None:
         self.setting = setting
@@ -60,13 +77,17 @@ class SourceHealth:
 
     @property
     def score(self) -> float:
-        """The score of the source; a lower score is better."""
+        """Returns the score of the source in milliseconds. A lower score is better."""
         return self.failures * PENALTY_MS + (self.latency_ms or 0.0)
 
 
 class Health:
-    """The health of all sources. tie: decides between equal sources by a new value from [0, 1) at each call, so that
-    the load is spread."""
+    """Health: the health of all sources.
+
+    retry_delay_s: the pause in seconds after the first failure of a source.
+    backoff_s_max: the longest pause in seconds.
+    tie: returns a number in [0, 1) that decides between equal sources, so that the load is spread.
+    """
 
     def __init__(
         self,
@@ -82,19 +103,19 @@ class Health:
         self.sources = {setting.name: SourceHealth(setting) for setting in settings}
 
     def ready(self, now_s: float) -> list[SourceHealth]:
-        """Returns the sources that may be asked now."""
+        """Returns the sources that may be asked now, because they are not in a pause after a failure."""
         return [each for each in self.sources.values() if each.backoff_until_s <= now_s]
 
     def claimed(self, name: str, ranges: BlockRanges, latency_s: float) -> None:
-        """Notes the blocks that a source claims to have, and how long its answer took."""
+        """Records the blocks that a source claims to have, and the time of its answer."""
         self.sources[name].claims = ranges
         self._note_latency(self.sources[name], latency_s)
 
     def choose(self, number: int, now_s: float, busy: Mapping[str, int]) -> SourceHealth | None:
-        """Returns the source to ask for block `number` now; None if no source that may be asked has it.
+        """Returns the source to ask for block `number` now, or None if no source that may be asked has the block.
 
-        Of the sources that have the block, only those of the best priority are considered. The one with the fewest
-        failures in a row is chosen, then the one with the fewest requests (`busy`), then the one with the best score.
+        Only the sources of the best priority are considered. Of these, the one with the fewest failures is chosen, then
+        the one with the fewest running requests (`busy`), then the one with the best score.
         """
         fit = [each for each in self.ready(now_s) if each.has(number)]
         best = min((each.setting.priority for each in fit), default=0)
@@ -106,11 +127,11 @@ class Health:
         )
 
     def has_any(self, number: int) -> bool:
-        """Whether a source claims this block, even if it may not be asked now."""
+        """Returns whether a source claims to have this block, even if the source may not be asked now."""
         return any(each.has(number) for each in self.sources.values())
 
     def last_claimed(self, now_s: float) -> int | None:
-        """Returns the highest block claimed by the sources that may be asked now; None if there is no such block."""
+        """Returns the highest block that a source claims to have, or None. Only sources that may be asked now count."""
         lasts = (each.claims.last for each in self.ready(now_s) if each.claims is not None)
         return max((last for last in lasts if last is not None), default=None)
 
@@ -120,13 +141,15 @@ class Health:
         source.size_bytes += size_bytes
 
     def succeeded(self, name: str) -> None:
-        """Notes that a block of a source passed verification."""
+        """Records that a block from a source was verified. The number of its failures becomes 0."""
         self.sources[name].failures = 0
 
     def failed(self, name: str, now_s: float, reason: str) -> None:
-        """Notes a failure of a source, which is then left alone for the retry delay. The delay doubles with each
-        failure in a row, up to a bound. Requests that were under way and fail too during the delay count as the same
-        failure."""
+        """Records a failure of a source, which starts a pause in which the source is not asked.
+
+        The pause doubles with each further failure, up to a limit. A failure during a pause does not count again: it
+        comes from a request that was already running.
+        """
         source = self.sources[name]
         source.errors += 1
         source.last_error = reason
@@ -137,8 +160,10 @@ class Health:
         source.backoff_until_s = now_s + min(delay_s, self._backoff_s_max)
 
     def disbelieve(self, name: str, first: int, last: int) -> None:
-        """Removes blocks from the claims of a source that does not have them or sent bad ones, until the source is
-        asked again."""
+        """Removes blocks from the claims of a source, because the source did not have them or sent invalid ones.
+
+        The next answer of the source about its blocks replaces the claims.
+        """
         claims = self.sources[name].claims
         if claims is not None:
             claims.discard(first, last)

@@ -1,8 +1,7 @@
-"""Formats the metrics of backfill in the text format of Prometheus. The first six metrics have their names from
-specs/backfill.md.
+"""Formats the metrics of backfill in the text format of Prometheus.
 
-It opens no port: `stream-node block backfill status --metrics` prints the metrics, for a scraper or a textfile
-collector.
+The names of the first six metrics come from specs/backfill.md. No port is opened: `stream-node block backfill status
+--metrics` prints the metrics for a collector.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ OF_SOURCES = (
 
 
 def to_prometheus(answer: BackfillAnswer) -> str:
-    """Formats an answer as Prometheus samples: one for each metric, and one for each source and metric of sources."""
+    """Formats an answer of the backfill service as Prometheus samples."""
     return "".join(f"{line}\n" for line in _lines(answer))
 
 

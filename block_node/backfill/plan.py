@@ -1,4 +1,4 @@
-"""The gaps of a chain: the blocks between the intended range and the blocks that are stored. Pure; it fetches nothing.
+"""Computes the gaps of a chain: the blocks that this node should have and does not have. No I/O.
 
 Source: specs/backfill.md, "Design", and facts/block_node.md §5.2.
 """
@@ -16,14 +16,18 @@ from block_node.persist.schema import NUMBER_MAX
 
 
 class Kind(enum.Enum):
-    """The kind of a gap. HISTORICAL: below the next block of the verified chain. LIVE_TAIL: from that block on."""
+    """Kind: the position of a gap relative to the next block of the verified chain.
+
+    HISTORICAL: below that block.
+    LIVE_TAIL: from that block upwards.
+    """
 
     HISTORICAL = "historical"
     LIVE_TAIL = "live_tail"
 
 
 class Gap(NamedTuple):
-    """A run of missing blocks from `first` to `last`, both included; it may be a single block."""
+    """Gap: a range of missing blocks, from `first` to `last`, inclusive."""
 
     kind: Kind
     first: int
@@ -31,11 +35,13 @@ class Gap(NamedTuple):
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """The facts from which gaps are computed.
+    """View: the facts from which the gaps are computed.
 
-    known: blocks that are stored, or were stored and then removed by retention. next_block: the next block of the
-    verified chain. newest_known: the highest block that the network is known to have. sources_last: the highest block
-    of the sources. follows: whether blocks are wanted that only sources have.
+    known: the blocks that are stored, or were stored and then deleted by retention.
+    next_block: the next block of the verified chain.
+    newest_known: the highest block that publishers have announced. None if unknown.
+    sources_last: the highest block that the sources have. None if unknown.
+    follows: whether this node should also have the blocks that only the sources have.
     """
 
     known: BlockRanges
@@ -46,8 +52,11 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def intended_range(first_available: int, last_to_store: int, view: View) -> BlockRange | None:
-    """Returns the range of blocks that this node should have; None if there is no such block yet. last_to_store: -1
-    means no end."""
+    """Returns the range of blocks that this node should have, or None if it should not have any block yet.
+
+    first_available: the first block of the range.
+    last_to_store: the highest allowed last block. -1 means no limit.
+    """
     ends = [view.known.last, view.newest_known, view.next_block - 1]
     if view.follows:
         ends.append(view.sources_last)
@@ -58,7 +67,7 @@ def intended_range(first_available: int, last_to_store: int, view: View) -> Bloc
 
 
 def find_gaps(intended: BlockRange | None, view: View) -> list[Gap]:
-    """Returns the gaps in ascending order. A hole that extends across `next_block` becomes two gaps."""
+    """Returns the gaps in ascending order. A gap that extends across `next_block` is split into two."""
     if intended is None:
         return []
     gaps = []
@@ -75,7 +84,7 @@ def count_blocks(gaps: Iterable[Gap]) -> int:
 
 
 def without(gaps: Iterable[Gap], taken: BlockRanges) -> list[Gap]:
-    """Returns the parts of the gaps that are not in `taken`, the blocks that a filler is already fetching."""
+    """Returns the parts of the gaps that do not overlap `taken`, the blocks that a filler is already fetching."""
     return [Gap(gap.kind, *rest) for gap in gaps for rest in taken.missing(gap.first, gap.last)]
 
 
@@ -86,10 +95,13 @@ class _Patience(msgspec.Struct):
 
 
 class GapPatience:
-    """Decides how long a gap that did not shrink is left alone: scan interval · 2^k, up to a bound. The caller passes
-    all times, in seconds.
+    """GapPatience: decides when to try again to fill a gap that did not shrink.
 
-    A gap is identified by its first block, because it is only filled from there on or from its end.
+    The pause starts at the interval between two searches, and doubles with each attempt, up to a limit. A gap is
+    identified by its first block. The caller passes the current time in seconds.
+
+    interval_s: the interval between two searches, in seconds.
+    backoff_s_max: the longest pause in seconds.
     """
 
     def __init__(self, interval_s: float, backoff_s_max: float) -> None:
@@ -98,10 +110,10 @@ class GapPatience:
         self._gaps: dict[int, _Patience] = {}
 
     def due(self, gaps: Iterable[Gap], now_s: float, busy: Collection[Kind] = ()) -> list[Gap]:
-        """Returns the gaps that should be tried now, and notes that they are tried. Forgets every gap that is not among
-        `gaps` any more.
+        """Returns the gaps that should be tried now, and starts their next pauses. Forgets all gaps that are not in
+        `gaps`.
 
-        busy: gaps of these kinds are not tried now, and so are not noted.
+        busy: the kinds of gaps that are not tried now. Their pauses do not change.
         """
         before, self._gaps = self._gaps, {}
         found = []
@@ -125,5 +137,5 @@ class GapPatience:
         return found
 
     def forget(self) -> None:
-        """Forgets all waiting times, because an operator asked for a scan now."""
+        """Ends all pauses, because an operator requested a search."""
         self._gaps.clear()

@@ -1,5 +1,8 @@
-"""The messages of `node/block_backfill/1`: a client asks for the state of backfill, and can start a scan. The module
-`statistics` explains the figures."""
+"""The messages of the protocol `node/block_backfill/1`. A client asks for the state of backfill, and can start a
+search.
+
+`BackfillStatistics` explains the fields of an answer.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,10 @@ REASON_CHARACTERS_MAX = 300
 
 # type BackfillAsk struct { request_id: uint  run: bool }
 class BackfillAsk(msgspec.Struct, frozen=True):
-    """A request for the state of backfill. run: also scan for gaps now, including gaps that are left alone for a
-    while."""
+    """BackfillAsk: a request for the state of backfill.
+
+    run: whether to search for missing blocks now, without pauses for gaps that could not be filled before.
+    """
 
     request_id: bare.UInt
     run: bool
@@ -35,8 +40,17 @@ class BackfillGap(msgspec.Struct, frozen=True):
 #   last_block: optional<u64>  ranges: uint  latency_us: optional<uint>  blocks: uint  size_bytes: uint  errors: uint
 #   last_error: str }
 class BackfillSource(msgspec.Struct, frozen=True):
-    """The figures of one source. failures: the number of failures in a row. backoff_ms: the remaining time for which
-    the source is left alone. first_block, last_block and ranges describe the blocks that it claims to have."""
+    """BackfillSource: the statistics of one source.
+
+    failures: the number of failures since the last success.
+    backoff_ms: the rest of the pause after a failure, in milliseconds. 0 if the source may be asked now.
+    first_block, last_block: the lowest and highest block that the source claims to have. None if unknown.
+    ranges: the number of block ranges that the source claims to have.
+    latency_us: the average time of an answer, in microseconds. None before the first answer.
+    blocks, size_bytes: the number and size of the blocks fetched from the source.
+    errors: the number of all failures since the node started.
+    last_error: the reason of the last failure. Empty if there was none.
+    """
 
     name: str
     priority: bare.UInt
@@ -57,8 +71,14 @@ class BackfillSource(msgspec.Struct, frozen=True):
 #   gaps_detected: uint  blocks_fetched: uint  blocks_stored: uint  fetched_bytes: uint  fetch_errors: uint
 #   persistence_failures: uint  given_up: uint  sources: list<BackfillSource> }
 class BackfillAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer with the state of backfill. state: 0 idle, 1 running, 2 the last run could not fill everything, 3 off
-    because there are no sources."""
+    """BackfillAnswer: the answer with the state of backfill.
+
+    state: 0 idle, 1 running, 2 the last run could not fetch all blocks, 3 off because no source is configured.
+    gaps: the first gaps, at most 1000.
+    eta_ms: the estimated time until all requested blocks are stored, in milliseconds. None if unknown.
+
+    The other fields are those of `BackfillStatistics` and `Counters`.
+    """
 
     request_id: bare.UInt
     state: bare.UInt

@@ -1,8 +1,12 @@
-"""Computes the range of blocks of one request. It starts where the hole can be filled, and is limited by the blocks of
-the source, the batch size and large blocks. Pure.
+"""Computes the range of blocks for one request to a source. No I/O.
 
-In both functions, `edge` is the block to start from, `claims` are the blocks of the source, and `large` are blocks that
-must be fetched alone, so that no request contains them together with others.
+Parameters of both functions:
+
+edge: the block at which the request starts.
+hole: the range of missing blocks that contains `edge`.
+blocks: the largest number of blocks in the request.
+claims: the blocks that the source claims to have.
+large: blocks that need a request of their own. A request that does not start at such a block ends next to it.
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from block_node.persist.ranges import BlockRange, BlockRanges
 
 
 def lowest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, large: Set[int]) -> BlockRange:
-    """Returns the blocks of a request that begins at `edge` and extends downwards, at most `blocks` of them."""
+    """Returns the range of a request that starts at `edge` and extends downwards."""
     first = max(hole.first, edge - blocks + 1)
     lacking = claims.missing(first, edge)
     first = lacking[-1].last + 1 if lacking else first
@@ -21,7 +25,7 @@ def lowest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, lar
 
 
 def highest_of(edge: int, hole: BlockRange, blocks: int, claims: BlockRanges, large: Set[int]) -> BlockRange:
-    """Returns the blocks of a request that begins at `edge` and extends upwards, at most `blocks` of them."""
+    """Returns the range of a request that starts at `edge` and extends upwards."""
     end = claims.end_of_run(edge)
     assert end is not None, "the source has the block"
     last = min(hole.last, end, edge + blocks - 1)

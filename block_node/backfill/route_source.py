@@ -1,7 +1,9 @@
-"""A source of blocks behind an Ockam route: another stream node, asked with `block_status` and `block_subscribe`.
+"""A source of blocks that is reached over an Ockam route: another node with the services `block_status` and
+`block_subscribe`.
 
-Each request is a worker with its own address, which is removed when the request ends. Items of a subscription are
-acknowledged at once, so that its window never closes; the listener limits the amount by cancelling the request.
+Each request is a worker with an address of its own, which is removed when the request ends. The worker confirms
+received items at once, so the source never waits. If the blocks are too large, the listener, which receives the blocks,
+cancels the request.
 """
 
 from __future__ import annotations
@@ -38,29 +40,36 @@ from ockam.worker import Worker
 
 WINDOW_BYTES = 4 * 1024 * 1024
 RECEIVED_EVERY_BYTES = 1024 * 1024
-"""The number of bytes after which the next `Received` is sent."""
+"""The number of received bytes after which the next `Received` message is sent."""
 ANSWER_S_MAX = 10.0
-"""The longest wait for the first answer of a source, in seconds. An unreachable source causes no error: messages to it
-are dropped silently."""
+"""The longest wait for the first answer of a source, in seconds. Messages to an unreachable source are lost without an
+error.
+"""
 LOOK_S = 1.0
-"""Seconds between two checks whether a request is still alive."""
+"""The interval in seconds between two checks whether a request still receives messages."""
 LACKING = frozenset(
     {SubscribeStatus.NOT_AVAILABLE, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
 )
-"""The end statuses of a subscription which show that the node does not have the blocks that it claimed."""
+"""The reasons for the end of a subscription which show that the source does not have the blocks that it claimed."""
 REQUEST_ID = 1
 
 
 class Packing:
-    """Whether a source packs items. It is assumed until the source refuses a packed request, as nodes of earlier
-    versions do."""
+    """Packing: whether a source can compress items. True until the source rejects a request for compressed items.
+
+    Nodes of earlier versions reject such requests.
+    """
 
     known = True
 
 
 class RouteSource:
-    """A source of blocks behind an Ockam route. route: the route to the node, without the address of a service.
-    silence_s_max: how many seconds a request may go without a message from the source."""
+    """RouteSource: a source of blocks that is reached over an Ockam route.
+
+    route: the route to the node, without the address of a service.
+    new_id: returns a new unique id for an address.
+    silence_s_max: the longest time in seconds without a message from the source during a request.
+    """
 
     def __init__(self, node: Node, route: Route, new_id: Callable[[], str], *, silence_s_max: float) -> None:
         self._node = node
@@ -88,7 +97,9 @@ class RouteSource:
 
 
 class StatusAsker(Worker):
-    """A worker that sends one question to `block_status` and passes on the answer."""
+    """StatusAsker: a worker that asks `block_status` which blocks the source has. It calls `on_done` once with the
+    answer.
+    """
 
     def __init__(self, node: Node, route: Route, on_done: StatusDone, patience_s: float) -> None:
         self._node = node
@@ -124,9 +135,10 @@ class StatusAsker(Worker):
 
 
 class Fetching(Worker):
-    """A worker that holds one subscription to a closed range of blocks.
+    """Fetching: a worker that subscribes to the blocks from `first` to `last` of a source, and passes them to its
+    listener.
 
-    Invariant: `_items` are the received items of block `_next`; `_piece` are the received pieces of an incomplete item.
+    Invariant: `_items` has the received items of block `_next`. `_piece` has the received pieces of an incomplete item.
     """
 
     def __init__(
@@ -162,7 +174,7 @@ class Fetching(Worker):
         self._end("the fetch failed")
 
     def cancel(self) -> None:
-        """Cancels the request. Safe to repeat, and safe after all blocks have arrived."""
+        """Cancels the request. Does nothing after the request has ended."""
         if self._listener is not None:
             self._listener = None
             self._leave()
@@ -236,7 +248,7 @@ class Fetching(Worker):
             listener.block(number, items)
 
     def _watch(self) -> None:
-        """Ends the request if no message has arrived for too long, or if its connection is gone."""
+        """Ends the request if its connection was closed, or if no message has arrived for too long."""
         if self._listener is None:
             self._node.unregister(self.context.address)
             return
@@ -266,8 +278,10 @@ class Fetching(Worker):
 
 
 def _checked(ranges: Iterable[BlockRange]) -> list[tuple[int, int]]:
-    """Checks the block ranges that a source claims, and drops block numbers above `NUMBER_MAX`. Raises
-    ProtocolError."""
+    """Returns the block ranges that a source claims to have, without block numbers above `NUMBER_MAX`.
+
+    Raises ProtocolError if a range ends before it starts.
+    """
     found = []
     for each in sorted(ranges, key=lambda each: each.first_block):
         if each.first_block > each.last_block:

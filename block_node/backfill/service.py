@@ -1,8 +1,7 @@
-"""The service `block_backfill`: it answers how many blocks are missing, how far they are filled, and how the sources
-do. It starts a scan on demand.
+"""The service `block_backfill`: reports the missing blocks, the progress and the state of the sources.
 
-It also starts the worker that fills the gaps (`block_node.backfill.worker`). The figures of its answers come from
-`block_node.backfill.state`.
+A client can also start a search for missing blocks. `block_node.backfill.state` provides the values, and
+`block_node.backfill.worker` does the work.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ BACKFILL_ADDRESS = "block_backfill"
 
 
 class BackfillService:
-    """The backfill service of one block node. Without sources it only answers questions."""
+    """BackfillService: the backfill service of one block node. Without configured sources it only answers requests."""
 
     def __init__(self, node: Node, blocks: BlockNode, state: BackfillState) -> None:
         self.state = state
@@ -32,7 +31,8 @@ class BackfillService:
         self._blocks = blocks
 
     def start(self) -> None:
-        """Starts to answer questions at once. The worker starts when the node begins to serve publishers."""
+        """Starts the service. It answers requests at once. The search starts when the node begins to serve
+        publishers."""
         self._node.register([local(BACKFILL_ADDRESS)], lambda: BackfillAnswers(self.state))
         if self.state.is_on:
             self._blocks.when_ready(self._ready)
@@ -49,7 +49,7 @@ class BackfillService:
 
 
 class BackfillAnswers(Worker):
-    """The worker that serves `node/block_backfill/1`."""
+    """BackfillAnswers: the worker that answers requests of the protocol `node/block_backfill/1`."""
 
     def __init__(self, state: BackfillState) -> None:
         self._state = state

@@ -1,6 +1,6 @@
-"""The settings of backfill. Their names are those of specs/backfill.md, "Configuration". It reads no file.
+"""The settings of backfill, with the names from specs/backfill.md, "Configuration".
 
-Further settings of the real node (facts/block_node.md §5.1) are included if they are useful here.
+Some further settings of the real node (facts/block_node.md §5.1) are included.
 """
 
 from __future__ import annotations
@@ -16,12 +16,16 @@ _SOURCE = re.compile(r"(?P<route>[^@]+?)(?:@(?P<priority>[0-9]{1,6}))?")
 
 
 class BackfillSettingsError(ValueError):
-    """Raised for a setting that cannot work. The text names the setting and its allowed values."""
+    """BackfillSettingsError: the error of an invalid setting. The text names the setting and its allowed values."""
 
 
 class SourceSetting(msgspec.Struct, frozen=True):
-    """A source of blocks: one other node. name: its hops as text. hops: each is `host:port`, and the last one has the
-    blocks. priority: 0 is the best."""
+    """SourceSetting: the configuration of a source of blocks, which is another node.
+
+    name: the hops as text.
+    hops: the nodes on the way to the source, each as `host:port`. The last one is the source.
+    priority: the priority; 0 is the best.
+    """
 
     name: str
     hops: tuple[str, ...]
@@ -29,21 +33,29 @@ class SourceSetting(msgspec.Struct, frozen=True):
 
 
 class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of backfill for one chain. The first six are the specification's table, with its defaults.
+    """BackfillSettings: the settings of backfill for one chain.
 
-    first_block_available: the first block that this node should have. last_block_to_store: the last block that it
-    should have; -1 means no end. block_node_sources: see `parse_source`; without sources backfill is off.
-    scan_interval_secs: the time between two scans for gaps; a scan is skipped while the last run continues.
-    max_retries: failed attempts of a fetch, after which its blocks wait for the next scan. fetch_batch_size: the
-    largest number of blocks in one request.
+    The first six settings and their defaults come from the specification.
 
-    initial_retry_delay_secs, max_backoff_secs: a source that failed is left alone for the first of these times. The
-    time doubles with each further failure, up to the second. greedy: fetch blocks beyond the last stored block even
-    while a publisher is connected; without a publisher they are always fetched. max_incoming_buffer_size: bytes of
-    fetched blocks in memory, for each of the two fillers (history, live tail); a larger block cannot be fetched.
-    concurrent_fetches: requests at a time of one filler. fetch_timeout_secs: the longest time for one request, and the
-    longest silence of a source. processing_timeout_secs: the time in which a delivered block should be stored; after
-    more than `max_retries` such times the block is given up.
+    first_block_available: the first block that this node should have.
+    last_block_to_store: the last block that this node should have. -1 means no end.
+    block_node_sources: the sources, in the form that `parse_source` reads. Without a source, backfill is off.
+    scan_interval_secs: the interval in seconds between two searches for missing blocks.
+    max_retries: how many times a failed attempt is repeated. Then the block is left to the next search.
+    fetch_batch_size: the largest number of blocks in one request.
+    initial_retry_delay_secs: the pause in seconds after the first failure of a source. It doubles with each further
+    failure.
+    max_backoff_secs: the longest pause in seconds.
+    greedy: whether blocks above the last stored block are fetched even while a publisher is connected. Without a
+    publisher they are always fetched.
+    max_incoming_buffer_size: the largest total size in bytes of fetched blocks in memory. It applies to history and to
+    the newest blocks separately. A block that does not fit cannot be fetched.
+    concurrent_fetches: the largest number of requests at the same time, for history and for the newest blocks
+    separately.
+    fetch_timeout_secs: the longest time in seconds for one request, and the longest time without a message from the
+    source.
+    processing_timeout_secs: the time in seconds within which a fetched block should be verified and stored. After more
+    than `max_retries` such periods the block is left to the next search.
     """
 
     first_block_available: int = 0
@@ -62,7 +74,7 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
     processing_timeout_secs: float = 10.0
 
     def check(self) -> None:
-        """Raises BackfillSettingsError if a setting cannot work."""
+        """Raises BackfillSettingsError if a setting is invalid or two settings contradict each other."""
         if not 0 <= self.first_block_available <= NUMBER_MAX:
             raise BackfillSettingsError("firstBlockAvailable: must be a block number")
         if not -1 <= self.last_block_to_store <= NUMBER_MAX:
@@ -82,7 +94,7 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
         self.sources()
 
     def sources(self) -> list[SourceSetting]:
-        """Parses the configured sources. Raises BackfillSettingsError if one is invalid or named twice."""
+        """Returns the parsed sources. Raises BackfillSettingsError if a source is invalid or occurs twice."""
         found = [parse_source(text) for text in self.block_node_sources]
         names = [source.name for source in found]
         if len(set(names)) < len(names):
@@ -91,10 +103,10 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_source(text: str) -> SourceSetting:
-    """Parses a source: `HOST:PORT`, optionally followed by `@1` for priority 1. `HOST:PORT>HOST:PORT` means that the
-    second node is reached through the first.
+    """Parses a source: `HOST:PORT`, or `HOST:PORT@1` for priority 1.
 
-    Raises BackfillSettingsError if the text has another form.
+    `HOST:PORT>HOST:PORT` means that the second node is reached through the first. Raises BackfillSettingsError if the
+    text is invalid.
     """
     match = _SOURCE.fullmatch(text.strip())
     if match is None:

@@ -1,7 +1,6 @@
-"""The interface of a source of blocks: it can be asked which blocks it has, and it sends blocks. `health_machine`
-chooses the source, and the worker processes the blocks.
+"""The interface of a source of blocks: it reports which blocks it has, and sends blocks.
 
-A source calls its callbacks in the trio thread, and never before the call that started the request has returned.
+A source calls its callbacks in the trio thread, and only after the call that started the request has returned.
 """
 
 from __future__ import annotations
@@ -12,42 +11,51 @@ from typing import Protocol
 from block_node.persist.ranges import BlockRanges
 
 StatusDone = Callable[[BlockRanges | None, str], None]
-"""The callback for the answer to `ask_status`: the blocks that the source has, or None and the reason."""
+"""The callback for the answer to `ask_status`. It gets the blocks that the source has and an empty text, or None and
+the reason.
+"""
 
 
 class FetchListener(Protocol):
-    """The receiver of the blocks of one request. After `ended` no method is called any more."""
+    """FetchListener: receives the blocks of one request. No method is called after `ended`."""
 
     def grew(self, size_bytes: int) -> None:
         """Called when `size_bytes` more bytes of the next block have arrived."""
         ...
 
     def block(self, number: int, items: list[bytes]) -> None:
-        """Called with the next complete block. Blocks arrive in order, without a hole."""
+        """Called with each complete block. The blocks arrive in ascending order without gaps."""
         ...
 
     def ended(self, reason: str, *, lied: bool) -> None:
-        """Called when the request ended before all blocks had arrived. lied: the source does not have the blocks, or
-        sent something else."""
+        """Called when the request has failed before all blocks had arrived.
+
+        reason: a text for the log.
+        lied: whether the source does not have the blocks that it claimed, or sent invalid messages.
+        """
         ...
 
 
 class RunningFetch(Protocol):
-    """A request for blocks that is under way."""
+    """RunningFetch: a running request for blocks."""
 
     def cancel(self) -> None:
-        """Cancels the request: its listener is not called any more. Safe to repeat, and safe after the end."""
+        """Cancels the request: its listener is not called any more. Does nothing after the request has ended."""
         ...
 
 
 class BlockSource(Protocol):
-    """A source of blocks: another node. The gRPC services of the real node could be wrapped as a source too
-    (facts/block_node.md §1)."""
+    """BlockSource: the interface of a source of blocks, which is another node.
+
+    A source could also use the gRPC services of the real node (facts/block_node.md §1).
+    """
 
     def ask_status(self, on_done: StatusDone) -> None:
-        """Asks which blocks the source has. Calls `on_done` exactly once; if no answer arrives in time, with None."""
+        """Asks which blocks the source has. Calls `on_done` exactly once, with None if the source does not answer in
+        time.
+        """
         ...
 
     def fetch(self, first: int, last: int, listener: FetchListener) -> RunningFetch:
-        """Requests the blocks from `first` to `last`, both included."""
+        """Requests the blocks from `first` to `last`, inclusive. The listener receives the blocks."""
         ...

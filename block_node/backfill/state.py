@@ -1,7 +1,6 @@
-"""The state of backfill on one block node: its sources, its knowledge and its counters. It outlives a crash of the
-worker.
+"""The state of backfill on one block node: its sources, what it knows about missing blocks, and its counters.
 
-It fetches and stores no blocks: the worker does that (`block_node.backfill.worker`).
+The state survives a crash of the worker `block_node.backfill.worker`, which fetches the blocks.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ MakeSource = Callable[[SourceSetting], BlockSource]
 
 
 class BackfillWork(Protocol):
-    """The interface of the worker, `block_node.backfill.worker.Backfill`: the figures that the state reports about
-    it."""
+    """BackfillWork: the interface of the worker `block_node.backfill.worker.Backfill`, as far as the state uses it."""
 
     @property
     def holes(self) -> int: ...
@@ -57,10 +55,15 @@ class BackfillWork(Protocol):
 
 
 class BackfillState:
-    """The state of backfill on one block node. Backfill is off if no sources are configured.
+    """BackfillState: the state of backfill on one block node. Backfill is off if no source is configured.
 
-    now_s: a clock that does not jump. new_id: returns 16 hex digits. tie: chooses between two equal sources, a value
-    from [0, 1). make_source: makes sources of another type than an Ockam route.
+    chain: the name of the chain.
+    first_block: the first block of the chain if the node is empty.
+    new_id: returns a new unique id of 16 hex digits.
+    now_s: returns a monotonic time in seconds.
+    tie: returns a number in [0, 1) that decides between equal sources. None means a random number.
+    make_source: creates a source from its setting. None means sources that are reached over an Ockam route.
+    newest_known: the highest block that publishers have announced. None if unknown.
     """
 
     def __init__(
@@ -77,7 +80,7 @@ class BackfillState:
         tie: Callable[[], float] | None = None,
         make_source: MakeSource | None = None,
     ) -> None:
-        """Creates the state. Raises BackfillSettingsError if the settings cannot work."""
+        """Creates the state. Raises BackfillSettingsError if the settings are invalid."""
         settings.check()
         self._node = node
         self._blocks = blocks
@@ -107,7 +110,7 @@ class BackfillState:
 
     @property
     def publishers(self) -> int:
-        """The number of connected publishers."""
+        """Returns the number of connected publishers."""
         return 0 if self._blocks.publishing is None else self._blocks.publishing.machine.publishers
 
     @property
@@ -142,14 +145,20 @@ class BackfillState:
         self._storage.submit_write(operation)
 
     def note_newest(self, number: int, *, save: bool = True) -> None:
-        """Notes that another node on the network has a block. save: whether to write the number to disk."""
+        """Records that block `number` exists in the network, so that backfill fetches all blocks up to it.
+
+        save: whether the number is written to disk.
+        """
         if self.newest_known is None or number > self.newest_known:
             self._set_newest(number, save)
 
     def check_newest(self, sources_last: int | None) -> None:
-        """Compares the newest known block with `sources_last`, the last block of the sources, which a scan has just
-        asked. The publisher that named the newest block may have been wrong: if no source has that block in more than
-        `max_retries` scans, it is forgotten."""
+        """Checks whether the highest announced block can exist. The publisher that announced it may have been wrong.
+
+        If no source has this block in more than `max_retries` searches, `newest_known` is set to `sources_last`.
+
+        sources_last: the highest block that the sources have. None if unknown.
+        """
         newest = self.newest_known
         if newest is None or newest in self.store.ever_stored or (sources_last is not None and newest <= sources_last):
             self._vain_scans = 0
@@ -165,11 +174,14 @@ class BackfillState:
             try:
                 self.submit_write(SaveTarget(self.chain, number, self._saved))
             except StorageClosed:
-                # The node is stopping. A publisher will name this block again after the next start.
+                # The node is stopping. A publisher will announce this block again after the next start.
                 return
 
     def note_gaps(self, gaps: list[Gap]) -> int:
-        """Takes the gaps that a scan found. Returns how many of them are new."""
+        """Records the gaps that a search found. Returns the number of new gaps.
+
+        A gap is new if it has neither its first nor its last block in common with an earlier gap.
+        """
         ends = {(gap.first, gap.last) for gap in self._gaps}
         firsts = {gap.first for gap in self._gaps} | {gap.last for gap in self._gaps}
         new = [gap for gap in gaps if (gap.first, gap.last) not in ends and not {gap.first, gap.last} & firsts]
@@ -178,7 +190,9 @@ class BackfillState:
         return len(new)
 
     def note_progress(self, filling: bool) -> None:
-        """Notes whether holes are being filled. A run begins when filling begins, and ends when no hole is left."""
+        """Records whether missing blocks are being fetched. A run is the time in which this is the case without
+        interruption.
+        """
         if filling and self._run is None:
             self.counters.runs += 1
             self._run = (self.now_s(), self.counters.blocks_stored, self.counters.given_up)

@@ -1,4 +1,4 @@
-"""The statistics of backfill. The metrics and the command line read only these."""
+"""The statistics of backfill, for the metrics and the command line."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from block_node.backfill.plan import Gap
 
 
 class State(enum.IntEnum):
-    """The state of backfill: the values of the gauge `backfill_status`. ERROR: the last run could not fill everything.
-    OFF: no sources are configured."""
+    """State: the state of backfill, as the gauge `backfill_status` shows it.
+
+    ERROR: the last run could not fetch all missing blocks.
+    OFF: no source is configured.
+    """
 
     IDLE = 0
     RUNNING = 1
@@ -21,7 +24,18 @@ class State(enum.IntEnum):
 
 
 class Counters(msgspec.Struct):
-    """Counters of backfill since the start of the node. They outlive a crash of the worker."""
+    """Counters: the counters of backfill since the node started. They survive a crash of the worker.
+
+    gaps_detected: the number of new gaps that were found.
+    blocks_fetched: the number of complete blocks that were received.
+    blocks_stored: the number of fetched blocks that were stored.
+    fetch_errors: the number of failed requests, and of fetched blocks that failed verification.
+    persistence_failures: the number of fetched blocks that could not be stored.
+    fetched_bytes: the number of received bytes.
+    given_up: the number of ranges of blocks that were left to the next search.
+    scans: the number of searches for missing blocks.
+    runs: the number of times that fetching started.
+    """
 
     gaps_detected: int = 0
     blocks_fetched: int = 0
@@ -35,12 +49,15 @@ class Counters(msgspec.Struct):
 
 
 class BackfillStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of backfill.
+    """BackfillStatistics: the values that describe backfill at one moment.
 
-    queue: the number of blocks that the fillers are fetching. missing: the number of blocks that the last scan found
-    missing and that are still missing. gaps: the first gaps of these missing blocks. held_bytes: the size of blocks
-    that were fetched and are not stored. under_way: the number of requests. eta_s: the estimated seconds until the
-    queue is empty; None if not known. newest_known: the highest block that a publisher is known to have.
+    queue: the number of missing blocks that are being fetched or processed.
+    missing: the number of blocks that the last search found and that are still missing.
+    gaps: the first ranges of these missing blocks.
+    held_bytes: the total size in bytes of blocks that were fetched and are not stored yet.
+    under_way: the number of running requests.
+    eta_s: the estimated time in seconds until `queue` is 0. None if unknown.
+    newest_known: the highest block that publishers have announced. None if unknown.
     """
 
     state: State

@@ -1,8 +1,7 @@
-"""Stores on disk the newest block that the network is known to have, so that a restarted node knows how far to catch
-up.
+"""Stores the highest block that publishers have announced, so that a restarted node knows which blocks it is missing.
 
-The list of missing blocks is never stored. It follows from the intended blocks and the stored blocks, and both are
-durable.
+The list of missing blocks is not stored. It is computed from the range of blocks that the node should have, and from
+the stored blocks.
 """
 
 from __future__ import annotations
@@ -26,7 +25,10 @@ backfill_targets = Table(
     Column("newest_known", BigInteger, nullable=False),
     seal_column(),
 )
-"""The newest known block of each chain: one row for each chain that ever missed blocks."""
+"""The table with the highest announced block of each chain.
+
+A chain has a row only if the node ever lacked an announced block.
+"""
 
 _CREATE: Final = str(CreateTable(backfill_targets, if_not_exists=True).compile(dialect=sqlite.dialect()))
 _FIND: Final = compiled(
@@ -47,8 +49,12 @@ _SAVE: Final = compiled(
 
 
 class LoadTarget(Operation):
-    """A storage operation that loads the newest known block of a chain. `newest_known` is None if none was saved. It
-    runs as a write, because it creates the table if that is missing."""
+    """LoadTarget: a storage operation that reads the highest announced block of a chain.
+
+    It must run as a write, because it creates the table if the table is missing.
+
+    newest_known: the result. None if nothing valid is stored.
+    """
 
     __slots__ = ("chain", "newest_known")
 
@@ -60,7 +66,7 @@ class LoadTarget(Operation):
     def apply(self, session: Session) -> None:
         session.connection.execute(_CREATE)
         row = session.connection.execute(_FIND, (self.chain,)).fetchone()
-        # A damaged row is ignored: publishers and sources will name the newest block again.
+        # A damaged row is ignored, because publishers and sources will announce the newest block again.
         sound = row is not None and row[1] == seal_of(backfill_targets.name, (self.chain, row[0]))
         self.newest_known = row[0] if sound else None
 

@@ -1,8 +1,8 @@
-"""The backfill plugin: it looks for gaps, at the start and at intervals, and has two fillers fill them.
+"""The backfill plugin: searches for missing blocks at the start and at intervals, and lets two fillers fetch them.
 
-Backfill does not disturb the live stream. It delivers one block at a time, with pauses between blocks while publishers
-are connected, and an error in it stops nothing else. `plan` computes the gaps, and `fill_machine` decides which
-requests are sent to which source.
+Backfill does not slow down publishers: while publishers are connected, it pauses between two blocks. An error in
+backfill stops no other part of the node. `plan` computes the gaps, and `fill_machine` decides which request is sent to
+which source.
 
 Source: specs/backfill.md.
 """
@@ -33,21 +33,23 @@ from block_node.persist.ranges import BlockRanges
 from storage.errors import StorageClosed, StorageError
 
 TICK_S = 0.25
-"""Seconds between two checks for deadlines that have passed."""
+"""The interval in seconds between two checks for deadlines that have passed."""
 SCAN_PAUSE_S = 1.0
-"""Seconds between a scan for gaps and the next scan that a publisher causes."""
+"""The shortest time in seconds between a search for missing blocks and the next search that a publisher causes."""
 PUBLISHED_PAUSE_S = 0.016
 PUBLISHED_BYTES_PER_S = 8 * 1024 * 1024
-"""While publishers are connected, blocks are delivered at least `PUBLISHED_PAUSE_S` seconds apart, and at most
-`PUBLISHED_BYTES_PER_S` bytes per second."""
+"""The limit for passing on fetched blocks while publishers are connected, in bytes per second.
+
+In addition, two blocks are at least `PUBLISHED_PAUSE_S` seconds apart.
+"""
 LIVE_PAUSE_S = 0.05
-"""The least pause between two deliveries, in seconds, while a live block is arriving or being stored."""
+"""The shortest pause in seconds between two fetched blocks, while a publisher's block is arriving or being stored."""
 
 logger = structlog.get_logger(__name__)
 
 
 class Backfill(Plugin):
-    """The backfill plugin of one block node. It is not gating: a source of live blocks never waits for it."""
+    """Backfill: the backfill plugin of one block node. It is not gating: publishers never wait for it."""
 
     name: ClassVar[str] = "backfill"
     gating: ClassVar[bool] = False
@@ -88,7 +90,7 @@ class Backfill(Plugin):
 
     @property
     def holes(self) -> int:
-        """The number of missing blocks that the fillers are fetching."""
+        """Returns the number of missing blocks that the fillers are fetching or processing."""
         return sum(filler.machine.holes.count() for filler in self._fillers.values())
 
     @property
@@ -97,7 +99,7 @@ class Backfill(Plugin):
 
     @property
     def under_way(self) -> int:
-        """The number of requests under way."""
+        """Returns the number of running requests."""
         return sum(not chunk.complete for filler in self._fillers.values() for chunk in filler.machine.chunks)
 
     @property
@@ -109,7 +111,7 @@ class Backfill(Plugin):
         return any(filler.machine.busy for filler in self._fillers.values())
 
     def scan_now(self) -> None:
-        """Scans for gaps at an operator's request. Gaps that were left alone for a while are tried too."""
+        """Searches for missing blocks because an operator asked for it. Pauses of gaps that could not be filled end."""
         self._patience.forget()
         self._scan(on_disk=True)
 
@@ -148,8 +150,8 @@ class Backfill(Plugin):
     # Filling.
 
     def _wake(self) -> None:
-        """Schedules a step of the fillers. The step runs in a later turn of the event loop, so that other workers get
-        theirs."""
+        """Schedules a step of the fillers. The step runs later in the event loop, so that other workers can run
+        first."""
         if not self._woken and self._fillers:
             self._woken = True
             self.context.call_later(0, self._step)
@@ -176,13 +178,17 @@ class Backfill(Plugin):
 
     @property
     def _may_deliver(self) -> bool:
-        """Whether a block may be delivered. It may not if it would only wait in the facility or be refused by the
-        store."""
+        """Returns whether a fetched block may be passed on.
+
+        False if the facility is full or the store rejects blocks at present.
+        """
         return not self.facility.full and self._state.store.refusal is None
 
     @property
     def _deliver_from_s(self) -> float:
-        """The time from which the next block may be delivered: live blocks go first."""
+        """Returns the earliest time, in seconds, for passing on the next fetched block. Blocks of publishers have
+        priority.
+        """
         if not self._state.publishers:
             return 0.0
         pause_s = LIVE_PAUSE_S if self._live else PUBLISHED_PAUSE_S
@@ -212,8 +218,10 @@ class Backfill(Plugin):
             return
 
     def _loaded(self, operation: LoadTarget) -> None:
-        """Takes the newest block that publishers named before the start, and begins to scan. If it could not be read,
-        the read is repeated later while the scans begin anyway."""
+        """Receives the highest announced block that was stored before the start, and starts the searches.
+
+        If the stored value could not be read, reading is repeated later, and the searches start without it.
+        """
         if operation.error is not None:
             logger.error("backfill_target_not_read", reason=str(operation.error))
             self.context.call_later(self._settings.scan_interval_secs, self._load)
@@ -229,8 +237,10 @@ class Backfill(Plugin):
         self.context.call_later(self._settings.scan_interval_secs, self._scan_and_again)
 
     def _scan_soon(self) -> None:
-        """Schedules a scan that a publisher caused, not sooner than `SCAN_PAUSE_S` after the scan before, so that
-        sources are not asked too often."""
+        """Schedules a search that a publisher caused, at least `SCAN_PAUSE_S` after the start of the last search.
+
+        So sources are not asked too often.
+        """
 
         def scan() -> None:
             self._soon = False
@@ -241,8 +251,11 @@ class Backfill(Plugin):
             self.context.call_later(max(0.0, self._scanned_s + SCAN_PAUSE_S - self._state.now_s()), scan)
 
     def _scan(self, *, on_disk: bool) -> None:
-        """Scans for gaps. If a scan is under way, another one follows it. on_disk: first check on disk whether the
-        stored blocks are still stored; this takes longer the more blocks there are."""
+        """Searches for missing blocks. If a search is already running, another one follows it.
+
+        on_disk: whether to check first that the stored blocks are still on disk. The time of this check grows with the
+        number of blocks.
+        """
         if self._scanning:
             self._again = self._again or on_disk
             return
@@ -263,7 +276,10 @@ class Backfill(Plugin):
         self._ask_sources()
 
     def _ask_sources(self) -> None:
-        """Asks each source that may be asked which blocks it has, and then plans."""
+        """Asks all sources that may be asked now which blocks they have, and then plans.
+
+        If no block can be missing, or no source may be asked, plans at once.
+        """
         ready = self._state.health.ready(self._state.now_s())
         follows = self._follows
         if not ready or not (follows or self._gaps(self._view(follows))):
@@ -292,8 +308,10 @@ class Backfill(Plugin):
 
     @property
     def _follows(self) -> bool:
-        """Whether blocks beyond the last stored one are wanted from sources. Without a publisher they come from nowhere
-        else."""
+        """Returns whether this node should also have the blocks that only the sources have.
+
+        Without a publisher, such blocks can come from nowhere else.
+        """
         return self._settings.greedy or not self._state.publishers
 
     def _view(self, follows: bool) -> View:
@@ -318,8 +336,8 @@ class Backfill(Plugin):
         return find_gaps(intended._replace(first=lowest), view) if lowest <= intended.last else []
 
     def _plan(self) -> None:
-        """Assigns the gaps to the fillers. While the filler of historical gaps is busy, historical gaps wait for the
-        next scan."""
+        """Passes the gaps to the fillers. Gaps in history must wait for the next search while history is being
+        filled."""
         state, now_s = self._state, self._state.now_s()
         state.check_newest(state.health.last_claimed(now_s))
         gaps = self._gaps(self._view(self._follows))
