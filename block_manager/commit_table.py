@@ -27,15 +27,16 @@ class CommitTable:
         self._store_name = store_name
 
     def ensure(self, connection: sqlite3.Connection) -> None:
-        """Create the table if it is missing. It is missing if the database was opened before `block_manager` was
-        imported.
+        """Create the table if it is missing.
+
+        The table is missing if the database was opened before the package `block_manager` was imported.
         """
         connection.execute(sql.CREATE_TABLE)
 
     def exchange(
         self, connection: sqlite3.Connection, blocks: Sequence[Block], displaced_ids: Sequence[str]
     ) -> BlockManagerError | None:
-        """Delete the displaced blocks and insert the new blocks, as `BlockStore.put` describes.
+        """Delete the blocks in `displaced_ids` and insert the blocks in `blocks`, as `BlockStore.put` describes.
 
         Returns None on success. If the arguments are wrong, changes nothing and returns the error.
         """

@@ -6,7 +6,7 @@ from __future__ import annotations
 class BlockManagerError(Exception):
     """BlockManagerError: the base class of all errors of this package.
 
-    A call that raises such an error has changed nothing, unless the docstring of the error class says otherwise.
+    A failed call has changed nothing, unless the docstring of the error class says otherwise.
     """
 
 
@@ -83,9 +83,9 @@ class UnknownBlock(BlockManagerError):
 
 
 class ReferenceBelowZero(BlockManagerError):
-    """ReferenceBelowZero: the error of an `unref_block` call for a block without a reference that the call may release.
+    """ReferenceBelowZero: the error of an `unref_block` call that would release more references than were added.
 
-    The calling program released the block too often.
+    Only the references of `ref_block`, `put` and `add_store` count. The calling program has a bug.
     """
 
     def __init__(self, block_id: str) -> None:
@@ -110,7 +110,7 @@ class StoreExists(BlockManagerError):
 
 
 class IntegrityBroken(BlockManagerError):
-    """IntegrityBroken: the error of an invariant that does not hold.
+    """IntegrityBroken: the error of stored blocks or reference counts that contradict each other.
 
     Either this package has a bug, or a store does not follow the rules of `BlockStore`.
     """

@@ -72,9 +72,9 @@ class KnownBlocks:
         return [found[block_id] for block_id in wanted]
 
     def check_known_locked(self, block_id: str) -> None:
-        """Raises UnknownBlock if a block is neither in the tree nor in a store.
+        """Raises UnknownBlock if a block is neither in memory nor in a store.
 
-        A block with an external reference always exists, so this method does not read the stores for it.
+        A block with a reference from outside the manager always exists. So this method does not read the stores for it.
         """
         entry = self.tree.find_references(block_id)
         if entry is None or not entry.external:

@@ -19,9 +19,8 @@ class LruCache:
         self._blocks: OrderedDict[str, Block] = OrderedDict()
 
     def find(self, block_id: str) -> Block | None:
-        """Returns the block with this id and marks it as the most recently used. Returns None if it is not in the
-        cache.
-        """
+        """Returns the block with this id, or None if it is not in the cache. Marks the block as the most recently
+        used."""
         block = self._blocks.get(block_id)
         if block is not None:
             self._blocks.move_to_end(block_id)

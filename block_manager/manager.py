@@ -92,7 +92,7 @@ class BlockManager:
         caller.
 
         branch: the blocks, oldest first. Each block must be the parent of the next one, and the numbers must increase.
-        The manager must already have the parent of the first block, or that parent must be the null id (RFC, `put`).
+        The manager must already have the parent of the first block, unless the first block has no parent (RFC, `put`).
         Blocks that the manager already has do not change and get no reference.
 
         Raises MissingInput, MissingPredecessor, MissingPredecessorInBranch, NumberNotIncreasing, BlockConflict or
@@ -129,7 +129,10 @@ class BlockManager:
         return iter([found.get(block_id) for block_id in block_ids])
 
     def contains(self, block_id: str) -> bool:
-        """Returns whether the manager has a block with this id. For the null id, which no block has, returns True."""
+        """Returns whether the manager has a block with this id.
+
+        Returns True also for NULL_BLOCK_ID, which means "no parent".
+        """
         return block_id == NULL_BLOCK_ID or self._known.find(block_id) is not None
 
     def branch(self, tip: str) -> BlockIterator:

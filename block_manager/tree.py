@@ -44,7 +44,8 @@ def check_branch(branch: Sequence[Block]) -> None:
     Source: RFC, `put`, conditions 2 and 3.
 
     Raises MissingPredecessorInBranch if the parent of a block is not the preceding block. Otherwise raises
-    NumberNotIncreasing if the numbers do not increase. Otherwise raises BlockConflict for a null id or a repeated id.
+    NumberNotIncreasing if the numbers do not increase. Otherwise raises BlockConflict if an id occurs twice, or is
+    NULL_BLOCK_ID, which means "no block".
     """
     for before, block in pairwise(branch):
         if block.previous_id != before.block_id:
@@ -163,9 +164,9 @@ class ForkTree:
             self._purge(block.block_id)
 
     def check(self, is_stored: Callable[[str], bool]) -> None:
-        """Check the invariant of the tree and its place in the block manager.
+        """Check the invariant of the tree.
 
-        The parent of every block must exist, and no block may be both in the tree and in a store.
+        Also check that the parent of every block exists, and that no block is both in the tree and in a store.
 
         is_stored: a function that returns whether a store has the block with a given id.
 
@@ -234,7 +235,10 @@ class ForkTree:
             self._drop_empty_anchor(block.previous_id)
 
     def _drop_empty_anchor(self, block_id: str) -> None:
-        """Remove the reference counts of a stored block if they are all zero. The counts of a block in memory stay."""
+        """Remove the entry with the reference counts of a stored block if all counts are zero.
+
+        The entry of a block in memory is not removed.
+        """
         entry = self._entries.get(block_id)
         if entry is not None and entry.empty and block_id not in self._blocks:
             del self._entries[block_id]

@@ -2,8 +2,8 @@
 plugin.
 
 Gating plugins (verification, persistence, publishing) must not lose events. While the queue of a gating plugin is full,
-the property `full` is True, and every source of items waits. Any other plugin, such as a subscriber, is detached and
-notified if its queue grows too long.
+the property `full` is True, and every source of items, such as a publisher, waits. Any other plugin, such as a
+subscriber, is detached and notified if its queue grows too long.
 
 Notifications are accepted even if a queue is full. Otherwise a plugin could wait for space in a queue that only the
 plugin itself can empty. Their number is bounded, because each one results from items that were accepted.
@@ -25,11 +25,15 @@ from ockam.worker import Worker
 
 GATING_EVENTS_MAX = 1_024
 GATING_BYTES_MAX = 16 * 1024 * 1024
-"""The facility is full if the queue of a gating plugin has this many bytes, or `GATING_EVENTS_MAX` events."""
+"""The facility is full if the queue of a gating plugin has this many bytes, or `GATING_EVENTS_MAX` events.
+
+A gating plugin is one that sources of items wait for.
+"""
 LOOSE_EVENTS_MAX = 8_192
 LOOSE_BYTES_MAX = 64 * 1024 * 1024
-"""A plugin that is not gating is detached if its queue has more bytes than this, or more than `LOOSE_EVENTS_MAX`
-events.
+"""The largest queue, in bytes, of a plugin that sources of items do not wait for.
+
+A plugin with more bytes, or more than `LOOSE_EVENTS_MAX` events, in its queue is detached.
 """
 
 logger = structlog.get_logger(__name__)
@@ -76,9 +80,9 @@ class Plugin(Worker):
         """Handles the next notification."""
 
     def handle_lag(self) -> None:
-        """Handles that this plugin was detached because its queue grew too long. Only for plugins that are not gating.
+        """Called after this plugin was detached because its queue grew too long. No more events are delivered.
 
-        No more events are delivered.
+        It is never called for a plugin that sources of items wait for (`gating`).
         """
 
 
@@ -143,8 +147,9 @@ class Inlet:
 
     @property
     def full(self) -> bool:
-        """Returns whether the queue of this gating plugin is full, so that sources must wait. False if it is not
-        gating.
+        """Returns whether the queue of this plugin is full, so that sources of items must wait.
+
+        Returns False if the plugin is not gating: sources never wait for it.
         """
         return self.gating and (len(self._events) >= GATING_EVENTS_MAX or self._size_bytes >= GATING_BYTES_MAX)
 
@@ -179,9 +184,7 @@ class Inlet:
         self._lag()
 
     def run(self) -> bool:
-        """Delivers the events in the queue until it is empty, paused or detached. Returns whether any event was
-        delivered.
-        """
+        """Delivers events until the queue is empty, paused or detached. Returns whether any event was delivered."""
         delivered = self._delivered
         while self._events and not self._paused and self._attached:
             self._deliver()
@@ -219,17 +222,21 @@ class Facility:
 
     @property
     def full(self) -> bool:
-        """Returns whether sources must stop bringing items. `when_room` tells them when they may continue."""
+        """Returns whether sources must stop bringing items. Functions passed to `when_room` are called when they may
+        continue.
+        """
         return bool(self._missing) or any(inlet.full for inlet in self._inlets)
 
     @property
     def missing(self) -> frozenset[str]:
-        """Returns the names of the gating plugins that failed and are not attached again yet."""
+        """Returns the names of the plugins that failed and have not been attached again. Only gating plugins count.
+
+        Sources of items wait for gating plugins.
+        """
         return frozenset(self._missing)
 
     def when_room(self, function: Callable[[], None]) -> None:
-        """Calls a function once, as soon as the facility is not full. If it is not full now, usually calls it at
-        once."""
+        """Calls a function once, as soon as the facility is not full: at once, or after a later delivery."""
         self._waiting.append(function)
         if not self._running:
             self.run()

@@ -310,7 +310,7 @@ class StatusResponse(msgspec.Struct, frozen=True):
     """StatusResponse: the status of a node.
 
     first_available, last_available: the lowest and highest block that can be read now. None if there is none.
-    only_latest_state: the field of the same name of the real block node.
+    only_latest_state: a field of the real block node. This node always sends True.
     next_expected: the block that a publisher should send next, as the real node's `next_expected_block`. It is the
     lowest block that the node lacks and that no publisher is sending. None while the node starts.
     detail: the details, if the request asked for them.

@@ -10,12 +10,11 @@ from collections.abc import Iterator
 import msgspec
 
 PENDING_SHARE = 8
-"""The divisor that gives the share of the buffer reserved for blocks that were passed on but are not stored yet:
-1/8."""
+"""The divisor of the buffer size that gives the share for blocks in verification or storage: one eighth."""
 
 GENTLE_BYTES = 256 * 1024
-"""The largest size of one request, in bytes, while publishers are connected. Processing so many bytes takes a few
-milliseconds.
+"""The largest size of one request, in bytes, while publishers are connected. Processing a request of this size takes a
+few milliseconds.
 """
 SIZE_FADES = 0.98
 """The factor by which the estimated block size shrinks with each further received block."""
@@ -24,12 +23,15 @@ SIZE_FADES = 0.98
 class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
     """FillLimits: the limits of one filler, which fetches missing blocks of one kind.
 
-    buffer_bytes: the largest total size in bytes of blocks that were fetched but are not stored yet. chunks: the
-    largest number of requests at the same time. batch_blocks: the largest number of blocks in one request. retries_max:
-    how many times a failed attempt is repeated. Then the blocks are left to the next search for missing blocks.
-    fetch_s_max: the longest time for one request in seconds. pending_blocks: the largest number of blocks that were
-    passed on but are not stored yet. It is more than 1, so that blocks are verified while the disk syncs.
-    processing_s_max: the time in seconds after which a block that was passed on should be stored.
+    buffer_bytes: the largest total size in bytes of blocks that were fetched but are not stored yet.
+    chunks: the largest number of requests at the same time.
+    batch_blocks: the largest number of blocks in one request.
+    retries_max: how many times a failed attempt is repeated. Then the blocks are left to the next search for missing
+    blocks.
+    fetch_s_max: the longest time for one request in seconds.
+    pending_blocks: the largest number of blocks that were passed on for verification but are not stored yet. It is more
+    than 1, so that blocks are verified while the disk syncs.
+    processing_s_max: the time in seconds within which a block that was passed on for verification should be stored.
     """
 
     buffer_bytes: int = 104_857_600
@@ -55,10 +57,10 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fetch(msgspec.Struct, frozen=True):
-    """Fetch: a request to be sent to a source, for the blocks from `first` to `last`, inclusive.
+    """Fetch: a request to be sent to a source node, for the blocks from `first` to `last`, inclusive.
 
     chunk_id: the number that identifies the request.
-    source: the name of the source.
+    source: the name of the source node.
     """
 
     chunk_id: int
@@ -74,7 +76,7 @@ class Delivery(msgspec.Struct, frozen=True):
     size_bytes: the size of the items in bytes.
     root: the root hash that the block must have. Empty if the block continues the chain, or if root hashes are not
     checked.
-    source: the name of the source.
+    source: the name of the source node.
     """
 
     number: int
@@ -97,7 +99,7 @@ class GivenUp(msgspec.Struct, frozen=True):
 class Pending(msgspec.Struct):
     """Pending: a block that was passed on to be verified and is not stored yet.
 
-    source: the name of the source.
+    source: the name of the source node.
     size_bytes: the size of the items in bytes.
     since_s: when the block was passed on, or when it was last reported as overdue, in seconds.
     verified: whether the block has been verified.
@@ -112,7 +114,7 @@ class Pending(msgspec.Struct):
 
 
 class Delivered(dict[int, Pending]):
-    """Delivered: the blocks that were passed on to be verified and are not stored yet, by block number."""
+    """Delivered: the blocks that were passed on for verification and are not stored yet, by block number."""
 
     @property
     def size_bytes(self) -> int:

@@ -39,7 +39,7 @@ class FillMachine:
     """FillMachine: the state machine of one filler, which fetches missing blocks of one kind.
 
     holes: the missing blocks that this machine must fill.
-    delivered: the blocks that were passed on to be verified and are not stored yet.
+    delivered: the blocks that were passed on for verification and are not stored yet.
     given_up: the ranges of blocks that were given up and not logged yet.
     gently: whether requests are kept small, so that publishers do not have to wait.
 
@@ -78,7 +78,7 @@ class FillMachine:
         return list(self._chunks.values())
 
     def find_awaited(self, chunk_id: int) -> FetchedRange | None:
-        """Returns the chunk of a request. Returns None if no more of its blocks are expected."""
+        """Returns a request with its received blocks. Returns None if no more blocks of the request are expected."""
         chunk = self._chunks.get(chunk_id)
         return None if chunk is None or chunk.complete else chunk
 
@@ -96,7 +96,7 @@ class FillMachine:
     # Fetching.
 
     def next_fetch(self, now_s: float) -> Fetch | None:
-        """Returns the next request to send, or None. Gives up blocks that no source has."""
+        """Returns the next request to send, or None. Gives up blocks that no source node has."""
         self._unblock()
         while len(self._chunks) < self._limits.chunks and not any(chunk.alone for chunk in self._chunks.values()):
             unclaimed = None
@@ -139,8 +139,9 @@ class FillMachine:
             self._remove_if_done(chunk)
 
     def overflowed(self, chunk_id: int) -> None:
-        """Ends a request whose blocks are too large for its share of the buffer. This is not a failure of the
-        source."""
+        """Ends a request whose blocks are too large for its share of the buffer. This is not a failure of the source
+        node.
+        """
         chunk = self._chunks[chunk_id]
         number, single = chunk.next_block, chunk.first == chunk.last
         self._batch.overflowed(chunk)
@@ -154,7 +155,7 @@ class FillMachine:
         """Handles the failure of a request before all of its blocks have arrived.
 
         reason: a text for the log.
-        lied: whether the source does not have the blocks that it claimed.
+        lied: whether the source node does not have the blocks that it claimed.
         slow: whether the request took too long.
         """
         chunk = self.find_awaited(chunk_id)
@@ -173,10 +174,10 @@ class FillMachine:
         """Returns the running requests that have passed their deadline."""
         return [chunk for chunk in self._chunks.values() if not chunk.complete and chunk.deadline_s <= now_s]
 
-    # Handing on.
+    # Passing on for verification.
 
     def next_delivery(self, now_s: float) -> Delivery | None:
-        """Returns the next block to be passed on for verification, or None. The block counts as delivered after this
+        """Returns the next block to be passed on for verification, or None. The block is in `delivered` after this
         call.
         """
         chunk = self._deliverable() if self.delivered.has_room(self._limits) else None
@@ -209,7 +210,7 @@ class FillMachine:
             self._give_up(number, reason)
 
     def verified(self, number: int, previous_root: bytes) -> None:
-        """Records that a delivered block was verified.
+        """Records that a fetched block passed verification.
 
         previous_root: the root hash of the preceding block, as the footer names it. Empty if root hashes are not
         checked.
@@ -226,9 +227,9 @@ class FillMachine:
         self._batch.was_good()
 
     def refused(self, number: int, now_s: float, reason: str) -> None:
-        """Handles a delivered block that failed verification.
+        """Handles a fetched block that failed verification.
 
-        The source counts as failed. The other blocks of the same request are dropped and will be fetched again.
+        The source node counts as failed. The other blocks of the same request are dropped and will be fetched again.
         """
         pending = self.delivered.pop(number, None)
         if pending is None:
@@ -242,16 +243,15 @@ class FillMachine:
         self._count_attempt(number, reason)
 
     def put_back(self, number: int, reason: str) -> None:
-        """Marks a delivered block to be fetched again, because it was not verified to the end or could not be
-        stored."""
+        """Marks a block to be fetched again, because it was not verified to the end or could not be stored."""
         if self.delivered.pop(number, None) is not None:
             self._reopen((number,))
             self._count_attempt(number, reason)
 
     def stored(self, number: int) -> bool:
-        """Records that a block was stored, whether a backfill or a publisher sent it.
+        """Records that a block was stored, whether it came from a backfill or a publisher.
 
-        Returns whether this machine had delivered the block.
+        Returns whether this machine had passed the block on for verification.
         """
         if number not in self.holes:
             return False
@@ -267,9 +267,9 @@ class FillMachine:
         return self.delivered.pop(number, None) is not None
 
     def overdue(self, now_s: float) -> list[int]:
-        """Returns the delivered blocks that were not stored within `processing_s_max` seconds.
+        """Returns the blocks that were passed on for verification but not stored within `processing_s_max` seconds.
 
-        A block is returned again after each further period of that length, but is not delivered again. After more than
+        A block is returned again after each further period of that length, but is not passed on again. After more than
         `retries_max` periods it is given up.
         """
         found = self.delivered.overdue(now_s, self._limits.processing_s_max)
@@ -293,10 +293,10 @@ class FillMachine:
         assert held_bytes <= bytes_max, f"{held_bytes} bytes are held"
 
     def _edges(self) -> Iterator[tuple[int, BlockRange]]:
-        """Yields the blocks at which fetching can continue, each with the range of open blocks that contains it.
+        """Yields the blocks at which fetching can continue, each with the range of unrequested blocks that contains it.
 
-        When filling downwards, there is one for each gap: its highest open block. When filling upwards, there is only
-        the lowest open block.
+        When filling downwards, there is one for each gap: its highest unrequested block. When filling upwards, there is
+        only the lowest unrequested block.
         """
         if not self._downwards:
             yield from ((lowest.first, lowest) for lowest in islice(self._open, 1))
@@ -335,7 +335,7 @@ class FillMachine:
         return None if waits else lowest
 
     def _unblock(self) -> None:
-        """Drops fetched blocks that cannot be passed on and leave no room to request the block that they wait for."""
+        """Drops fetched blocks if they wait for a missing block and leave no room for the request of that block."""
         edge = next((edge for edge, _ in self._edges()), None)
         if edge is None or self.delivered or any(self._goes_on(chunk) for chunk in self._chunks.values()):
             return
@@ -347,7 +347,7 @@ class FillMachine:
             self._drop(farthest(self._chunks.values(), key=lambda chunk: chunk.first), keep=False)
 
     def _goes_on(self, chunk: FetchedRange) -> bool:
-        """Returns whether a chunk can make progress without another request."""
+        """Returns whether the blocks of a request can make progress without another request."""
         if self._downwards and chunk.complete:
             return chunk.top in self._anchors or chunk.top + 1 not in self.holes
         return not chunk.complete or self._deliverable() is chunk
@@ -357,7 +357,7 @@ class FillMachine:
             self._chunks.pop(chunk.chunk_id, None)
 
     def _drop(self, chunk: FetchedRange, *, keep: bool = True) -> None:
-        """Ends a request. Its blocks that were not received become open again.
+        """Ends a request. Its blocks that were not received can be requested again.
 
         When filling upwards, the received blocks are kept if `keep` is True. When filling downwards, they are always
         dropped, because they are useless without the missing higher blocks.
@@ -384,7 +384,7 @@ class FillMachine:
     def _give_up(self, edge: int, reason: str) -> None:
         """Gives up the blocks of a gap, starting at `edge` and in the direction in which the gap is filled.
 
-        Delivered blocks are not affected.
+        Blocks that were already passed on for verification are not affected.
         """
         if edge not in self.holes:
             return

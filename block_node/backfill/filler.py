@@ -1,6 +1,6 @@
 """A filler: carries out the decisions of a fill machine (`fill_machine`), and reports results to the machine.
 
-There are two fillers: one for history and one for the newest blocks. A filler sends requests to sources, and reads
+There are two fillers: one for history and one for the newest blocks. A filler sends requests to source nodes, and reads
 footers of stored blocks for the root hashes of missing blocks. It passes fetched blocks to the facility, which delivers
 them to verification. The plugin (`worker`) decides when a block may be passed on.
 """
@@ -27,8 +27,8 @@ from block_node.facility import Facility
 from block_node.persist.store import BlockStore
 
 NEEDED_LEVELS = Level.MERKLE | Level.CHAIN
-"""The verification levels that check the root hash of a block against its neighbour. If one of them is off, fetched
-blocks are not checked against the root hash that the next block names.
+"""The verification levels that are needed to check a fetched block against the root hash that the next block names. If
+one of them is off, this check is skipped.
 """
 
 P = ParamSpec("P")
@@ -135,7 +135,7 @@ class Filler:
             self.machine.put_back(number, notification.reason)
 
     def node_failed(self, reason: str) -> None:
-        """Marks all delivered blocks to be fetched again, because the node has lost them."""
+        """Marks all blocks that were passed on for verification to be fetched again, because the node has lost them."""
         for number in sorted(self.machine.delivered):
             self.machine.put_back(number, reason)
 

@@ -1,8 +1,8 @@
-"""The health of the sources (other nodes), and the choice of the source for a block. No I/O.
+"""The health of the source nodes, which are other nodes, and the choice of one for a block. No I/O.
 
-The health of a source consists of the blocks that it claims to have, its failures, and the pause after its last
+The health of a source node consists of the blocks that it claims to have, its failures, and the pause after its last
 failure. Source of the rules: facts/block_node.md §5.2, "Peer choice", with one difference. In the real node, no other
-source is asked during a pause of the best source. Here the sources of the next priority are asked (B13).
+source node is asked during a pause of the best source node. Here the source nodes of the next priority are asked (B13).
 
 The caller passes the current time in seconds.
 """
@@ -17,23 +17,23 @@ from block_node.backfill.settings import SourceSetting
 from block_node.persist.ranges import BlockRanges
 
 PENALTY_MS = 1_000.0
-"""The number of milliseconds that each failure adds to the score of a source, as `healthPenaltyPerFailure` in the real
-node.
+"""The number of milliseconds that each failure adds to the score of a source node, as `healthPenaltyPerFailure` in the
+real node.
 """
 LATENCY_WEIGHT = 0.2
 """The weight of the newest latency in the moving average."""
 
 
 class SourceStatistics(msgspec.Struct, frozen=True):
-    """SourceStatistics: the statistics of one source.
+    """SourceStatistics: the statistics of one source node.
 
     priority: the configured priority; 0 is the best.
     failures: the number of failures since the last success.
-    backoff_s: the rest of the pause after a failure, in seconds. 0 if the source may be asked now.
-    first_block, last_block: the lowest and highest block that the source claims to have. None if unknown.
-    ranges: the number of block ranges that the source claims to have.
+    backoff_s: the rest of the pause after a failure, in seconds. 0 if the source node may be asked now.
+    first_block, last_block: the lowest and highest block that the source node claims to have. None if unknown.
+    ranges: the number of block ranges that the source node claims to have.
     latency_ms: the average time of an answer about the claimed blocks, in milliseconds. None before the first answer.
-    blocks, size_bytes: the number and size of the blocks fetched from the source.
+    blocks, size_bytes: the number and size of the blocks fetched from the source node.
     errors: the number of all failures since the node started.
     last_error: the reason of the last failure. Empty if there was none.
     """
@@ -53,13 +53,13 @@ class SourceStatistics(msgspec.Struct, frozen=True):
 
 
 class SourceHealth:
-    """SourceHealth: the health of one source.
+    """SourceHealth: the health of one source node.
 
-    claims: the blocks that the source claims to have. None before its first answer.
+    claims: the blocks that the source node claims to have. None before its first answer.
     failures: the number of failures since the last success.
     backoff_until_s: the end of the pause after the last failure, in seconds.
     latency_ms: the average time of an answer, in milliseconds. None before the first answer.
-    blocks, size_bytes: the number and size of the blocks fetched from the source.
+    blocks, size_bytes: the number and size of the blocks fetched from the source node.
     errors: the number of all failures.
     """
 
@@ -77,16 +77,16 @@ class SourceHealth:
 
     @property
     def score(self) -> float:
-        """Returns the score of the source in milliseconds. A lower score is better."""
+        """Returns the score of the source node in milliseconds. A lower score is better."""
         return self.failures * PENALTY_MS + (self.latency_ms or 0.0)
 
 
 class Health:
-    """Health: the health of all sources.
+    """Health: the health of all source nodes.
 
-    retry_delay_s: the pause in seconds after the first failure of a source.
+    retry_delay_s: the pause in seconds after the first failure of a source node.
     backoff_s_max: the longest pause in seconds.
-    tie: returns a number in [0, 1) that decides between equal sources, so that the load is spread.
+    tie: returns a number in [0, 1) that decides between equal source nodes, so that the load is spread.
     """
 
     def __init__(
@@ -103,19 +103,20 @@ class Health:
         self.sources = {setting.name: SourceHealth(setting) for setting in settings}
 
     def ready(self, now_s: float) -> list[SourceHealth]:
-        """Returns the sources that may be asked now, because they are not in a pause after a failure."""
+        """Returns the source nodes that may be asked now, because they are not in a pause after a failure."""
         return [each for each in self.sources.values() if each.backoff_until_s <= now_s]
 
     def claimed(self, name: str, ranges: BlockRanges, latency_s: float) -> None:
-        """Records the blocks that a source claims to have, and the time of its answer."""
+        """Records the blocks that a source node claims to have, and the time of its answer."""
         self.sources[name].claims = ranges
         self._note_latency(self.sources[name], latency_s)
 
     def choose(self, number: int, now_s: float, busy: Mapping[str, int]) -> SourceHealth | None:
-        """Returns the source to ask for block `number` now, or None if no source that may be asked has the block.
+        """Returns the source node to ask for block `number` now, or None if no source node that may be asked has the
+        block.
 
-        Only the sources of the best priority are considered. Of these, the one with the fewest failures is chosen, then
-        the one with the fewest running requests (`busy`), then the one with the best score.
+        Only the source nodes of the best priority are considered. Of these, the one with the fewest failures is chosen,
+        then the one with the fewest running requests (`busy`), then the one with the best score.
         """
         fit = [each for each in self.ready(now_s) if each.has(number)]
         best = min((each.setting.priority for each in fit), default=0)
@@ -127,11 +128,13 @@ class Health:
         )
 
     def has_any(self, number: int) -> bool:
-        """Returns whether a source claims to have this block, even if the source may not be asked now."""
+        """Returns whether a source node claims to have this block, even if the source node may not be asked now."""
         return any(each.has(number) for each in self.sources.values())
 
     def last_claimed(self, now_s: float) -> int | None:
-        """Returns the highest block that a source claims to have, or None. Only sources that may be asked now count."""
+        """Returns the highest block that a source node claims to have, or None. Only source nodes that may be asked now
+        count.
+        """
         lasts = (each.claims.last for each in self.ready(now_s) if each.claims is not None)
         return max((last for last in lasts if last is not None), default=None)
 
@@ -141,11 +144,11 @@ class Health:
         source.size_bytes += size_bytes
 
     def succeeded(self, name: str) -> None:
-        """Records that a block from a source was verified. The number of its failures becomes 0."""
+        """Records that a block from a source node was verified. The number of its failures becomes 0."""
         self.sources[name].failures = 0
 
     def failed(self, name: str, now_s: float, reason: str) -> None:
-        """Records a failure of a source, which starts a pause in which the source is not asked.
+        """Records a failure of a source node, which starts a pause in which the source node is not asked.
 
         The pause doubles with each further failure, up to a limit. A failure during a pause does not count again: it
         comes from a request that was already running.
@@ -160,9 +163,10 @@ class Health:
         source.backoff_until_s = now_s + min(delay_s, self._backoff_s_max)
 
     def disbelieve(self, name: str, first: int, last: int) -> None:
-        """Removes blocks from the claims of a source, because the source did not have them or sent invalid ones.
+        """Removes blocks from the claims of a source node, because the source node did not have them or sent invalid
+        ones.
 
-        The next answer of the source about its blocks replaces the claims.
+        The next answer of the source node about its blocks replaces the claims.
         """
         claims = self.sources[name].claims
         if claims is not None:

@@ -40,8 +40,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     known: the blocks that are stored, or were stored and then deleted by retention.
     next_block: the next block of the verified chain.
     newest_known: the highest block that publishers have announced. None if unknown.
-    sources_last: the highest block that the sources have. None if unknown.
-    follows: whether this node should also have the blocks that only the sources have.
+    sources_last: the highest block that the source nodes have. None if unknown.
+    follows: whether this node should also have the blocks that only the source nodes have.
     """
 
     known: BlockRanges

@@ -40,14 +40,14 @@ class BackfillGap(msgspec.Struct, frozen=True):
 #   last_block: optional<u64>  ranges: uint  latency_us: optional<uint>  blocks: uint  size_bytes: uint  errors: uint
 #   last_error: str }
 class BackfillSource(msgspec.Struct, frozen=True):
-    """BackfillSource: the statistics of one source.
+    """BackfillSource: the statistics of one source node.
 
     failures: the number of failures since the last success.
-    backoff_ms: the rest of the pause after a failure, in milliseconds. 0 if the source may be asked now.
-    first_block, last_block: the lowest and highest block that the source claims to have. None if unknown.
-    ranges: the number of block ranges that the source claims to have.
+    backoff_ms: the rest of the pause after a failure, in milliseconds. 0 if the source node may be asked now.
+    first_block, last_block: the lowest and highest block that the source node claims to have. None if unknown.
+    ranges: the number of block ranges that the source node claims to have.
     latency_us: the average time of an answer, in microseconds. None before the first answer.
-    blocks, size_bytes: the number and size of the blocks fetched from the source.
+    blocks, size_bytes: the number and size of the blocks fetched from the source node.
     errors: the number of all failures since the node started.
     last_error: the reason of the last failure. Empty if there was none.
     """
@@ -73,7 +73,7 @@ class BackfillSource(msgspec.Struct, frozen=True):
 class BackfillAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """BackfillAnswer: the answer with the state of backfill.
 
-    state: 0 idle, 1 running, 2 the last run could not fetch all blocks, 3 off because no source is configured.
+    state: 0 idle, 1 running, 2 the last run could not fetch all blocks, 3 off because no source node is configured.
     gaps: the first gaps, at most 1000.
     eta_ms: the estimated time until all requested blocks are stored, in milliseconds. None if unknown.
 

@@ -1,11 +1,11 @@
-"""Computes the range of blocks for one request to a source. No I/O.
+"""Computes the range of blocks for one request to a source node. No I/O.
 
 Parameters of both functions:
 
 edge: the block at which the request starts.
 hole: the range of missing blocks that contains `edge`.
 blocks: the largest number of blocks in the request.
-claims: the blocks that the source claims to have.
+claims: the blocks that the source node claims to have.
 large: blocks that need a request of their own. A request that does not start at such a block ends next to it.
 """
 

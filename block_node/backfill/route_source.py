@@ -2,8 +2,8 @@
 `block_subscribe`.
 
 Each request is a worker with an address of its own, which is removed when the request ends. The worker confirms
-received items at once, so the source never waits. If the blocks are too large, the listener, which receives the blocks,
-cancels the request.
+received items at once, so the source node never waits. If the blocks are too large, the listener, which receives the
+blocks, cancels the request.
 """
 
 from __future__ import annotations
@@ -42,20 +42,22 @@ WINDOW_BYTES = 4 * 1024 * 1024
 RECEIVED_EVERY_BYTES = 1024 * 1024
 """The number of received bytes after which the next `Received` message is sent."""
 ANSWER_S_MAX = 10.0
-"""The longest wait for the first answer of a source, in seconds. Messages to an unreachable source are lost without an
-error.
+"""The longest wait for the first answer of a source node, in seconds. Messages to an unreachable source node are lost
+without an error.
 """
 LOOK_S = 1.0
 """The interval in seconds between two checks whether a request still receives messages."""
 LACKING = frozenset(
     {SubscribeStatus.NOT_AVAILABLE, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
 )
-"""The reasons for the end of a subscription which show that the source does not have the blocks that it claimed."""
+"""The reasons for the end of a subscription which show that the source node does not have the blocks that it
+claimed."""
 REQUEST_ID = 1
 
 
 class Packing:
-    """Packing: whether a source can compress items. True until the source rejects a request for compressed items.
+    """Packing: whether a source node can compress items. True until the source node rejects a request for compressed
+    items.
 
     Nodes of earlier versions reject such requests.
     """
@@ -68,7 +70,7 @@ class RouteSource:
 
     route: the route to the node, without the address of a service.
     new_id: returns a new unique id for an address.
-    silence_s_max: the longest time in seconds without a message from the source during a request.
+    silence_s_max: the longest time in seconds without a message from the source node during a request.
     """
 
     def __init__(self, node: Node, route: Route, new_id: Callable[[], str], *, silence_s_max: float) -> None:
@@ -97,7 +99,7 @@ class RouteSource:
 
 
 class StatusAsker(Worker):
-    """StatusAsker: a worker that asks `block_status` which blocks the source has. It calls `on_done` once with the
+    """StatusAsker: a worker that asks `block_status` which blocks the source node has. It calls `on_done` once with the
     answer.
     """
 
@@ -135,7 +137,7 @@ class StatusAsker(Worker):
 
 
 class Fetching(Worker):
-    """Fetching: a worker that subscribes to the blocks from `first` to `last` of a source, and passes them to its
+    """Fetching: a worker that subscribes to the blocks from `first` to `last` of a source node, and passes them to its
     listener.
 
     Invariant: `_items` has the received items of block `_next`. `_piece` has the received pieces of an incomplete item.
@@ -278,7 +280,7 @@ class Fetching(Worker):
 
 
 def _checked(ranges: Iterable[BlockRange]) -> list[tuple[int, int]]:
-    """Returns the block ranges that a source claims to have, without block numbers above `NUMBER_MAX`.
+    """Returns the block ranges that a source node claims to have, without block numbers above `NUMBER_MAX`.
 
     Raises ProtocolError if a range ends before it starts.
     """

@@ -1,4 +1,4 @@
-"""The service `block_backfill`: reports the missing blocks, the progress and the state of the sources.
+"""The service `block_backfill`: reports the missing blocks, the progress and the state of the source nodes.
 
 A client can also start a search for missing blocks. `block_node.backfill.state` provides the values, and
 `block_node.backfill.worker` does the work.
@@ -22,7 +22,9 @@ BACKFILL_ADDRESS = "block_backfill"
 
 
 class BackfillService:
-    """BackfillService: the backfill service of one block node. Without configured sources it only answers requests."""
+    """BackfillService: the backfill service of one block node. Without configured source nodes it only answers
+    requests.
+    """
 
     def __init__(self, node: Node, blocks: BlockNode, state: BackfillState) -> None:
         self.state = state

@@ -23,7 +23,7 @@ class SourceSetting(msgspec.Struct, frozen=True):
     """SourceSetting: the configuration of a source of blocks, which is another node.
 
     name: the hops as text.
-    hops: the nodes on the way to the source, each as `host:port`. The last one is the source.
+    hops: the nodes on the way to the source node, each as `host:port`. The last one is the source node.
     priority: the priority; 0 is the best.
     """
 
@@ -39,12 +39,12 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     first_block_available: the first block that this node should have.
     last_block_to_store: the last block that this node should have. -1 means no end.
-    block_node_sources: the sources, in the form that `parse_source` reads. Without a source, backfill is off.
+    block_node_sources: the source nodes, in the form that `parse_source` reads. Without a source node, backfill is off.
     scan_interval_secs: the interval in seconds between two searches for missing blocks.
     max_retries: how many times a failed attempt is repeated. Then the block is left to the next search.
     fetch_batch_size: the largest number of blocks in one request.
-    initial_retry_delay_secs: the pause in seconds after the first failure of a source. It doubles with each further
-    failure.
+    initial_retry_delay_secs: the pause in seconds after the first failure of a source node. It doubles with each
+    further failure.
     max_backoff_secs: the longest pause in seconds.
     greedy: whether blocks above the last stored block are fetched even while a publisher is connected. Without a
     publisher they are always fetched.
@@ -53,7 +53,7 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
     concurrent_fetches: the largest number of requests at the same time, for history and for the newest blocks
     separately.
     fetch_timeout_secs: the longest time in seconds for one request, and the longest time without a message from the
-    source.
+    source node.
     processing_timeout_secs: the time in seconds within which a fetched block should be verified and stored. After more
     than `max_retries` such periods the block is left to the next search.
     """
@@ -94,7 +94,7 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
         self.sources()
 
     def sources(self) -> list[SourceSetting]:
-        """Returns the parsed sources. Raises BackfillSettingsError if a source is invalid or occurs twice."""
+        """Returns the parsed source nodes. Raises BackfillSettingsError if a source node is invalid or occurs twice."""
         found = [parse_source(text) for text in self.block_node_sources]
         names = [source.name for source in found]
         if len(set(names)) < len(names):

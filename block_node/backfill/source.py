@@ -1,6 +1,6 @@
 """The interface of a source of blocks: it reports which blocks it has, and sends blocks.
 
-A source calls its callbacks in the trio thread, and only after the call that started the request has returned.
+A source node calls its callbacks in the trio thread, and only after the call that started the request has returned.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Protocol
 from block_node.persist.ranges import BlockRanges
 
 StatusDone = Callable[[BlockRanges | None, str], None]
-"""The callback for the answer to `ask_status`. It gets the blocks that the source has and an empty text, or None and
-the reason.
+"""The callback for the answer to `ask_status`. It gets the blocks that the source node has and an empty text, or None
+and the reason.
 """
 
 
@@ -31,7 +31,7 @@ class FetchListener(Protocol):
         """Called when the request has failed before all blocks had arrived.
 
         reason: a text for the log.
-        lied: whether the source does not have the blocks that it claimed, or sent invalid messages.
+        lied: whether the source node does not have the blocks that it claimed, or sent invalid messages.
         """
         ...
 
@@ -47,12 +47,12 @@ class RunningFetch(Protocol):
 class BlockSource(Protocol):
     """BlockSource: the interface of a source of blocks, which is another node.
 
-    A source could also use the gRPC services of the real node (facts/block_node.md §1).
+    A source node could also use the gRPC services of the real node (facts/block_node.md §1).
     """
 
     def ask_status(self, on_done: StatusDone) -> None:
-        """Asks which blocks the source has. Calls `on_done` exactly once, with None if the source does not answer in
-        time.
+        """Asks which blocks the source node has. Calls `on_done` exactly once, with None if the source node does not
+        answer in time.
         """
         ...
 

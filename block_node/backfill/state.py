@@ -1,4 +1,4 @@
-"""The state of backfill on one block node: its sources, what it knows about missing blocks, and its counters.
+"""The state of backfill on one block node: its source nodes, what it knows about missing blocks, and its counters.
 
 The state survives a crash of the worker `block_node.backfill.worker`, which fetches the blocks.
 """
@@ -55,14 +55,14 @@ class BackfillWork(Protocol):
 
 
 class BackfillState:
-    """BackfillState: the state of backfill on one block node. Backfill is off if no source is configured.
+    """BackfillState: the state of backfill on one block node. Backfill is off if no source node is configured.
 
     chain: the name of the chain.
     first_block: the first block of the chain if the node is empty.
     new_id: returns a new unique id of 16 hex digits.
     now_s: returns a monotonic time in seconds.
-    tie: returns a number in [0, 1) that decides between equal sources. None means a random number.
-    make_source: creates a source from its setting. None means sources that are reached over an Ockam route.
+    tie: returns a number in [0, 1) that decides between equal source nodes. None means a random number.
+    make_source: creates a source node from its setting. None means source nodes that are reached over an Ockam route.
     newest_known: the highest block that publishers have announced. None if unknown.
     """
 
@@ -155,9 +155,9 @@ class BackfillState:
     def check_newest(self, sources_last: int | None) -> None:
         """Checks whether the highest announced block can exist. The publisher that announced it may have been wrong.
 
-        If no source has this block in more than `max_retries` searches, `newest_known` is set to `sources_last`.
+        If no source node has this block in more than `max_retries` searches, `newest_known` is set to `sources_last`.
 
-        sources_last: the highest block that the sources have. None if unknown.
+        sources_last: the highest block that the source nodes have. None if unknown.
         """
         newest = self.newest_known
         if newest is None or newest in self.store.ever_stored or (sources_last is not None and newest <= sources_last):
@@ -190,8 +190,8 @@ class BackfillState:
         return len(new)
 
     def note_progress(self, filling: bool) -> None:
-        """Records whether missing blocks are being fetched. A run is the time in which this is the case without
-        interruption.
+        """Records whether missing blocks are being fetched. A run begins with the first fetch and ends when nothing is
+        left.
         """
         if filling and self._run is None:
             self.counters.runs += 1

@@ -14,7 +14,7 @@ class State(enum.IntEnum):
     """State: the state of backfill, as the gauge `backfill_status` shows it.
 
     ERROR: the last run could not fetch all missing blocks.
-    OFF: no source is configured.
+    OFF: no source node is configured.
     """
 
     IDLE = 0

@@ -25,9 +25,8 @@ backfill_targets = Table(
     Column("newest_known", BigInteger, nullable=False),
     seal_column(),
 )
-"""The table with the highest announced block of each chain.
-
-A chain has a row only if the node ever lacked an announced block.
+"""The table with the highest announced block of each chain. A chain has a row only if the node ever lacked an announced
+block.
 """
 
 _CREATE: Final = str(CreateTable(backfill_targets, if_not_exists=True).compile(dialect=sqlite.dialect()))
@@ -66,7 +65,7 @@ class LoadTarget(Operation):
     def apply(self, session: Session) -> None:
         session.connection.execute(_CREATE)
         row = session.connection.execute(_FIND, (self.chain,)).fetchone()
-        # A damaged row is ignored, because publishers and sources will announce the newest block again.
+        # A damaged row is ignored, because publishers and source nodes will announce the newest block again.
         sound = row is not None and row[1] == seal_of(backfill_targets.name, (self.chain, row[0]))
         self.newest_known = row[0] if sound else None
 

@@ -2,7 +2,7 @@
 
 Backfill does not slow down publishers: while publishers are connected, it pauses between two blocks. An error in
 backfill stops no other part of the node. `plan` computes the gaps, and `fill_machine` decides which request is sent to
-which source.
+which source node.
 
 Source: specs/backfill.md.
 """
@@ -38,9 +38,8 @@ SCAN_PAUSE_S = 1.0
 """The shortest time in seconds between a search for missing blocks and the next search that a publisher causes."""
 PUBLISHED_PAUSE_S = 0.016
 PUBLISHED_BYTES_PER_S = 8 * 1024 * 1024
-"""The limit for passing on fetched blocks while publishers are connected, in bytes per second.
-
-In addition, two blocks are at least `PUBLISHED_PAUSE_S` seconds apart.
+"""The largest rate of fetched blocks while publishers are connected, in bytes per second. Two blocks are at least
+`PUBLISHED_PAUSE_S` seconds apart.
 """
 LIVE_PAUSE_S = 0.05
 """The shortest pause in seconds between two fetched blocks, while a publisher's block is arriving or being stored."""
@@ -178,17 +177,14 @@ class Backfill(Plugin):
 
     @property
     def _may_deliver(self) -> bool:
-        """Returns whether a fetched block may be passed on.
-
-        False if the facility is full or the store rejects blocks at present.
+        """Returns whether a block may be passed on for verification: the facility is not full, and the store accepts
+        blocks.
         """
         return not self.facility.full and self._state.store.refusal is None
 
     @property
     def _deliver_from_s(self) -> float:
-        """Returns the earliest time, in seconds, for passing on the next fetched block. Blocks of publishers have
-        priority.
-        """
+        """Returns the earliest time, in seconds, for passing on the next fetched block."""
         if not self._state.publishers:
             return 0.0
         pause_s = LIVE_PAUSE_S if self._live else PUBLISHED_PAUSE_S
@@ -208,7 +204,7 @@ class Backfill(Plugin):
             self._wake()
         self.context.call_later(TICK_S, self._tick)
 
-    # Looking for gaps.
+    # Searching for missing blocks.
 
     def _load(self) -> None:
         try:
@@ -218,9 +214,9 @@ class Backfill(Plugin):
             return
 
     def _loaded(self, operation: LoadTarget) -> None:
-        """Receives the highest announced block that was stored before the start, and starts the searches.
+        """Receives the stored number of the highest announced block, and starts the searches.
 
-        If the stored value could not be read, reading is repeated later, and the searches start without it.
+        If the number could not be read, reading is repeated later.
         """
         if operation.error is not None:
             logger.error("backfill_target_not_read", reason=str(operation.error))
@@ -237,10 +233,7 @@ class Backfill(Plugin):
         self.context.call_later(self._settings.scan_interval_secs, self._scan_and_again)
 
     def _scan_soon(self) -> None:
-        """Schedules a search that a publisher caused, at least `SCAN_PAUSE_S` after the start of the last search.
-
-        So sources are not asked too often.
-        """
+        """Schedules a search that a publisher caused, at least `SCAN_PAUSE_S` after the start of the last search."""
 
         def scan() -> None:
             self._soon = False
@@ -253,8 +246,7 @@ class Backfill(Plugin):
     def _scan(self, *, on_disk: bool) -> None:
         """Searches for missing blocks. If a search is already running, another one follows it.
 
-        on_disk: whether to check first that the stored blocks are still on disk. The time of this check grows with the
-        number of blocks.
+        on_disk: whether to check first that the stored blocks are still on disk, which is slow with many blocks.
         """
         if self._scanning:
             self._again = self._again or on_disk
@@ -276,10 +268,7 @@ class Backfill(Plugin):
         self._ask_sources()
 
     def _ask_sources(self) -> None:
-        """Asks all sources that may be asked now which blocks they have, and then plans.
-
-        If no block can be missing, or no source may be asked, plans at once.
-        """
+        """Asks all source nodes that are not in a pause which blocks they have. Then calls `_plan`."""
         ready = self._state.health.ready(self._state.now_s())
         follows = self._follows
         if not ready or not (follows or self._gaps(self._view(follows))):
@@ -308,10 +297,7 @@ class Backfill(Plugin):
 
     @property
     def _follows(self) -> bool:
-        """Returns whether this node should also have the blocks that only the sources have.
-
-        Without a publisher, such blocks can come from nowhere else.
-        """
+        """Returns whether to fetch the blocks above the last stored block that only source nodes have."""
         return self._settings.greedy or not self._state.publishers
 
     def _view(self, follows: bool) -> View:
@@ -330,14 +316,13 @@ class Backfill(Plugin):
         intended = intended_range(settings.first_block_available, settings.last_block_to_store, view)
         if intended is None:
             return []
-        # Historical blocks that retention would remove again are not fetched. Blocks that continue the chain are always
-        # fetched, because all of them are needed to verify the later ones.
+        # Do not fetch old blocks that retention would delete again. Fetch all blocks that continue the chain, because they
+        # are needed to verify the later blocks.
         lowest = max(intended.first, min(store.kept_from(intended.last), view.next_block))
         return find_gaps(intended._replace(first=lowest), view) if lowest <= intended.last else []
 
     def _plan(self) -> None:
-        """Passes the gaps to the fillers. Gaps in history must wait for the next search while history is being
-        filled."""
+        """Passes the gaps to the fillers. Gaps below the next block of the chain wait while their filler is busy."""
         state, now_s = self._state, self._state.now_s()
         state.check_newest(state.health.last_claimed(now_s))
         gaps = self._gaps(self._view(self._follows))

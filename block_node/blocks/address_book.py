@@ -60,8 +60,7 @@ class AddressBook:
 
     @classmethod
     def parse(cls, text: bytes | str) -> AddressBook:
-        """Parses an address book from its JSON text. Raises AddressBookError if the text is not a valid address
-        book."""
+        """Parses an address book from its JSON text. Raises AddressBookError if the text is invalid."""
         try:
             book = msgspec.json.decode(text)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -79,9 +78,7 @@ class AddressBook:
 
     @classmethod
     def load(cls, path: Path) -> AddressBook:
-        """Reads an address book from a JSON file. Raises AddressBookError if the file is unreadable or not a valid
-        address book.
-        """
+        """Reads an address book from a JSON file. Raises AddressBookError if the file is unreadable or invalid."""
         try:
             return cls.parse(path.read_bytes())
         except OSError as error:
@@ -137,7 +134,7 @@ class AddressBook:
 
 
 class AddressBooks:
-    """AddressBooks: the address books of a chain, each with the range of blocks for which it is valid.
+    """AddressBooks: the address books of a chain. Each book is valid for a range of blocks.
 
     ranges: tuples of the first block, the last block and the book. None as the last block means that the range has no
     end.

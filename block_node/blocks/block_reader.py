@@ -62,8 +62,8 @@ class ReadBlock(msgspec.Struct, frozen=True):
     """ReadBlock: the parsed parts of a complete block.
 
     proofs: the block proofs, as serialized items.
-    roots: the possible root hashes of the block, one for each hash scheme of the algorithm that the header names. The
-    order is that of the settings. Empty if `Level.MERKLE` is off.
+    roots: the possible root hashes of the block, one for each hash scheme in the settings that uses the block's
+    algorithm. Empty if `Level.MERKLE` is off.
     rules: the hash functions for leaves and nodes, which all these schemes share.
     record_digest: the digest that the signatures of a record-file proof cover. None if the block has no record file or
     `Level.RECORD_PROOF` is off.
@@ -88,8 +88,7 @@ class BlockReader:
 
     Every error is a VerificationFailed. After an error the reader must not be used any more.
 
-    Invariant: `_plain` is empty except in `Phase.ITEMS`. So an item is hashed without further checks in this phase
-    only.
+    Invariant: `_plain` is empty except in `Phase.ITEMS`. So items are hashed without further checks only in this phase.
     """
 
     def __init__(self, number: int | None, settings: VerifierSettings) -> None:
@@ -166,8 +165,7 @@ class BlockReader:
             self.add((item,))
 
     def finish(self) -> ReadBlock:
-        """Completes the block and returns its parsed parts. Raises VerificationFailed if a mandatory item is
-        missing."""
+        """Completes the block and returns its parts. Raises VerificationFailed if a mandatory item is missing."""
         if self._held or self._large:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, "the block ends within an item")
         if self._header is None or self._footer is None or not self._proofs:
@@ -225,7 +223,7 @@ class BlockReader:
             raise self.failed(FailureKind.UNABLE_TO_PARSE, str(error)) from error
 
     def _begin_large(self, head: bytes) -> LargeItem:
-        """Starts an item that is hashed and then forgotten. Raises VerificationFailed if the item is not allowed here.
+        """Starts to hash an item that is not kept in memory. Raises VerificationFailed if the item is not allowed here.
 
         head: the whole item, or at least its first `HEAD_BYTES_MIN` bytes.
         """

@@ -26,8 +26,8 @@ from block_node.blocks.merkle import EMPTY_TREE, StreamingTree
 from block_node.blocks.proofs import ProofKind
 
 ROOTS_PER_RUN = 1024
-"""The number of root hashes that are added to the all-blocks tree at once. This is several times as fast as adding them
-one by one.
+"""The number of root hashes that are added at once to the tree over all root hashes. Adding them one by one would take
+several times as long.
 """
 
 
@@ -47,18 +47,18 @@ class Claim(msgspec.Struct, frozen=True):
 class BlockResult(msgspec.Struct, frozen=True):
     """BlockResult: the result of verifying one block.
 
-    roots: the possible root hashes of the block, the most likely one first. It is a single one if a known root hash or
-    a proof decided. Empty if `Level.MERKLE` is off.
+    roots: the possible root hashes of the block (one for each hash scheme), the most likely one first. Only one remains
+    if a known root hash or a proof decided. Empty if `Level.MERKLE` is off.
     previous_root: the root hash of the preceding block, as the footer of this block names it.
     all_blocks_root: the root hash of the tree over all earlier blocks, as the footer names it.
     item_count: the number of items.
     size_bytes: the total size of the items in bytes, without their length prefixes in the block.
     checked: the levels at which something was checked.
     proofs: the kinds of the proofs in the block.
-    claims: what state proofs of this block claim about later blocks. Each claim is checked when the later block
-    arrives.
+    claims: root hashes of later blocks, as state proofs of this block claim them. Each claim is checked when the later
+    block arrives.
     rules: the hash functions of the block.
-    corrected: the right root hash of the preceding block, if it was first accepted with another one; otherwise empty.
+    corrected: the right root hash of the preceding block, if the chain had assumed another one. Otherwise empty.
     `Verifier.link` sets this field.
     """
 
@@ -153,9 +153,9 @@ class ChainState(msgspec.Struct, frozen=True):
         """Returns the state of the chain after block `number`, for a block that is read again from storage.
 
         root: the root hash under which the block is stored.
-        roots: all possible root hashes of the block, or nothing if `root` is certain.
+        roots: all possible root hashes of the block. Empty if `root` is certain.
 
-        The all-blocks tree remains known only if `number` is the next block of this state.
+        The tree over all root hashes (`peaks`) remains known only if `number` is the next block of this state.
         """
         peaks = self.peaks if self.next_number == number else None
         first = next((each.scheme for each in roots if each.root == root), "")
@@ -168,9 +168,9 @@ class ChainState(msgspec.Struct, frozen=True):
     def settled(self, root: bytes, rules: HashRules = SHA384) -> ChainState:
         """Returns the state after `root` was chosen as the right root hash of the last block.
 
-        If only one root hash was possible, returns the unchanged state.
+        If the root hash was certain already, returns the unchanged state.
 
-        rules: the hash functions of the all-blocks tree.
+        rules: the hash functions of the tree over the root hashes of all blocks.
         """
         if not self.open:
             return self
@@ -220,8 +220,8 @@ def check_link(chain: ChainState, result: BlockResult) -> ChainState:
     """Checks the two root hashes in the footer of a block: of the preceding block, and of the tree over all earlier
     blocks.
 
-    Returns the state of the chain with the right root hash of the preceding block chosen. Raises VerificationFailed if
-    a root hash in the footer is wrong. A root hash that the chain does not know is not checked.
+    Returns the state of the chain, in which the right root hash of the preceding block is now certain. A root hash that
+    the chain does not know is not checked. Raises VerificationFailed if a root hash in the footer is wrong.
     """
     if chain.previous_root is not None and result.previous_root not in _last_roots(chain, result):
         reason = f"its footer names {result.previous_root.hex()} as the root of the block before, which has "
@@ -244,10 +244,10 @@ def _last_roots(chain: ChainState, result: BlockResult) -> tuple[bytes | None, .
 
 
 def settle_roots(result: BlockResult, chain: ChainState) -> BlockResult:
-    """Returns the result with the possible root hashes of the block reduced or sorted by what the chain knows.
+    """Returns the result with the possible root hashes of the block in order of likelihood.
 
-    If an earlier state proof claims one of them, only the claimed one remains. Otherwise the root hash by
-    the scheme of the preceding block comes first, unless a state proof of this block names another one.
+    If an earlier state proof claims one of them, only the claimed one remains. Otherwise the root hash by the hash
+    scheme of the preceding block comes first, unless a state proof of this block names another one.
     """
     roots = result.roots if result.claims else in_order(result.roots, chain.scheme)
     claimed = {claim.root for claim in chain.claims if claim.target == result.number}

@@ -17,8 +17,8 @@ class Level(IntFlag):
     """L0: the mandatory items and fields are present and in the right order, and no limit is exceeded."""
 
     MERKLE = 2
-    """L1: the possible root hashes of the block are computed. If the settings name a known root hash for the block, one
-    of them must be equal to it.
+    """L1: the possible root hashes of the block are computed, one for each hash scheme. If the settings name a known
+    root hash for the block, one of them must be equal to it.
     """
 
     CHAIN = 4
@@ -27,10 +27,14 @@ class Level(IntFlag):
     """
 
     RECORD_PROOF = 8
-    """L3: the RSA signatures over the record file are valid for the keys in an address book."""
+    """L3: the RSA signatures over the record file (the format that preceded blocks) are valid for the keys in an
+    address book.
+    """
 
     STATE_PROOF = 16
-    """L4: the state proof leads from the root hash of this block to the root hash of a later block."""
+    """L4: the state proof, a list of Merkle paths, leads from the root hash of this block to the root hash of a later
+    block.
+    """
 
     TSS = 32
     """L5: the threshold signature is valid. An external verifier checks it."""

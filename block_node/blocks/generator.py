@@ -1,6 +1,6 @@
 """Generates chains of blocks for tests, the demo and the benchmark. The content of the items is random.
 
-Every block is a wrapped record block: it contains a record file, the older format of the network. It also has any
+Every block is a wrapped record block: it contains a record file, the format that preceded blocks. It also has any
 number of other items, and passes the verification levels L0 to L3:
 
     header, round header, transactions with result, output and state changes, …, record file, footer, record-file proof

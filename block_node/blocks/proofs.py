@@ -96,7 +96,7 @@ class StateProof(msgspec.Struct, frozen=True):
 
 
 class RecordSignature(msgspec.Struct, frozen=True):
-    """RecordSignature: the RSA signature of one node over a record file."""
+    """RecordSignature: the RSA signature of one node over a record file, the format that preceded blocks."""
 
     node_id: int
     signature: bytes
@@ -104,6 +104,8 @@ class RecordSignature(msgspec.Struct, frozen=True):
 
 class RecordFileProof(msgspec.Struct, frozen=True):
     """RecordFileProof: a proof by RSA signatures of nodes over the record file in the block.
+
+    A record file is the format that preceded blocks.
 
     version: the version of the record file.
     """

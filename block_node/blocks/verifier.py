@@ -81,8 +81,8 @@ class Verifier:
     def link(self, result: BlockResult) -> BlockResult:
         """Checks that a block continues the chain, and advances the chain by the block.
 
-        Returns the result with the root hashes of the block reduced or sorted by what the chain knows. `corrected` is
-        set if the preceding block was accepted with a wrong root hash.
+        Returns the result with the possible root hashes of the block in order of likelihood. If the chain had assumed a
+        wrong root hash for the preceding block, `corrected` has the right one.
 
         Raises VerificationFailed if a check fails. In this case the chain does not change.
         """
@@ -257,8 +257,9 @@ class ProofChecks:
     def _check_state_proof(
         self, block: ReadBlock, roots: tuple[RootCandidate, ...], proof: StateProof
     ) -> tuple[Level, tuple[RootCandidate, ...], tuple[Claim, ...]]:
-        """Checks a state proof. Returns the checked levels, the possible root hashes of the block, and the claim about
-        a later block.
+        """Checks a state proof. Returns the checked levels, the possible root hashes of the block, and the claim.
+
+        The claim is the root hash of a later block to which the proof leads.
 
         If the threshold signature was checked, only the root hash at which the proof starts remains possible. Otherwise
         this root hash is moved to the front, as the most likely one.
