@@ -21,7 +21,7 @@ SIZE_FADES = 0.98
 
 
 class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """FillLimits: the limits of one filler, which fetches missing blocks of one kind.
+    """FillLimits: the limits for fetching missing blocks. They apply to history and to the newest blocks separately.
 
     buffer_bytes: the largest total size in bytes of blocks that were fetched but are not stored yet.
     chunks: the largest number of requests at the same time.
@@ -87,7 +87,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class GivenUp(msgspec.Struct, frozen=True):
-    """GivenUp: consecutive blocks that are no longer fetched for now. The next search for missing blocks finds them
+    """GivenUp: consecutive blocks that backfill has stopped fetching. The next search for missing blocks finds them
     again.
     """
 

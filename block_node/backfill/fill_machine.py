@@ -36,7 +36,8 @@ thousands of gaps.
 
 
 class FillMachine:
-    """FillMachine: the state machine of one filler, which fetches missing blocks of one kind.
+    """FillMachine: the state machine that fills gaps: ranges of missing blocks, either in history or at the newest
+    blocks.
 
     holes: the missing blocks that this machine must fill.
     delivered: the blocks that were passed on for verification and are not stored yet.

@@ -6,7 +6,7 @@ edge: the block at which the request starts.
 hole: the range of missing blocks that contains `edge`.
 blocks: the largest number of blocks in the request.
 claims: the blocks that the source node claims to have.
-large: blocks that need a request of their own. A request that does not start at such a block ends next to it.
+large: blocks that need a request of their own. Any other request does not contain a large block.
 """
 
 from __future__ import annotations

@@ -316,8 +316,8 @@ class Backfill(Plugin):
         intended = intended_range(settings.first_block_available, settings.last_block_to_store, view)
         if intended is None:
             return []
-        # Do not fetch old blocks that retention would delete again. Fetch all blocks that continue the chain, because they
-        # are needed to verify the later blocks.
+        # Do not fetch old blocks that retention would delete again. But fetch all blocks that continue the
+        # chain, because they are needed to verify the later blocks.
         lowest = max(intended.first, min(store.kept_from(intended.last), view.next_block))
         return find_gaps(intended._replace(first=lowest), view) if lowest <= intended.last else []
 
