@@ -43,9 +43,9 @@ class Source(enum.Enum):
 
 
 class BlockBegun(msgspec.Struct, frozen=True):
-    """BlockBegun: the event that a block begins.
+    """BlockBegun: the event that the node begins to receive a block.
 
-    attempt: a number that is larger for each later `BlockBegun`, even if the block number is the same.
+    attempt: the number of this attempt to receive a block. It rises with each `BlockBegun`, whichever block it is for.
     """
 
     block_number: int

@@ -222,16 +222,16 @@ class Facility:
 
     @property
     def full(self) -> bool:
-        """Returns whether sources must stop bringing items. Functions passed to `when_room` are called when they may
-        continue.
+        """Returns whether sources of items must wait. The functions passed to `when_room` are called when the wait
+        ends.
         """
         return bool(self._missing) or any(inlet.full for inlet in self._inlets)
 
     @property
     def missing(self) -> frozenset[str]:
-        """Returns the names of the plugins that failed and have not been attached again. Only gating plugins count.
+        """Returns the names of the gating plugins that failed and have not been attached again.
 
-        Sources of items wait for gating plugins.
+        A gating plugin is one that sources of items wait for.
         """
         return frozenset(self._missing)
 

@@ -22,8 +22,8 @@ HEAD_BYTES_MIN = 32
 which take at most 15 bytes.
 """
 ITEM_OVERHEAD_BYTES = 4
-"""The number of bytes that each item counts for in a batch in addition to its content. They stand for the length of the
-item in the message.
+"""The number of bytes that each item counts for in a batch in addition to its content. A message needs them for the
+length of the item.
 """
 
 

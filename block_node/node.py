@@ -43,7 +43,7 @@ EARLY_MESSAGE_BYTES_MAX = 256
 """The largest size in bytes of a message that is kept while the node starts. At most `EARLY_MESSAGES_MAX` messages are
 kept.
 
-Every opening message of a publisher is smaller. If a message is discarded, the publisher gets no answer and sends it
+The opening message of a publisher is never larger. If a message is discarded, the publisher gets no answer and sends it
 again.
 """
 
@@ -55,7 +55,7 @@ class BlockNodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     first_block: the first block of the chain if the node is empty. A publisher may begin with a lower block.
     chain: the name of the chain. The name of the stream that stores the blocks is derived from it.
-    retention: which blocks are deleted after a time. None means no block.
+    retention: how many blocks, or how many bytes of blocks, are kept. None means no limit.
     verifier: the settings of the verification. None means the defaults.
     publish: the limits for publishers. None means the defaults.
     """

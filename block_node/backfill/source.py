@@ -1,6 +1,6 @@
-"""The interface of a source of blocks: it reports which blocks it has, and sends blocks.
+"""The interface of a source of blocks: another node that reports which blocks it has, and sends blocks.
 
-A source node calls its callbacks in the trio thread, and only after the call that started the request has returned.
+A source calls its callbacks in the trio thread, and only after the call that started the request has returned.
 """
 
 from __future__ import annotations

@@ -190,8 +190,9 @@ class BackfillState:
         return len(new)
 
     def note_progress(self, filling: bool) -> None:
-        """Records whether missing blocks are being fetched. A run begins with the first fetch and ends when nothing is
-        left.
+        """Records whether missing blocks are being fetched.
+
+        A run begins when fetching begins, and ends when no missing block is left to fetch.
         """
         if filling and self._run is None:
             self.counters.runs += 1

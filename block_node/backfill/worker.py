@@ -110,7 +110,9 @@ class Backfill(Plugin):
         return any(filler.machine.busy for filler in self._fillers.values())
 
     def scan_now(self) -> None:
-        """Searches for missing blocks because an operator asked for it. Pauses of gaps that could not be filled end."""
+        """Searches for missing blocks because an operator asked for it. Also tries the gaps that are in a pause after a
+        failure.
+        """
         self._patience.forget()
         self._scan(on_disk=True)
 

@@ -9,7 +9,7 @@ from block_node.blocks.protobuf import BYTES, read_varint
 from block_node.blocks.record_proof import RecordFileReader
 
 HEAD_BYTES_MIN = 20
-"""The number of bytes that always include the whole tag and length of an item."""
+"""The number of bytes at the start of an item that always contain its whole tag and length."""
 
 
 class LargeItem:

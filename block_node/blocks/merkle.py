@@ -28,8 +28,10 @@ POSITIONS_MAX: Final = 16
 
 
 class Category(IntEnum):
-    """Category: the subtrees of a block. Each number is the position of the subtree among the leaves of the top
-    tree."""
+    """Category: the subtrees of a block.
+
+    Each number is the position of a subtree among the leaves of the top tree, which joins the subtrees.
+    """
 
     CONSENSUS_HEADERS = 3
     INPUTS = 4
@@ -52,11 +54,12 @@ CATEGORY_OF: Final = {
 
 
 def place_of(kind: int) -> int | None:
-    """Returns the position of the subtree that contains items of a kind, among the leaves of the top tree.
+    """Returns the position of the subtree that contains items of a kind.
 
-    Returns None if items of this kind are not allowed. Returns -1 if such items are in no subtree: footers, proofs, and
-    kinds 20, 39, 40, 59 and so on. Other kinds above 20 belong to later versions. Their position is their number modulo
-    20 if that is 3 to 15.
+    The position is the index of a leaf of the top tree, which joins the subtrees of a block. Returns None if items of
+    this kind are not allowed. Returns -1 if items of this kind are in no subtree: footers, proofs, and kinds 20, 39,
+    40, 59 and so on. Other kinds above 20 belong to later versions. Their position is their number modulo 20 if that is
+    3 to 15.
     """
     if kind < 20:
         if kind in (ItemKind.PROOF, ItemKind.FOOTER):
@@ -69,7 +72,7 @@ def place_of(kind: int) -> int | None:
 
 
 def fold(hashes: Sequence[bytes], rules: HashRules = SHA384) -> bytes:
-    """Returns the root hash of a tree with the given leaf hashes. Without leaf hashes, returns that of the empty
+    """Returns the root hash of a tree with the given leaf hashes. Without any, returns the root hash of the empty
     tree."""
     tree = StreamingTree(rules)
     tree.extend(list(hashes))
@@ -142,7 +145,7 @@ class BlockTree:
     def extend(self, place: int, leaves: list[bytes]) -> None:
         """Appends leaf hashes to one subtree.
 
-        place: the position of the subtree among the leaves of the top tree: a `Category`, or 8 to 15 for an extension.
+        place: the index of the subtree among all subtrees: a `Category`, or 8 to 15 for an extension.
         """
         for rules, subtrees in self._subtrees.items():
             tree = subtrees.get(place)

@@ -30,7 +30,7 @@ HEAD_BYTES_MAX = 20
 
 
 class RecordFileReader:
-    """RecordFileReader: computes the digest of a record file that the nodes sign, from pieces of any size.
+    """RecordFileReader: computes the digest that the nodes sign, from the bytes of a record file in pieces of any size.
 
     The pieces are the content of a `RecordFileItem`.
 
@@ -105,12 +105,12 @@ def check_record_proof(
 
     At least `signatures_min` nodes must have signed, and every checked signature must be valid. A node counts once,
     even if it signed twice. As in the real block node, signatures with only zero bytes are ignored. An identical
-    signature is checked only once, so that a publisher cannot waste time by repeating it.
+    signature is checked only once, so that a publisher cannot waste time with copies of a signature.
 
     number: the number of the block.
     digest: the digest of the record file that the signatures must cover. None if the block has no record file.
     book: the public keys of the nodes. None if no address book is valid for the block.
-    skip_unknown: whether signatures of nodes that are not in the address book are ignored. Otherwise they make the
+    skip_unknown: whether signatures of nodes that are not in the address book are ignored. If False, they make the
     proof invalid.
     """
     if proof.version != RECORD_VERSION:

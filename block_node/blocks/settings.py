@@ -16,9 +16,11 @@ PROOF_LEVELS = Level.RECORD_PROOF | Level.STATE_PROOF | Level.TSS
 class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
     """VerifierSettings: which verification levels are on, and how strict they are.
 
-    A proof is not checked if the level for its kind is off. If any proof level is on, at least one proof of a block
-    must have been checked. Otherwise a publisher could avoid the check of signatures by sending a proof of another
-    kind. If `accept_unchecked_proofs` is True, one proof of any known kind is enough, even if it was not checked.
+    A proof is not checked if the level for its kind (RECORD_PROOF, STATE_PROOF or TSS) is off. If any of these levels
+    is on, at least one proof of a block must have been checked. Otherwise a publisher could avoid the check of
+    signatures by sending a proof of another kind.
+
+    If `accept_unchecked_proofs` is True, one proof of any known kind is enough, even if it was not checked.
     """
 
     levels: Level = Level.STRUCTURE | Level.MERKLE | Level.CHAIN
@@ -36,8 +38,8 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     link_record_blocks: bool = True
     """Whether a block with only a record-file proof must continue the chain. Some networks were restarted from record
-    files and have such blocks that do not continue the chain. If this setting is False, the chain starts again at such
-    a block, without a check of the link.
+    files, so they have blocks that do not continue the chain. If this setting is False, the chain starts again at such
+    a block.
     """
 
     signatures_min: int = 1
