@@ -109,14 +109,14 @@ class PullPages:
         return Message(pull.message.return_route, (self._address,), self._payload(pull))
 
     def _is_empty(self, page: Page) -> bool:
-        """Whether the page certainly has no messages. Sets `page.index` if the start is an index or the end of the
-        stream."""
+        """Whether the page certainly has no messages. Sets `page.index`, unless the start is a time, which only a read
+        can resolve."""
         start = page.start
         if isinstance(start, FromIndex):
             page.index = start.index
-        elif isinstance(start, FromEnd) and not start.messages:
-            page.index = self._bounds.next_index
-        elif page.limit:
+        elif isinstance(start, FromEnd):
+            page.index = max(self._bounds.first_index, self._bounds.next_index - start.messages)
+        else:
             return False
         return not page.limit or page.index >= self._bounds.next_index
 

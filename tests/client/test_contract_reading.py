@@ -47,6 +47,24 @@ def test_follow_gives_every_message_whatever_the_page(world: World) -> None:
     world.run(scenario)
 
 
+def test_a_page_of_no_messages_says_where_the_next_one_begins(world: World) -> None:
+    """Goal: limit 0 finds an index by time or from the end. Method: compare with a page of one message."""
+
+    async def scenario(tools: Tools) -> None:
+        async with tools.connect() as client:
+            stream = await numbered(client, world.name, 5)
+            pause(0.002)
+            later = datetime.now(UTC)
+            for number in range(5, 8):
+                await stream.push(b"%d" % number)
+            for start, index in ((later, 5), (FromTime(0), 0), (FromEnd(2), 6), (FromEnd(99), 0), (NEW, 8), (3, 3)):
+                page = await stream.pull_page(start, 0)
+                assert (page.messages, page.resume_index) == ([], index)
+                assert [each.index for each in (await stream.pull_page(start, 1)).messages] == [index][: index < 8]
+
+    world.run(scenario)
+
+
 def test_follow_begins_where_it_is_told(world: World) -> None:
     async def scenario(tools: Tools) -> None:
         async with tools.connect() as client:
