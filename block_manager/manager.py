@@ -88,15 +88,14 @@ class BlockManager:
         self._persister = Persister(self._known)
 
     def put(self, branch: Iterable[Block]) -> None:
-        """Atomically add the new blocks of a branch, and add one reference to the last added block on behalf of the
-        caller.
+        """Atomically add the new blocks of a branch. The last added block gets one reference on behalf of the caller.
 
         branch: the blocks, oldest first. Each block must be the parent of the next one, and the numbers must increase.
         The manager must already have the parent of the first block, unless the first block has no parent (RFC, `put`).
         Blocks that the manager already has do not change and get no reference.
 
         Raises MissingInput, MissingPredecessor, MissingPredecessorInBranch, NumberNotIncreasing, BlockConflict or
-        BlockStoreError. In these cases nothing is added. If a branch has several faults, the docstring of this module
+        BlockStoreError. After an error nothing is added. If a branch has several faults, the docstring of this module
         says which error is raised.
         """
         blocks = list(branch)

@@ -1,12 +1,12 @@
-"""Moves a branch of blocks from memory into a store, and the blocks that it replaces back into memory.
+"""Moves a branch of blocks from memory into a store, and moves the replaced blocks from the store back into memory.
 
 Only one move runs at a time, and readers do not wait for it. A reader always finds every block. Blocks on the way into
-the store stay in the tree until the store has them. Blocks on the way out stay in the `Transfer` until they are in the
-tree.
+the store stay in memory until the store has them. Blocks on the way out of the store are kept in a `Transfer` until
+they are back in memory.
 
-The transfer ends when it is certain that the store has made all of the change or none of it. If the store raises an
-error and then cannot be read, the result is unknown. In this case the transfer keeps all of its blocks, and the next
-call reads the store again.
+A move ends when it is certain that the store has made all of the change or none of it. If the store raises an error and
+then cannot be read, the result is unknown. In this case the `Transfer` keeps all of its blocks, and the next call reads
+the store again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PersistStatistics(msgspec.Struct, frozen=True):
 class Persister:
     """Persister: the part of the block manager that adds stores and moves branches into them.
 
-    Invariant: while no call runs, there is no transfer, except one whose result is still unknown.
+    Invariant: between two calls no move is in progress, except a failed move with an unknown result.
     """
 
     def __init__(self, known: KnownBlocks) -> None:
@@ -56,7 +56,7 @@ class Persister:
         self._displaced_count = 0
 
     def add_store(self, store_name: str, store: BlockStore) -> None:
-        """Implements `BlockManager.add_store`."""
+        """Add a store under a name, as `BlockManager.add_store` describes."""
         known = self._known
         with self._lock:
             self._settle_doubt()
@@ -75,14 +75,14 @@ class Persister:
                     known.tree.hold(head.block_id)
 
     def persist(self, head: str, store_name: str) -> None:
-        """Implements `BlockManager.persist`.
+        """Move the branch that ends at the block `head` into a store, as `BlockManager.persist` describes.
 
-        1. If an earlier transfer failed with an unknown result, read from its store whether the change was made.
+        1. If an earlier move failed with an unknown result, read from its store whether the change was made.
         2. Add a reference to the new head, so that no block of its branch is dropped during the move. Stored blocks are
            never dropped.
         3. Stop if the store has the new head. Find the blocks of the new branch that the store lacks. Find the
            displaced blocks: the blocks of the store that are not on the new branch.
-        4. Put the displaced blocks into the transfer, where all readers find them.
+        4. Put the displaced blocks into a `Transfer`, where all readers find them.
         5. Let the store delete and add the blocks in one step. If the store raises an error, read which blocks it has.
         6. Remove the stored blocks from the tree, and add the displaced blocks to the tree. The reference counts do not
            change.
@@ -97,7 +97,7 @@ class Persister:
                     self._move(store, self._plan(store, store_name, head))
 
     def check(self) -> None:
-        """Implements `BlockManager.check_integrity`."""
+        """Check all blocks, reference counts and stores, as `BlockManager.check_integrity` describes."""
         known = self._known
         with self._lock:
             self._settle_doubt()
@@ -180,7 +180,7 @@ class Persister:
         self._settle(transfer, done=True)
 
     def _settle_doubt(self) -> None:
-        """Finish an earlier transfer whose result is unknown. Does nothing if there is no such transfer.
+        """Finish an earlier move whose result is unknown. If there is none, do nothing.
 
         Reads from the store whether the change was made. Raises every error that the store raises. Raises
         IntegrityBroken if the store made only a part of the change.

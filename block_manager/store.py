@@ -4,8 +4,8 @@ A store contains one branch: a sequence of blocks in which each block is the par
 numbers. The newest block is the head. The oldest block may name a parent that the store does not have. After a store
 was added to a block manager, only this manager may write to it.
 
-Only one thread at a time may call `put` or `delete`. Other threads may call `get` and `iter` meanwhile. Every method
-raises BlockStoreError if the disk or the file fails.
+Only one thread at a time may call `put` or `delete`. Other threads may call `get` and `iter` at the same time. Every
+method raises BlockStoreError if the disk or the file fails.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ class BlockStore(Protocol):
     """BlockStore: the interface of a place that keeps one branch of blocks."""
 
     def put(self, blocks: Sequence[Block], displaced_ids: Sequence[str] = ()) -> None:
-        """Atomically delete the displaced blocks and add new blocks. If the call raises, normally neither has happened.
+        """Atomically delete the displaced blocks and add new blocks.
 
         blocks: the new blocks, oldest first. The parent of the first one must be the newest block that remains in the
-        store. Any block may be first if no block remains.
+        store. If no block remains, any block may be the first one.
         displaced_ids: the ids of the blocks to delete.
 
-        Raises UnknownBlock if the store does not have a displaced block. Raises BlockStoreError.
+        Raises UnknownBlock if the store does not have a displaced block. Raises BlockStoreError. After an error the
+        store has made all of the change or none of it.
         """
         ...
 
