@@ -27,8 +27,9 @@ class StreamClient(Session):
         return f"<StreamClient of {self.address}, {state}>"
 
     async def reached(self) -> None:
-        """Return as soon as the stream service has answered once. Raises NodeUnreachable, NotAStreamNode or
-        RequestTimeout.
+        """Wait until the stream service has answered for the first time; if it has answered before, return at once.
+
+        Raises NodeUnreachable, NotAStreamNode or RequestTimeout.
         """
         route = self.core.service_route
         if not route.reached:

@@ -135,7 +135,7 @@ class RouteLost(NodeUnreachable):
 
 
 class StreamNotFound(ClientError):
-    """The node has no stream of this name."""
+    """The stream, or one partition of the stream, does not exist on the node."""
 
 
 class PositionBeyondEnd(ClientError):

@@ -103,8 +103,7 @@ class Follower:
             self._check(page)
             self._ended = self._stop_at_end and page.at_end
             if page.messages:
-                # The reader has moved on and would not fetch this page again, so we keep the page before anything can
-                # raise.
+                # The reader will not fetch this page again, so the page is kept before any code can raise an error.
                 self._rest, self._at = page.messages, 0
                 expected, self._next_index = self._next_index, page.messages[-1].index + 1
                 self._tell_holes(page.messages, expected)

@@ -140,7 +140,7 @@ class Reader:
         else:
             self._session.has_rich_pull |= not self._plain
             self._start = FromIndex(self._page.resume_index)
-            # An empty answer that came at once shows that the node does not hold answers back.
+            # An empty answer that came at once shows that the node does not wait for messages.
             self._idle = not self._page.messages and self._session.shell.now_s() - self._asked_s < self._idle_delay_s
         self._on_page(self)
 

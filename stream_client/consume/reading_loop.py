@@ -257,7 +257,7 @@ class ReadingLoop:
         page = reading.reader.take()
         self._check(reading, page)
         reading.ended = page.at_end
-        # The reader has moved on and would not fetch this page again, so we keep the page before anything can raise.
+        # The reader will not fetch this page again, so the page is kept before any code can raise an error.
         reading.messages, reading.at = page.messages, 0
         if page.messages:
             self.current = reading
@@ -269,7 +269,10 @@ class ReadingLoop:
         return bool(page.messages)
 
     def _check(self, reading: PartitionReading, page: Page) -> None:
-        """Raise PositionBeyondEnd if the stream was deleted and created again after the position was saved."""
+        """Raise PositionBeyondEnd if the position is beyond the partition's end.
+
+        The stream was then deleted and created again after the position was saved.
+        """
         if page.next_index is not None and page.next_index < reading.next_index:
             raise PositionBeyondEnd(
                 f"the position of {self._stream_name!r}, partition {reading.partition} is {reading.next_index}, and "

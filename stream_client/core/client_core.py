@@ -77,8 +77,8 @@ class ClientCore:
             self._calls, stream_service, self._new_address, self._route_refused, self.send_again
         )
         self._streams = StreamsInUse(self.connection, self._calls, stream_service, via, self._new_address)
-        # This is the same dictionary, kept here because the hottest loop of the client looks up each message's queue in
-        # it.
+        # This is the dictionary `StreamsInUse.queues`. It is kept here because the busiest loop of the client looks up
+        # each message's queue in it.
         self._queues = self._streams.queues
         self._conversations: dict[Address, CoreConversation] = {}
         self._broken: list[CoreConversation] = []
@@ -132,7 +132,7 @@ class ClientCore:
         self._connections += 1
         self.service_route.connected()
         self._send_again(Event.CONNECTED)
-        # An unanswered question was already repeated above. Otherwise the connection begins with a new question.
+        # If the question to the service is unanswered, it was already repeated above. Otherwise it is asked now.
         if self.asks_route and not self.service_route.is_asking:
             self.service_route.ask()
         self.connection.finish_attempt()

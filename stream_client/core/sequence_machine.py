@@ -191,7 +191,7 @@ class SequenceMachine:
         push.skipped = False
 
     def _number(self, push: KeyedPush) -> bool:
-        """Give the push its number. Returns False if the push has failed instead."""
+        """Give the push its sequence number. Returns False if the push has failed instead."""
         if self._epoch.failed:
             if self._new_id is None:
                 push.finish(_behind_a_failure(push))

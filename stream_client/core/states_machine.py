@@ -30,7 +30,7 @@ class ConnectionState(_Member):
     """The states of the client's connection to its node (`ClientConnection`)."""
 
     DOWN = auto()
-    """There is no connection. The shell connects, or waits before the next attempt."""
+    """There is no connection. The client is connecting, or waits before the next attempt."""
     SILENT = auto()
     """There is a connection, but no bytes have arrived over it: the other side may not be a node."""
     UP = auto()
@@ -103,7 +103,7 @@ class Event(_Member):
     """An event that changes the states of the core's parts. Some events come from outside, the core causes others."""
 
     CONNECTED = auto()
-    """The shell has made a connection."""
+    """A connection to the node has been made."""
     HEARD = auto()
     """The first bytes of a connection have arrived from a node. Or the first message has arrived, from a node that has
     the services itself."""
@@ -186,7 +186,8 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
         Event.ROUTE_LOST: RouteState.LOST,
         Event.DISCONNECTED: RouteState.GONE,
     },
-    # Only an answer of the service proves that the route is back, since a node without the service greets too.
+    # Only an answer of the service proves that the route works again, since a node without the service sends a hello
+    # too.
     RouteState.GONE: {
         Event.CONNECTED: RouteState.GONE,
         Event.HEARD: RouteState.GONE,

@@ -191,7 +191,7 @@ class StreamsInUse:
 
     def _find(self, stream: StreamInUse) -> None:
         """Find the routes to a stream's partitions: compute them from the name, or create the stream again."""
-        # One request covers all partitions. While it is running, its answer will bring the routes.
+        # One request covers all partitions. If such a request is unanswered, its answer will contain the routes.
         if stream.state is StreamState.CREATING:
             return
         # The stream is created again only if pushes wait for it, or if its address cannot be computed from its name.

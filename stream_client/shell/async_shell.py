@@ -121,7 +121,7 @@ class AsyncShell:
     async def watch_contact(self, contact_timeout_s: float | None) -> None:
         """End the client if the server is no stream node, or if the service is silent for `contact_timeout_s`."""
         began_s = anyio.current_time()
-        # A node greets at once. A connection without a byte until now, or one that has ended, is suspect.
+        # A node sends its first byte at once. Without this byte, the server may be of another kind.
         with anyio.move_on_after(PROBE_AFTER_S):
             await self._in_doubt.wait()
         # `identify` sends requests of other protocols. It blocks, so it runs in a thread.
@@ -129,7 +129,7 @@ class AsyncShell:
             what = await anyio.to_thread.run_sync(identify, self._address, abandon_on_cancel=True)
             if what is not None and not self.core.connection.received_bytes:
                 self.core.close(NotAStreamNode(f"{self._address} is no stream node: {what}"))
-        # A node greets even if it does not have the service. Then every request would wait in vain.
+        # A node sends its first byte even if it does not have the service. Then every request would wait in vain.
         if contact_timeout_s is not None:
             await anyio.sleep(max(0.0, began_s + contact_timeout_s - anyio.current_time()))
             if not self.core.service_route.reached:

@@ -325,7 +325,7 @@ class BlockingShell:
         return _Dialled(self._call(), LEGACY)
 
     def _call(self) -> socket.socket:
-        """Return a connected socket. Raises NodeUnreachable."""
+        """Return a new socket that is connected to the node. Raises NodeUnreachable."""
         try:
             connection = socket.create_connection(split_host_port(self._address), CONNECT_TIMEOUT_S)
         except OSError as error:
