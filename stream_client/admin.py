@@ -53,7 +53,7 @@ class StreamAdmin:
         self.handle = handle
 
     async def info(self) -> StreamInfo:
-        """Return the partition's first and next index, its size, its times and its retention, as the node states."""
+        """Return the node's description of the partition: its first and next index, size, times and retention."""
         return (await self.session.ask(self.handle, INFO, InfoRequest(0))).info
 
     async def truncate(self, before: BeforeLike) -> TruncateResponse:

@@ -54,7 +54,7 @@ class StreamAdmin:
         self.handle = handle
 
     def info(self) -> StreamInfo:
-        """Return the partition's first and next index, its size, its times and its retention, as the node states."""
+        """Return the node's description of the partition: its first and next index, size, times and retention."""
         return (self.session.ask(self.handle, INFO, InfoRequest(0))).info
 
     def truncate(self, before: BeforeLike) -> TruncateResponse:

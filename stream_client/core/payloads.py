@@ -44,7 +44,7 @@ USES = {
     "node/index_list/1": "listing positions",
     "node/index_set/1": "setting a position",
 }
-"""What each of our own protocols is needed for, as text for an error."""
+"""Maps each of our own protocols to the operations that need it, as text for an error."""
 
 
 def create_payload(name: str | None, partitions: int) -> bytes:

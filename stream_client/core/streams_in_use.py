@@ -223,7 +223,7 @@ class StreamsInUse:
         self._fail_calls(lambda target: isinstance(target, PartitionHandle) and target.stream is stream, error)
 
     def _found(self, routes: Sequence[tuple[PartitionHandle, Route]]) -> None:
-        """Set these routes of partitions, and send the unanswered requests and pushes over them."""
+        """Record the found routes to these partitions, and send the unanswered requests and pushes over them."""
         if self._connection.wire is None:
             return
         # A route that is already in use is skipped, since requests sent over it once would be sent twice.

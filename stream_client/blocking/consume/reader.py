@@ -173,7 +173,7 @@ def patience_for(wait_s: float) -> int:
 
 
 class Merge:
-    """Returns the readers of several partitions, in the order in which their pages arrive.
+    """A queue of the readers whose page has arrived, in the order of arrival. Each reader pulls another partition.
 
     Each reader has at most one page waiting here, so a busy partition cannot delay the others.
     """
