@@ -25,7 +25,7 @@ from spark_export.exporter.layout import Layout, hive_folder, point_to, remove_t
 from spark_export.exporter.ledger import Ledger, RunFile
 from spark_export.exporter.parquet_table import ParquetTable, link_or_copy, run_folder
 from spark_export.exporter.run_machine import COUNTED
-from spark_export.exporter.write_files import FILE_BYTES_MAX, FILE_SCHEMA, TableWriter
+from spark_export.exporter.write_files import FILE_BYTES_MAX, TableWriter
 from storage.durable_files import sync
 
 logger = structlog.get_logger(__name__)
@@ -156,7 +156,7 @@ class Compactor:
             for file in sorted(group, key=lambda each: (each.run_id, each.entry.path)):
                 with pq.ParquetFile(self._table.locate(file)) as opened:
                     for batch in opened.iter_batches(batch_size=64 * 1024):
-                        writer.write(first.stream, first.era, batch.cast(FILE_SCHEMA))
+                        writer.write(first.stream, first.era, batch)
             entries = writer.close()
         finally:
             writer.abort()

@@ -18,11 +18,11 @@ from spark_export.exporter.flat_table import FlatTable
 from spark_export.exporter.layout import Layout
 from spark_export.exporter.ledger import RunFile
 from spark_export.exporter.model import FileEntry
-from spark_export.exporter.write_files import FILE_SCHEMA
+from spark_export.exporter.write_files import ERA, FILE_SCHEMA
 from storage.durable_files import make_folder
 
 try:
-    from deltalake import CommitProperties, DeltaTable, Transaction
+    from deltalake import CommitProperties, DeltaTable, Field, Transaction
     from deltalake.exceptions import DeltaError
     from deltalake.transaction import AddAction
 except ModuleNotFoundError as error:
@@ -48,6 +48,12 @@ class DeltaLogTable(FlatTable):
         make_folder(self._layout.table)
         if not DeltaTable.is_deltatable(str(self._layout.table)):
             DeltaTable.create(str(self._layout.table), SCHEMA, partition_by=PARTITION_COLUMNS)
+            self.sync()
+            return
+        table = self._open()
+        if ERA not in {field.name for field in table.schema().fields}:
+            # A table of an earlier version gets the column; its older rows have null there.
+            table.alter.add_columns(Field(ERA, "integer"))
             self.sync()
 
     def has_run(self, run_id: int) -> bool:

@@ -20,13 +20,14 @@ from spark_export.exporter.flat_table import FlatTable
 from spark_export.exporter.layout import Layout
 from spark_export.exporter.ledger import RunFile
 from spark_export.exporter.model import FileEntry
-from spark_export.exporter.write_files import FILE_SCHEMA_WITH_STREAM
+from spark_export.exporter.write_files import ERA, FILE_SCHEMA_WITH_STREAM
 from storage.durable_files import make_folder
 
 try:
     from pyiceberg.catalog.sql import SqlCatalog
     from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, NoSuchTableError
     from pyiceberg.transforms import DayTransform, IdentityTransform
+    from pyiceberg.types import IntegerType
 except ModuleNotFoundError as error:
     raise ExtraMissing(
         f"the format iceberg needs the extra `iceberg` ({error.name}): pip install 'stream-node[iceberg]'"
@@ -56,7 +57,7 @@ class IcebergTable(FlatTable):
         with _told("the table cannot be made"):
             self._catalog.create_namespace_if_not_exists(NAMESPACE)
             try:
-                self._open()
+                self._ensure_era()
                 return
             except NoSuchTableError:
                 made = self._catalog.create_table(
@@ -66,6 +67,14 @@ class IcebergTable(FlatTable):
                 spec.add_field("stream", IdentityTransform(), "stream_value")
                 spec.add_field("timestamp", DayTransform(), "day")
         self.sync()
+
+    def _ensure_era(self) -> None:
+        """Adds the column `era` to a table of an earlier version; its older rows have null there."""
+        table = self._open()
+        if ERA not in table.schema().column_names:
+            with table.update_schema() as update:
+                update.add_column(ERA, IntegerType())
+            self.sync()
 
     def has_run(self, run_id: int) -> bool:
         return run_id in self._runs()

@@ -27,10 +27,12 @@ Spark reads this size in one task (`spark.sql.files.maxPartitionBytes`).
 GROUP_ROWS_MAX = 256 * 1024
 GROUP_BYTES_MAX = 32 * 1024 * 1024
 """The size of Arrow data, in bytes, at which a row group is written."""
-DICTIONARIES = ["stream", "partition", "key"]
+ERA = "era"
+"""The column that tells a stream from an earlier stream of the same name."""
+DICTIONARIES = ["stream", "partition", "key", ERA]
 ENCODINGS = {"index": "DELTA_BINARY_PACKED", "timestamp": "DELTA_BINARY_PACKED"}
 """The Parquet encodings of columns whose values grow by small steps from row to row."""
-STATISTICS = {"stream", "partition", "index", "timestamp", "key"}
+STATISTICS = {"stream", "partition", "index", "timestamp", "key", ERA}
 """The columns with minimum and maximum in the footer.
 
 For `data` these values would help no query and be slow to compute.
@@ -58,11 +60,15 @@ FILE_SCHEMA = pa.schema(
             ),
         ),
         pa.field("data", pa.binary(), nullable=False),
+        pa.field(ERA, pa.int32()),
     ]
 )
 """The columns of a file.
 
-The run, the stream and the date are not columns, since the path or the log of the table has them.
+era: how often the exporter had found the stream deleted and created again; 0 for never. A stream that is created again
+repeats its indexes, so `stream`, `partition`, `era` and `index` together name one message. The column is nullable only
+because files of earlier versions lack it. The run, the stream and the date are not columns, since the path or the log
+of the table has them.
 """
 FILE_SCHEMA_WITH_STREAM = FILE_SCHEMA.insert(0, pa.field("stream", pa.string(), nullable=False))
 """The columns of a file in a table that needs the stream as a column (Iceberg)."""
@@ -87,11 +93,15 @@ class TableWriter:
         self.data_bytes = 0
 
     def write(self, stream: str, era: int, batch: pa.RecordBatch) -> None:
-        """Writes the rows of `batch`, all of one stream, in order. The batch must have all columns of the files.
+        """Writes the rows of `batch`, all of one stream, in order.
 
-        era: how often the stream was deleted and created again. Rows of different eras are in different files."""
+        The batch must have all columns of the files except `era`, which this writer sets. era: how often the stream
+        was deleted and created again. Rows of different eras are in different files."""
         self.rows += batch.num_rows
         self.data_bytes += _data_bytes(batch)
+        if ERA in batch.schema.names:
+            # Files of earlier versions lack the column, so without it all batches of a compaction have one schema.
+            batch = batch.drop_columns(ERA)
         for date, part in _by_date(batch):
             place = (stream, era, date)
             file = self._open.pop(place, None) or self._new_file(place)
@@ -174,7 +184,9 @@ class _OpenFile:
     def _flush(self) -> None:
         if not self._waiting:
             return
+        _, era, _ = self._place
         table = pa.Table.from_batches(self._waiting)
+        table = table.append_column(ERA, pa.repeat(pa.scalar(era, pa.int32()), table.num_rows))
         table = table.select(self._schema.names).cast(self._schema)
         self._writer.write_table(table, row_group_size=max(1, table.num_rows))
         self._rows += table.num_rows

@@ -25,7 +25,7 @@ from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch, BatchDeleteMsg, BatchMsg, Record, SubBatchMsg
 from spark_export.exporter.layout import hive_folder
 from spark_export.exporter.parquet_table import run_folder
-from spark_export.exporter.write_files import FILE_SCHEMA, TableWriter
+from spark_export.exporter.write_files import ERA, FILE_SCHEMA, TableWriter
 from spark_export.pipeline.jobs import build
 from stream_service.stored import decode_extras
 
@@ -57,6 +57,7 @@ class Export:
             "key": [each[1] for each in messages],
             "headers": [each[2] or None for each in messages],
             "data": [each[3] for each in messages],
+            ERA: [0] * len(messages),
         }
         folder = self.folder / "messages" / run_folder(1)
         (folder / "new").mkdir(parents=True)
