@@ -41,10 +41,11 @@ async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
     """
     import anyio
 
+    from stream_client.shell.background import background_tasks
+
     stopped = Stopped()
     chosen = _not_ignored(signals or STOP_SIGNALS)
-    body_error: BaseException | None = None
-    async with anyio.create_task_group() as tasks:
+    async with background_tasks() as tasks:
 
         async def cancel_at_signal(*, task_status: anyio.abc.TaskStatus[None]) -> None:
             with anyio.open_signal_receiver(*chosen) as received:
@@ -57,17 +58,7 @@ async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
 
         if chosen:
             await tasks.start(cancel_at_signal)
-        try:
-            yield stopped
-        except anyio.get_cancelled_exc_class():
-            raise
-        except BaseException as error:
-            # Raised after the task group has ended, so that the error leaves the block itself and not inside an
-            # exception group.
-            body_error = error
-        tasks.cancel_scope.cancel()
-    if body_error is not None:
-        raise body_error
+        yield stopped
 
 
 @contextmanager

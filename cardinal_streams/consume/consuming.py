@@ -19,7 +19,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
-import anyio
 import msgspec
 
 from cardinal_streams.application import Application
@@ -34,6 +33,7 @@ from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
 from cardinal_streams.transports.feeds import FeedSet
 from cardinal_streams.transports.transport import Transport
+from stream_client.shell.background import background_tasks
 
 SAVE_INTERVAL_S = 1.0
 
@@ -204,16 +204,5 @@ async def _known(
 @asynccontextmanager
 async def _feed_set(transport: Transport, stop_at_end: bool) -> AsyncIterator[FeedSet]:
     """A set of feeds. Their tasks end with the `async with` block."""
-    body_error: BaseException | None = None
-    async with anyio.create_task_group() as tasks:
-        try:
-            yield FeedSet(tasks, partial(transport.subscribe, stop_at_end=stop_at_end))
-        except anyio.get_cancelled_exc_class():
-            raise
-        except BaseException as error:
-            # Raised behind the task group, so that it leaves the block as it is and not as a group of one.
-            body_error = error
-        finally:
-            tasks.cancel_scope.cancel()
-    if body_error is not None:
-        raise body_error
+    async with background_tasks() as tasks:
+        yield FeedSet(tasks, partial(transport.subscribe, stop_at_end=stop_at_end))

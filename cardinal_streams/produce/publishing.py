@@ -31,6 +31,7 @@ from cardinal_streams.payload import Payload
 from cardinal_streams.produce.producer import Outgoing, Producer, ProducerStatistics
 from cardinal_streams.produce.reorg_channel import ChannelState, ReorgChannel
 from cardinal_streams.transports.transport import Delivery, Transport
+from stream_client.shell.background import background_tasks
 
 # How many messages of each partition are read at the start; the real producer reads 100.
 CATCH_UP_MESSAGES = 1_000
@@ -215,20 +216,9 @@ async def publish(
         yield publisher
         return
     position = await publisher.catch_up(catch_up_messages)
-    body_error: BaseException | None = None
-    async with anyio.create_task_group() as tasks:
+    async with background_tasks() as tasks:
         tasks.start_soon(publisher.follow, position)
-        try:
-            yield publisher
-        except anyio.get_cancelled_exc_class():
-            raise
-        except BaseException as error:
-            # Raised behind the task group, so that it leaves the block as it is and not as a group of one.
-            body_error = error
-        finally:
-            tasks.cancel_scope.cancel()
-    if body_error is not None:
-        raise body_error
+        yield publisher
 
 
 def _add(to: Outgoing, made: Outgoing) -> None:

@@ -31,6 +31,7 @@ from stream_client.errors import (
     fault_of,
     silent,
 )
+from stream_client.shell.background import background_tasks
 from stream_client.shell.backoff import Backoff, Reconnect
 from stream_client.shell.clock import boot_time_s
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
@@ -59,23 +60,13 @@ async def open_shell(
     shell = AsyncShell(address, core, framing)
     # This is outside the task group, so that a failure is raised itself and not inside an exception group.
     first = await shell.dial() if waits else None
-    body_error: BaseException | None = None
-    async with anyio.create_task_group() as tasks:
+    async with background_tasks() as tasks:
         shell.start(tasks, first, reconnect)
         tasks.start_soon(shell.watch_contact, contact_timeout_s)
         try:
             yield shell
-        except anyio.get_cancelled_exc_class():
-            raise
-        except BaseException as error:
-            # Raised after the task group has ended, so that the error leaves the block itself and not inside an
-            # exception group.
-            body_error = error
         finally:
             await shell.close()
-            tasks.cancel_scope.cancel()
-    if body_error is not None:
-        raise body_error
 
 
 class Dialled(NamedTuple):
