@@ -1,8 +1,8 @@
-"""Cardinal Streams: a producer turns the blocks of a chain into messages on partitioned topics, and consumers put the
-messages together to blocks again.
+"""Cardinal Streams sends the blocks of a chain over partitioned topics.
 
-`publish` and `consume` are the two doors for programs. The messages travel over a transport: the streams of a node, a
-recorded file, or Kafka. docs/cardinal.md explains the rest.
+A producer turns each block into messages, and consumers rebuild the blocks from these messages. Programs begin with
+`publish` and `consume`. The messages travel over a transport: the streams of a node, a recorded file, or Kafka.
+docs/cardinal.md explains the rest.
 """
 
 from cardinal_streams.application import Application, Prefix

@@ -1,21 +1,22 @@
-"""The errors of this package. The class of an error says whose fault it was: a `MessageError` is the fault of a remote
-producer or of the transport, a `PayloadError` or `PrefixError` is the fault of the local application.
+"""The errors of this package.
 
-All errors are `ValueError`s. A machine that refuses a message returns the event `Refused`; it raises no error.
+The class of an error tells who caused it. A remote producer or the transport causes a `MessageError`. The local
+application causes a `PayloadError` or a `PrefixError`. All errors are `ValueError`s. A `Reassembler` that refuses a
+message raises no error: it returns the event `Refused`.
 """
 
 from __future__ import annotations
 
 
 class CardinalError(ValueError):
-    """Base of every error that a message, a payload, a pattern or a file can cause."""
+    """The base class of all errors of `cardinal_streams`."""
 
 
 class MessageError(CardinalError):
-    """The bytes of a key and a value are no message of the protocol.
+    """A key and a value are not a message of the Cardinal Streams protocol.
 
-    `part` is "key" or "value". `offset` is the position of the first irregular byte, counted from the start of that
-    part.
+    `part`: the part with the error, "key" or "value". `offset`: the position of the first invalid byte, in bytes from
+    the start of that part.
     """
 
     def __init__(self, what: str, part: str, offset: int = 0) -> None:
@@ -29,75 +30,77 @@ class MessageError(CardinalError):
 
 
 class TruncatedMessage(MessageError):
-    """Bytes are missing at the end."""
+    """The key or the value of a message ends too early."""
 
 
 class TrailingBytes(MessageError):
-    """Bytes follow the end of the message."""
+    """The key or the value of a message has extra bytes at its end."""
 
 
 class OversizedMessage(MessageError):
-    """The key or the value is longer than `Limits` allows."""
+    """The key or the value of a message is longer than `MessageLimits` allows."""
 
 
 class UnknownPrefixByte(MessageError):
-    """The first byte of the key names no message type."""
+    """The first byte of a message's key is not the code of any message type."""
 
 
 class MalformedMessage(MessageError):
-    """The bytes break a rule of the encoding or of the message type."""
+    """The bytes of a message break a rule of the encoding or of the message type."""
 
 
 class OutOfRange(MessageError):
-    """A number, weight, count or index is well formed but outside of what the protocol allows."""
+    """A message has a well-formed number, weight, count or index that is outside the range of the protocol."""
 
 
 class PayloadError(CardinalError):
-    """The application asked for messages that cannot be made."""
+    """The application asked a producer for messages that cannot be made."""
 
 
 class PayloadOutOfRange(PayloadError):
-    """A number, weight, hash or identifier that the message format cannot carry."""
+    """The application gave a value that does not fit the message format, e.g. a negative number or a short hash."""
 
 
 class PrefixConflict(PayloadError):
-    """Updates, deletes and sub batches of one block claim the same entry of its Batch."""
+    """The Batch message of a block (the list of its contents) would have two entries with the same name, or two sub
+    batches with the same id."""
 
 
 class UnknownSubBatch(PayloadError):
-    """The block did not announce this sub batch, or its messages were already made."""
+    """The application sends a sub batch that its block did not announce, or that was already sent."""
 
 
 class ReorgOrder(PayloadError):
-    """A step of the producer's side of the Reorg protocol that is not allowed now."""
+    """A producer took a step of the Reorg protocol that is not allowed at this point of the reorg."""
 
 
 class PrefixError(CardinalError):
-    """A prefix pattern is no regular expression, matches nothing at all, or overlaps with another one."""
+    """A prefix pattern is not a regular expression, matches the empty text, or overlaps with another pattern."""
 
 
 class TransportError(CardinalError):
-    """A transport failed. The text quotes the answer of the node, the file or the broker."""
+    """The transport to Kafka failed. The error text quotes the answer of the broker or of its client library."""
 
 
 class ApplicationError(CardinalError):
-    """The description of an application contradicts itself or lacks something."""
+    """The description of an `Application` is invalid or incomplete."""
 
 
 class ResumptionError(CardinalError):
-    """A text is not a resumption token."""
+    """A text is not a resumption token (a list of partitions and offsets), or a topic or partition cannot be written in
+    one."""
 
 
 class SimulationError(CardinalError):
-    """The parameters of a simulation contradict each other."""
+    """The options of a simulation are invalid or contradict each other."""
 
 
 class CheckpointError(CardinalError):
-    """A text is not a saved checkpoint of a consumer."""
+    """A text is not a checkpoint that a consumer saved."""
 
 
 class PayloadTextError(CardinalError):
-    """A JSON text is not a list of whole batches. `path` leads to the value, as `$[3].number`."""
+    """A JSON text is not a valid list of blocks. `path` is the place of the invalid value, e.g. `$[3].number`."""
 
     def __init__(self, what: str, path: str) -> None:
         super().__init__(what, path)
@@ -109,7 +112,10 @@ class PayloadTextError(CardinalError):
 
 
 class RecordingError(CardinalError):
-    """A file is no recording, or is damaged. `offset` is in bytes from the start of the file."""
+    """A file is not a recording of messages, or is damaged.
+
+    `offset`: the place, in bytes from the start of the file.
+    """
 
     def __init__(self, what: str, offset: int) -> None:
         super().__init__(what, offset)
@@ -121,4 +127,7 @@ class RecordingError(CardinalError):
 
 
 class TornRecording(RecordingError):
-    """The last record of a recording is incomplete: its writer died. `offset` is where the record begins."""
+    """The last record of a recording is incomplete, because its writer died.
+
+    `offset`: where this record begins, in bytes from the start of the file.
+    """

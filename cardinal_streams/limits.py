@@ -1,13 +1,13 @@
-"""The limits of everything that a peer can make grow, with their default values."""
+"""Limits for everything that a remote peer can make grow, with their default values."""
 
 from __future__ import annotations
 
 import msgspec
 
 U64_MAX = (1 << 64) - 1
-# What an Avro long can carry of an unsigned number (specification, Batch: "num" is a long).
+# The largest unsigned number that fits an Avro long (specification, Batch: "num" is a long).
 NUMBER_ON_WIRE_MAX = (1 << 63) - 1
-# What an Avro int can carry: counts and indexes.
+# The largest count or index: the largest number that fits an Avro int.
 COUNT_MAX = (1 << 31) - 1
 WEIGHT_BYTES_MAX = 32
 WEIGHT_MAX = (1 << 256) - 1
@@ -25,11 +25,12 @@ class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReassemblyLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a `Reassembler`.
+    """Limits of a `Reassembler`, which rebuilds blocks from their messages.
 
-    `incomplete_max`: the number of blocks that have arrived in part. `incomplete_bytes_max`: the memory of their keys
-    and values, in bytes. `idle_messages_max`: a block is idle when none of the last so many messages was part of it.
-    `finished_max`: the number of hashes of finished blocks, by which late duplicates are recognised.
+    `incomplete_max`: the largest number of incomplete blocks. `incomplete_bytes_max`: the most memory for the keys and
+    values of all incomplete blocks, in bytes. `idle_messages_max`: an incomplete block is evicted when more than this
+    number of messages have arrived since the block's last message. `finished_max`: the number of finished blocks whose
+    hashes are remembered, so that late duplicates of their messages are recognised.
     """
 
     incomplete_max: int = 4_096
@@ -39,10 +40,12 @@ class ReassemblyLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a `ChainOrder`, besides the chain itself, which has `reorg_threshold` + 1 blocks.
+    """Limits of a `ChainOrder`, which puts blocks into the order of the chain.
 
-    `waiting_max` and `waiting_bytes_max`: the number and the bytes of blocks off the chain, which are forks and blocks
-    whose parent has not arrived. `remembered_max`: the number of hashes of final and of rejected blocks.
+    The chain itself is not limited here: it has at most `reorg_threshold` + 1 blocks. `waiting_max`: the largest number
+    of waiting blocks, which are blocks of forks and blocks whose parent has not arrived. `waiting_bytes_max`: the most
+    memory for all waiting blocks, in bytes. `remembered_max`: the number of remembered hashes of blocks that are final
+    or were rejected.
     """
 
     waiting_max: int = 4_096
@@ -51,12 +54,13 @@ class ChainLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a `ChainConsumer`.
+    """Limits of a `ChainConsumer`, and of the parts that it consists of.
 
-    `held_max`: the number of complete blocks of the normal feed that wait for the end of a reorg. `announced_max`: the
-    number of reorgs that were announced and have not begun. `reorgs_max`: the number of finished reorgs, by which
-    repetitions are recognised. `unfinished_max`: the number of updates that the application has not finished; when
-    there are so many, the consumer asks its shell to stop reading.
+    `held_max`: the largest number of complete blocks that are kept until a running reorg ends. `announced_max`: the
+    largest number of reorgs that were announced and are not finished. `reorgs_max`: the number of finished reorgs that
+    are remembered, so that repetitions are recognised. `unfinished_max`: the largest number of updates that the
+    application has received but not finished. At this number the consumer reads no more messages until the application
+    finishes an update.
     """
 
     message: MessageLimits = MessageLimits()

@@ -1,8 +1,8 @@
-"""The figures of consumers and producers, under the names that the real consumers and producers use, so that existing
-dashboards fit. This module does not publish the figures.
+"""The metrics of consumers and producers, under the names that the real consumers and producers use.
 
-Three names of the real ones are missing: `/streams/delta` is never recorded there, `/streams/waiter/…` describes
-waiters, which we do not have, and `/streams/producers` counts pings, which we do not send.
+Existing dashboards therefore work with these metrics. This module does not publish the metrics. Three names are
+missing: the real programs never record `/streams/delta`; `/streams/waiter/…` describes waiters, which do not exist
+here; `/streams/producers` counts pings, which our producers do not send.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from cardinal_streams.produce.producer import ProducerStatistics
 
 
 def consumer_metrics(statistics: ConsumerStatistics, lags: Mapping[str, int] | None = None) -> dict[str, float]:
-    """The figures of a consumer. `lags` maps sources to lags, as `Consumption.lags` returns them."""
+    """Returns the metrics of a `ChainConsumer` by name.
+
+    `lags`: the lag of each source (`topic:partition`) in messages, as `Consumption.lags` returns it.
+    """
     chain = statistics.chain
     return {
         **_reassembly_metrics(statistics.reassembly, statistics.bad_messages),
@@ -34,8 +37,10 @@ def unordered_metrics(statistics: UnorderedStatistics, lags: Mapping[str, int] |
 
 
 def producer_metrics(statistics: ProducerStatistics) -> dict[str, float]:
-    """The figures of a producer. `/streams/skipped` is the share of blocks that had been sent before; the real producer
-    reports 1 or 0 for each block.
+    """Returns the metrics of a producer by name.
+
+    `/streams/skipped` is the share of blocks, from 0 to 1, that were skipped because they had been sent before. The
+    real producer reports 1 or 0 for each block.
     """
     blocks = statistics.blocks_sent + statistics.blocks_skipped
     return {"/streams/skipped": statistics.blocks_skipped / blocks if blocks else 0.0}

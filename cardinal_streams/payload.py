@@ -1,5 +1,4 @@
-"""Whole blocks: the `Payload` that an application gives to a producer, and the `CompleteBatch` that a consumer
-returns."""
+"""Whole blocks: `Payload` is the input of a producer, and `CompleteBatch` is the output of a consumer."""
 
 from __future__ import annotations
 
@@ -9,11 +8,11 @@ import msgspec
 
 
 class Payload(msgspec.Struct, frozen=True, kw_only=True):
-    """A block as its producer knows it (specification, "Message Payloads").
+    """A block as the application gives it to a producer (specification, "Message Payloads").
 
-    `hash` and `parent` have 32 bytes, `number` is an unsigned 64-bit integer, `weight` an unsigned 256-bit one.
-    `updates` and `deletes` are the block's changes; `sub_batches` maps the path of each sub batch that will
-    follow to its id of 32 bytes.
+    `hash` and `parent` have 32 bytes. `number` is an unsigned 64-bit integer, and `weight` an unsigned 256-bit integer.
+    `updates` maps each changed key to its new value. `deletes` has the deleted keys. `sub_batches` announces parts of
+    the block that are sent separately: it maps the path of each part to the part's id of 32 bytes.
     """
 
     hash: bytes
@@ -26,12 +25,11 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompleteBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete block: everything that the consumer tracks has arrived.
+    """A complete block: all entries that the consumer wants have arrived.
 
-    `values` and `deletes` are independent: a key may be in both. `offsets` maps each source that delivered messages of
-    this block to the lowest of their offsets. `resumption` has these offsets too; for all other sources it has the
-    offset up to which the source had been read when the Batch message arrived. `size_bytes` estimates the block's size
-    in memory.
+    A key may be in both `values` and `deletes`. `offsets`: by source (`topic:partition`), the lowest offset of a
+    message of this block. `resumption` has the same offsets; for every other source, it has the highest offset that had
+    been read when the block's Batch message arrived. `size_bytes`: an estimate of the block's memory.
     """
 
     hash: bytes

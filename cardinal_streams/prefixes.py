@@ -1,9 +1,11 @@
-"""Prefix patterns. A producer uses them to find the topic of a key, and the prefix under which the key is counted. A
-consumer uses them to find the entries that it tracks.
+"""Prefix patterns: regular expressions that choose keys.
 
-Patterns are regular expressions, as the real producers use them; a plain path such as "a/" is its own pattern. A
-producer matches at the beginning of a key, and the text that matched, not the pattern, is the counted prefix. A
-consumer searches a pattern anywhere in the name of an entry of a Batch.
+A producer uses patterns to find the topic of a key, and the prefix under which the key's message is counted. A consumer
+uses patterns to choose the entries of a block that it wants (tracks).
+
+The real producers use regular expressions too. A plain path such as "a/" is its own pattern. A producer matches a
+pattern at the beginning of a key; the matched text, not the pattern, is the counted prefix. A consumer searches for a
+pattern anywhere in an entry's name.
 """
 
 from __future__ import annotations
@@ -18,11 +20,10 @@ _POSIX_CLASS = re.compile(r"\[[^\]]*\[:\^?[a-z]+:\]")
 
 
 class TopicMap:
-    """The prefix patterns of a producer and their topics. When several patterns match, the first in the given order
-    counts.
+    """Maps keys to topics by the prefix patterns of a producer. If several patterns match a key, the first one is used.
 
-    Raises `PrefixError` if a pattern is no regular expression, matches the empty text, or begins with another
-    pattern (compared as texts, which is what the real producer does).
+    Raises `PrefixError` if a pattern is not a regular expression or matches the empty text. Raises it, too, if one
+    pattern begins with the text of another pattern, because the real producer refuses such patterns.
     """
 
     __slots__ = ("_rules",)
@@ -39,7 +40,7 @@ class TopicMap:
                 raise PrefixError(f"the prefix {rule.pattern!r} matches the empty text")
 
     def find(self, key: str) -> tuple[str, str] | None:
-        """The prefix of `key` that is counted, and its topic; None for a key outside of all prefixes."""
+        """Returns the prefix that matches the beginning of `key`, and its topic; None if no pattern matches."""
         for rule, topic in self._rules:
             match = rule.match(key)
             if match is not None and match.end() > 0:
@@ -48,7 +49,10 @@ class TopicMap:
 
 
 class Tracked:
-    """The entries of a Batch that a consumer wants: those with a name in which one of the patterns is found."""
+    """The entries that a consumer wants of each Batch message (the list of a block's contents).
+
+    An entry is wanted if one of the patterns is found anywhere in its name.
+    """
 
     __slots__ = ("_rule", "patterns")
 
@@ -64,8 +68,10 @@ class Tracked:
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:
-    """Compiles a pattern. Raises `PrefixError` for a text that is no regular expression, or that Go and Python read
-    differently.
+    """Compiles a prefix pattern.
+
+    Raises `PrefixError` if the text is not a regular expression, or if Go (the language of the real producers) and
+    Python would read the text differently.
     """
     if _POSIX_CLASS.search(pattern):
         raise PrefixError(

@@ -1,4 +1,4 @@
-"""A bounded map: the newest entry replaces the oldest one."""
+"""A map of limited size: when the map is full, each new key replaces the oldest one."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ V = TypeVar("V")
 
 
 class RecentMap(Generic[K, V]):
-    """A map with the last `size_max` keys that were put, and their values. Putting a known key makes it the newest.
+    """A map that keeps the `size_max` newest keys and their values.
 
-    Invariant: never more than `size_max` entries.
+    Putting a key that is already in the map makes this key the newest.
+
+    Invariant: the map has at most `size_max` keys.
     """
 
     __slots__ = ("_entries", "size_max")
@@ -41,7 +43,7 @@ class RecentMap(Generic[K, V]):
         return self._entries.keys()
 
     def items(self) -> list[tuple[K, V]]:
-        """All keys and values, the oldest first."""
+        """Returns all keys and values, the oldest first."""
         return list(self._entries.items())
 
     def __contains__(self, key: K) -> bool:

@@ -1,5 +1,7 @@
-"""Resumption tokens: the offset at which reading each source goes on, as the text `topic:partition=offset;…`, ordered
-by source. A topic may contain colons, but neither ';' nor '='.
+"""Resumption tokens: texts that say at which offset reading continues in each partition.
+
+A token has the form `topic:partition=offset;…`. It is ordered by `topic:partition`, the name of the source. A topic may
+contain colons, but neither ';' nor '='.
 """
 
 from __future__ import annotations
@@ -10,14 +12,17 @@ from cardinal_streams.errors import ResumptionError
 
 
 def source_of(topic: str, partition: int) -> str:
-    """The name of a topic's partition, in tokens and in the machines: its source."""
+    """Returns the name of a partition as a source of messages: `topic:partition`.
+
+    Raises `ResumptionError` for an empty topic, a topic with ';' or '=', and a negative partition.
+    """
     if not topic or partition < 0 or ";" in topic or "=" in topic:
         raise ResumptionError(f"partition {partition} of topic {topic!r} cannot be named in a token")
     return f"{topic}:{partition}"
 
 
 def split_source(source: str) -> tuple[str, int]:
-    """The topic and partition of a source. Raises `ResumptionError`."""
+    """Splits the source name `topic:partition`. Raises `ResumptionError` if the text has another form."""
     topic, colon, partition = source.rpartition(":")
     if not colon or not topic or not _is_number(partition):
         raise ResumptionError(f"{source!r} is not topic:partition")
@@ -29,7 +34,10 @@ def format_token(position: Mapping[str, int]) -> str:
 
 
 def parse_token(token: str) -> dict[str, int]:
-    """Reads a token: sources and their offsets. The empty token has no sources. Raises `ResumptionError`."""
+    """Reads a token, and returns the offset of each source.
+
+    The empty token has no sources. Raises `ResumptionError`.
+    """
     position: dict[str, int] = {}
     for part in token.split(";") if token else ():
         source, equals, offset = part.partition("=")

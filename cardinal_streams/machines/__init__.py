@@ -1,1 +1,1 @@
-"""The machines without I/O: reassembly, chain order, reorgs, the whole consumer, and a simulation of a chain."""
+"""The decisions of a consumer, without I/O: reassembly of blocks, the order of the chain, and reorgs."""

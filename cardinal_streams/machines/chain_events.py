@@ -1,4 +1,4 @@
-"""The start block, the events and the figures of a `ChainOrder`."""
+"""The start block, the events and the statistics of a `ChainOrder`, which finds the heaviest chain."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cardinal_streams.payload import CompleteBatch
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The last block that the application has finished."""
+    """A block at which a chain begins or continues, usually the last block that the application has finished."""
 
     hash: bytes
     number: int
@@ -19,11 +19,11 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class ChainUpdate(msgspec.Struct, frozen=True):
-    """One change of the chain: the application first undoes `removed`, then applies `added`. Both lists ascend by
-    number.
+    """A change of the chain: the application first undoes the blocks in `removed`, then applies the blocks in `added`.
 
-    The first blocks of both lists have the same parent, with one exception: a chain that began without a start block
-    may fork off below its first block. Then `removed` has every block that was ever added.
+    Both lists are in ascending order of block numbers. The first blocks of both lists have the same parent, with one
+    exception: a chain that began without a start block may fork before its first block. Then `removed` has all blocks
+    of the chain.
     """
 
     removed: tuple[CompleteBatch, ...]
@@ -31,11 +31,11 @@ class ChainUpdate(msgspec.Struct, frozen=True):
 
 
 class Revert(msgspec.Struct, frozen=True):
-    """A Reorg message said that the chain ends at this block.
+    """The chain goes back to the block `hash`, because a Reorg message demands it or because a reorg was given up.
 
-    `weight`: the block's weight, 0 if it is not known. `removed`: the blocks above it that are still held, ascending.
-    Older blocks may be missing in `removed`, so the application must be able to return to `hash` by itself.
-    `removed_weight`: the weight of the heaviest removed block.
+    `weight`: the weight of that block, or 0 if it is not known. `removed`: the removed blocks that are still in memory,
+    in ascending order. Older removed blocks may be missing in `removed`, so the application must be able to return to
+    `hash` by itself. `removed_weight`: the weight of the heaviest removed block.
     """
 
     hash: bytes
@@ -46,8 +46,11 @@ class Revert(msgspec.Struct, frozen=True):
 
 
 class NeedsReorg(msgspec.Struct, frozen=True):
-    """A block is heavier than the chain, but forks off below the final block. The block waits, since only a Reorg
-    message can make it part of the chain."""
+    """A block is heavier than the head of the chain, but its fork begins before the final block.
+
+    Reorgs within the threshold may not remove the final block. The consumer keeps the heavier block, since a Reorg
+    message can still make it part of the chain.
+    """
 
     hash: bytes
     number: int
@@ -55,11 +58,13 @@ class NeedsReorg(msgspec.Struct, frozen=True):
 
 
 class DropReason(enum.Enum):
-    """Why a block was dropped.
+    """The reason why a block was dropped.
 
-    OLD: the block forks off below the final block and is no heavier than the chain. BANNED: the application wants
-    another block at this number, or the block descends from such a block. NUMBER: the block's number is not above its
-    parent's. MEMORY: more blocks waited than the limits allow."""
+    OLD: the block is no heavier than the head of the chain and forks off before the final block (the newest block that
+    reorgs within the threshold may not remove), or it belongs to a reorg that was given up. BANNED: the application
+    wants another block with this number, or the block descends from a banned block. NUMBER: the block's number is not
+    higher than its parent's number. MEMORY: the limits for blocks in memory were exceeded.
+    """
 
     OLD = "old"
     BANNED = "banned"
@@ -68,7 +73,7 @@ class DropReason(enum.Enum):
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """A block was dropped. Blocks that are dropped as OLD are only counted; no event is made for them."""
+    """A block was dropped. Blocks that are dropped for the reason OLD are only counted, and cause no event."""
 
     hash: bytes
     number: int
@@ -80,8 +85,12 @@ ChainEvent: TypeAlias = ChainUpdate | Revert | NeedsReorg | Dropped
 
 
 class ChainStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures since the start, then the figures of this moment. The `head_…` fields are None before the first
-    block."""
+    """The statistics of a `ChainOrder`.
+
+    `chain_length`, `waiting`, `waiting_bytes` and the `head_…` fields describe the present state. All other fields
+    count since the start. The `head_…` fields are None before the first block. `waiting` counts the blocks that are
+    kept but not on the chain. `reorg_depth_max` is the largest number of blocks that one update removed.
+    """
 
     head_number: int | None
     head_weight: int | None

@@ -1,37 +1,38 @@
-"""The chain order machine: it takes complete blocks in any order, and returns the heaviest chain in order, as updates
-with removed and added blocks. It does not know messages or channels.
+"""The chain order machine: it takes complete blocks in any order, and returns the heaviest chain in order.
 
-The place of a block decides what the machine does with the block:
+It returns updates with removed and added blocks. It does no I/O, and does not know messages or channels. The place of a
+block relative to the chain decides what the machine does with the block. "The final block" in this table is the newest
+block that reorgs within the threshold may not remove:
 
-    BANNED      another block is wanted at its number, or its ancestor was banned    dropped
-    KNOWN       held, or final                                                       nothing
-    BURIED      it forks below the final block, and is no heavier than the head      dropped
-    TOO_DEEP    as BURIED, and heavier                                               kept, for a Reorg to use
-    UNORDERED   its number is not above its parent's                                 dropped
-    FIRST       nothing is known yet, and there is no block to start from            added
-    FILLS       the lowest block of the chain, known by its hash until now           forks from there are weighed
-    EXTENDS     its parent is the head                                               added, with what waited for it
-    FORKS       its parent is connected to the chain                                 weighed
+    BANNED      another block is wanted at this number, or an ancestor was banned    dropped
+    KNOWN       the block is in memory or final                                      nothing
+    BURIED      it forks off before the final block, and is no heavier than the head dropped
+    TOO_DEEP    it forks off before the final block, and is heavier than the head    kept, for a Reorg to use
+    UNORDERED   its number is not higher than its parent's number                    dropped
+    FIRST       it is the first block, and there is no start block                   added
+    FILLS       it is the chain's lowest block, known only by its hash until now     its forks are weighed
+    EXTENDS     its parent is the head                                               added, with its descendants
+    FORKS       its parent is on the chain or connected to it                        weighed
     WAITS       its parent has not arrived                                           kept
-    FOLLOWS     it comes after a revert, and before the reorg is over                added, if its parent is the head
+    FOLLOWS     it arrives between a revert and the end of the reorg                 added, if its parent is the head
 
-Weighing (specification, "Reorg Handling"): a branch replaces the blocks above the point where it forks off if its
-heaviest block is heavier than the heaviest of them; equal weight never does. Numbers only have to grow, not to be
-consecutive. With weights that differ, the chain that results does not depend on the order of arrival, as long as no
-fork is buried.
+Weighing (specification, "Reorg Handling"): a branch replaces the blocks after the fork point if the branch's heaviest
+block is heavier than the heaviest of these blocks. Equal weight never replaces blocks. Block numbers must grow along
+the chain, but need not be consecutive. If all weights differ and no fork is BURIED, the resulting chain does not depend
+on the order of arrival.
 
-Threshold. The chain holds the head and the `reorg_threshold` blocks below it. A block is final when `reorg_threshold`
-blocks lie above it: a reorg may remove `reorg_threshold` blocks and no more, and never a block that was final once.
-Only `revert`, which obeys a Reorg message, goes back further. After `revert` the machine does not weigh blocks; each
-block must follow the one before, until `end_reorg`. The removed blocks wait like the blocks of a fork, and so do blocks
-of the new chain that arrived early.
+Threshold. The machine keeps the head and the `reorg_threshold` blocks before it. A block becomes final when
+`reorg_threshold` blocks follow it. A reorg may remove at most `reorg_threshold` blocks, and never a final block. Only
+`revert`, which obeys a Reorg message, goes back further. Between `revert` and `end_reorg` the machine weighs no blocks:
+each block must follow the one before. The removed blocks are kept like the blocks of a fork. Blocks of the new chain
+that arrive early are kept too.
 
-Memory. Besides the chain, at most `waiting_max` blocks with `waiting_bytes_max` bytes wait; these are forks, and blocks
-whose parent is missing. When there are more, the machine drops the block that has waited longest, and returns an event.
-When a block becomes final, waiting blocks with its number or a lower one are dropped; those that are heavier than the
-head are kept until they are lighter than the head.
+Memory. Besides the chain, the machine keeps at most `waiting_max` blocks with `waiting_bytes_max` bytes: blocks of
+forks, and blocks whose parent is missing. Beyond these limits it drops the block that it has kept longest, and returns
+an event. When a block becomes final, the kept blocks with its number or a lower number are dropped, unless they are
+heavier than the head. Heavier blocks are kept until a later check finds that the head is at least as heavy.
 
-`fork_tree` explains why the tree of blocks is not the one of `block_manager`.
+The module `fork_tree` explains why the tree of blocks is not the one of `block_manager`.
 """
 
 from __future__ import annotations
@@ -65,13 +66,13 @@ class Place(enum.Enum):
 
 
 class ChainOrder:
-    """The chain order machine; see the module's docstring.
+    """The chain order machine: it takes complete blocks and returns the heaviest chain; see the module's docstring.
 
-    `start`: the block behind which the chain goes on; the application has this block and all below it. Without a start
-    block the chain begins with the first block that arrives, and blocks below that are never added and never removed.
-    `wanted` maps a number to the only hash that is accepted for it.
+    `start`: the block after which the chain continues; the application has this block and all its ancestors. Without
+    `start` the chain begins with the first block that arrives, and blocks before that one are never added or removed.
+    `wanted` maps a block number to the only hash that is accepted for this number.
 
-    Invariant: that of `ChainState`.
+    Invariant: the invariant of `ChainState` holds.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class ChainOrder:
         self._state = ChainState(reorg_threshold, limits)
         self._duplicates = self._reverts = 0
         self._has_start = start is not None
-        # The blocks of the reorg that goes on. The value says whether a block arrived by this reorg's channel first.
+        # The blocks of the running reorg, or None. A value is True if this reorg delivered the block first.
         self._told: RecentMap[bytes, bool] | None = None
         self._given_up_weight = 0
         if start is not None:
@@ -97,34 +98,34 @@ class ChainOrder:
 
     @property
     def head(self) -> Start | None:
-        """The last block of the chain."""
+        """The last block of the chain; None while the chain is empty."""
         head = self._state.chain.head
         return None if head is None else Start(head.hash, head.number or 0, head.weight)
 
     @property
     def final_number(self) -> int | None:
-        """The number of the final block; None while there is none. Blocks with this number or a lower one cannot be
-        added any more."""
+        """The number of the final block, which reorgs within the threshold may not remove. None if it is unknown.
+        Blocks with this number or a lower one cannot be added any more."""
         return self._state.chain.final_number
 
     def receive(self, batch: CompleteBatch) -> list[ChainEvent]:
-        """Takes a complete block. Returns at most one `ChainUpdate`, and an event for each block that was dropped."""
+        """Takes a complete block. Returns at most one `ChainUpdate`, and other events, e.g. for each dropped block."""
         events: list[ChainEvent] = []
         PLACES[self._place_of(batch)](self, batch, events)
         self._state.keep_limits(events)
         return events
 
     def bury(self, hash_: bytes) -> list[ChainEvent]:
-        """Notes a block that was given up before it was complete, because its number is at or below the final block's
-        and it is no heavier than the head. Its hash is remembered, so that blocks which follow it are dropped too."""
+        """Notes that an incomplete block was given up as too old to join the chain. Its hash is remembered, so that
+        its descendants are dropped too."""
         events: list[ChainEvent] = []
         if self._state.tree.find(hash_) is None and hash_ not in self._state.fates:
             self._state.bury(hash_, events)
         return events
 
     def can_revert(self, hash_: bytes, number: int) -> bool:
-        """Whether `revert` can go back to this ancestor: the chain holds it, or the ancestor is lower than all held
-        blocks."""
+        """Whether `revert` can go back to this block. True if the block is on the chain or connected to it, if its
+        number is lower than all numbers on the chain, or if the chain is empty."""
         state = self._state
         node = state.tree.find(hash_)
         if node is not None and state.is_connected(node):
@@ -133,8 +134,9 @@ class ChainOrder:
         return state.chain.head is None or (lowest is not None and number < lowest)
 
     def revert(self, hash_: bytes, number: int) -> list[ChainEvent]:
-        """Goes back to this ancestor (specification, "Reorg"). Returns a `Revert`; if the ancestor is on a fork, a
-        `ChainUpdate` to that fork precedes it. From now on `receive` takes the blocks of the reorg."""
+        """Goes back to the common ancestor of a reorg (specification, "Reorg"). Returns a `Revert`. If the ancestor
+        is on a fork, a `ChainUpdate` to that fork precedes the `Revert`. From now on, `receive` takes the blocks of
+        the reorg."""
         state = self._state
         events: list[ChainEvent] = []
         state.reverted_weight = max((other.weight for other in state.chain), default=0)
@@ -150,7 +152,7 @@ class ChainOrder:
         return events
 
     def end_reorg(self) -> list[ChainEvent]:
-        """Ends the reorg: blocks that waited for its last block are added, and blocks are weighed again."""
+        """Ends the reorg: adds the blocks that descend from its last block, and returns to weighing blocks."""
         events: list[ChainEvent] = []
         self._told = None
         self._given_up_weight = 0
@@ -161,16 +163,17 @@ class ChainOrder:
         return events
 
     def resume_reorg(self, removed_weight: int) -> None:
-        """Goes on in a reorg for which the application went back before this machine was made. The machine holds none
-        of the blocks that were removed then."""
+        """Continues a reorg whose `revert` took place before a restart. `removed_weight`: the weight of the heaviest
+        block that was removed then. The removed blocks are not in memory."""
         self._told = RecentMap(self._state.limits.remembered_max)
         self._state.reverted_weight = removed_weight
         self._state.is_cut_off = True
 
     def abandon_reorg(self, hash_: bytes, number: int) -> tuple[list[ChainEvent], bool]:
-        """Gives up the reorg to this ancestor. The reorg's blocks stay if they outweigh the blocks that it removed.
-        Else they are forgotten after a `Revert`, and the removed blocks return. The second value is True when the
-        removed blocks are not held any more: then the normal feed must be read again."""
+        """Gives up the reorg to this ancestor, and returns the events and whether the normal feed must be read
+        again. The reorg's blocks stay on the chain if they outweigh the blocks that the reorg removed. Otherwise a
+        `Revert` removes them, and the removed blocks return. The second value is True if the removed blocks are not
+        in memory any more, so that they must be read again."""
         state, told, head = self._state, self._told, self._state.chain.head
         assert told is not None
         assert head is not None
@@ -189,7 +192,7 @@ class ChainOrder:
         return events, goes_back and state.is_cut_off
 
     def held(self) -> Iterator[CompleteBatch]:
-        """The blocks that another machine needs to reach this machine's state."""
+        """Returns the blocks that another `ChainOrder` needs in order to reach the same state."""
         return iter([node.batch for node in (*self._state.chain, *self._state.waiting) if node.batch is not None])
 
     def statistics(self) -> ChainStatistics:
@@ -216,7 +219,7 @@ class ChainOrder:
         self._state.check(in_reorg=self._told is not None)
 
     def _place_of(self, batch: CompleteBatch) -> Place:
-        """The place of a block: the line of the table that applies to it."""
+        """Returns the place of a block, i.e. the row of the module's table that applies to the block."""
         state = self._state
         node = state.tree.find(batch.hash)
         own_fate = state.fates.find(batch.hash)
@@ -269,8 +272,8 @@ class ChainOrder:
         self._extend(batch, events)
 
     def _fill(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
-        """Takes the lowest block, which was known by its hash only. Blocks that waited below it join the chain, and
-        forks from all of these are weighed."""
+        """Takes the block of the chain's lowest node, of which only the hash was known. Ancestors of the block that
+        arrived earlier join the chain. The forks that begin at any of these blocks are weighed."""
         state = self._state
         lowest = state.chain.lowest
         above = next((node.number for node in state.chain if node is not lowest), None)
@@ -309,7 +312,8 @@ class ChainOrder:
         self._state.add(batch, events)
 
     def _follow(self, batch: CompleteBatch, events: list[ChainEvent]) -> None:
-        """Adds the block if its parent is the head, and then the earlier blocks of the reorg that follow it."""
+        """Takes a block of a running reorg. If its parent is the head, adds the block, and then its descendants in
+        this reorg that arrived earlier."""
         state, told, head = self._state, self._told, self._state.chain.head
         assert told is not None
         assert head is not None

@@ -1,5 +1,7 @@
-"""The blocks that the chain order machine holds, and the changes it can make: add, adopt, drop. `chain_order_machine`
-decides which change a block causes."""
+"""The blocks that a `ChainOrder` keeps, and the changes that can be made to them: add, adopt, drop.
+
+The module `chain_order_machine` decides which change a block causes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from cardinal_streams.recent import RecentMap
 
 
 class Fate(enum.Enum):
-    """The fate of a block that is not held any more."""
+    """The reason why a block is not in memory any more.
+
+    FINAL: it became final and left the kept part of the chain. BURIED: it forks off before the final block. BANNED: the
+    application wants another block with its number, or it descends from a banned block.
+    """
 
     FINAL = "final"
     BURIED = "buried"
@@ -24,11 +30,14 @@ class Fate(enum.Enum):
 
 
 class ChainState:
-    """The tree of all held blocks, the blocks on the chain, the waiting blocks, and the fates of other blocks.
+    """The tree of all blocks in memory, the newest part of the chain, the waiting blocks, and the fates of other
+    blocks.
 
-    Invariant: every node of the tree is on the chain or waits, never both. No waiting branch that is connected to the
-    chain is heavier than the blocks that it would replace. After a revert this holds again when the reorg is over and
-    the head is as heavy as before.
+    A waiting block is in memory but not on the chain: it is part of a fork, or its parent is missing.
+
+    Invariant: every node of the tree is either on the chain or waiting. No waiting branch that is connected to the
+    chain is heavier than the blocks that it would replace. During a reorg the second part may not hold. It holds again
+    when the reorg is over and the head is as heavy as before.
     """
 
     def __init__(self, reorg_threshold: int, limits: ChainLimits) -> None:
@@ -40,11 +49,12 @@ class ChainState:
         self.updates = self.updates_with_removals = self.added = self.removed = self.depth_max = 0
         self.dropped = dict.fromkeys(DropReason, 0)
         self.reverted_weight = 0
-        # Whether the last revert went below all held blocks. Then the removed blocks are not connected to the chain.
+        # Whether the last revert went back to a block that was not on the chain. Then the removed blocks are not
+        # connected to the chain.
         self.is_cut_off = False
 
     def begin_at(self, node: Node) -> None:
-        """Makes this block, a node of the tree, the first and only block of the chain."""
+        """Adds this node to the tree, as the first and only block of the chain."""
         self.tree.add(node)
         self.chain.restart(node, is_final=False)
 
@@ -56,8 +66,10 @@ class ChainState:
         return at is not None
 
     def path_to(self, node: Node) -> list[Node]:
-        """The nodes from the one on the chain where this node's branch forks off, up to this node. The node must be
-        connected."""
+        """Returns the path from the block of the chain at which this node's branch forks off, up to this node.
+
+        The node must be connected to the chain.
+        """
         path = [node]
         while path[-1].hash not in self.chain:
             parent = path[-1].parent
@@ -69,7 +81,7 @@ class ChainState:
         return path
 
     def add(self, batch: CompleteBatch, events: list[ChainEvent]) -> Node:
-        """Adds a block to the waiting ones. Children that arrived before the block must have higher numbers."""
+        """Adds a block to the waiting blocks. Drops its waiting children whose number is not higher than its own."""
         node = Node.of(batch)
         self.drop_unordered(self.tree.children(batch.hash), batch.number, events)
         self.tree.add(node)
@@ -77,7 +89,10 @@ class ChainState:
         return node
 
     def adopt(self, path: list[Node], events: list[ChainEvent]) -> None:
-        """Replaces the blocks of the chain above `path[0]` by the waiting branch `path[1:]`."""
+        """Replaces the blocks of the chain after `path[0]`, which is on the chain, by the waiting branch `path[1:]`.
+
+        Adds a `ChainUpdate` to `events`.
+        """
         replaced = self.chain.cut_above(path[0])
         for node in replaced:
             self.waiting.put(node)
@@ -101,8 +116,10 @@ class ChainState:
         self.sink(events)
 
     def weigh(self, branches: list[list[Node]], events: list[ChainEvent]) -> None:
-        """Adopts the heaviest of the branches that outweigh the blocks which they would replace, if there is such a
-        branch."""
+        """Puts the heaviest branch on the chain, if a branch outweighs the blocks that it would replace.
+
+        Each branch is a path that begins with a block of the chain.
+        """
         best: list[Node] | None = None
         best_weight = 0
         for branch in branches:
@@ -114,15 +131,20 @@ class ChainState:
             self.adopt(best, events)
 
     def branches_off(self, bases: Iterable[Node]) -> list[list[Node]]:
-        """The waiting branches that fork off these blocks of the chain. Each branch begins with its block on the
-        chain."""
+        """Returns, for each waiting child of the blocks in `bases`, the heaviest branch that begins with this child.
+
+        The blocks in `bases` are on the chain. Each returned path begins with its block of `bases`.
+        """
         tree, waiting = self.tree, self.waiting
         off_chain = ((base, node) for base in bases for node in tree.children(base.hash) if node.hash in waiting)
         return [[base, *tree.best_path(node)] for base, node in off_chain]
 
     def join_below(self, lowest: Node, is_applied: bool) -> Iterator[Node]:
-        """Lengthens the chain downwards by waiting blocks, and by the parent of the last one, which is known by its
-        hash. `is_applied`: whether the application has these blocks."""
+        """Lengthens the chain at its low end: by waiting ancestors of `lowest`, and by a node for the first missing
+        ancestor.
+
+        Yields each node that joins the chain. `is_applied`: whether the application has these blocks.
+        """
         node = lowest
         while node.parent is not None and not self.chain.is_final:
             below = self.tree.find(node.parent)
@@ -137,9 +159,11 @@ class ChainState:
             node = below
 
     def sink(self, events: list[ChainEvent]) -> None:
-        """Drops the waiting blocks with the final block's number or a lower one, unless they are heavier than the head.
-        Those are looked at again when the final block's number has grown by the longest possible length of the
-        chain."""
+        """Drops the waiting blocks whose number is at most the final block's number, unless they are heavier than the
+        head.
+
+        The heavier ones are checked again when the final block's number has grown by the reorg threshold plus 1.
+        """
         number = self.chain.final_number
         if number is None:
             return
@@ -151,7 +175,7 @@ class ChainState:
                 self.fates.put(node.hash, Fate.BURIED)
 
     def drop_below(self, hash_: bytes, reason: DropReason, fate: Fate | None, events: list[ChainEvent]) -> None:
-        """Drops all waiting blocks that descend from this block, and remembers their fate."""
+        """Drops all waiting blocks that descend from this block, and remembers `fate` for them unless it is None."""
         for child in self.tree.children(hash_):
             if child.hash in self.waiting:
                 for node in self.tree.subtree(child):
@@ -160,8 +184,7 @@ class ChainState:
                         self.fates.put(node.hash, fate)
 
     def drop_unordered(self, nodes: Iterable[Node], number: int, events: list[ChainEvent]) -> None:
-        """Drops the nodes with the number `number` or a lower one, which is not allowed since their parent has
-        `number`."""
+        """Drops the waiting blocks among `nodes` whose number is at most `number`, the number of their parent."""
         for node in nodes:
             if node.number is not None and node.number <= number and node.hash in self.waiting:
                 self.drop(node, DropReason.NUMBER, events)
@@ -172,33 +195,37 @@ class ChainState:
             self.drop(self.waiting.oldest(), DropReason.MEMORY, events)
 
     def drop(self, node: Node, reason: DropReason, events: list[ChainEvent]) -> None:
-        """Drops one waiting block. Its children stay."""
+        """Drops one waiting block. Its children stay in the tree."""
         assert node.batch is not None
         self.waiting.remove(node)
         self.tree.remove(node)
         self.give_up(node.batch, reason, events)
 
     def give_up(self, batch: CompleteBatch, reason: DropReason, events: list[ChainEvent]) -> None:
-        """Counts a dropped block, and makes an event of it unless the block is only old."""
+        """Counts a dropped block, and adds a `Dropped` event unless the reason is OLD."""
         self.dropped[reason] += 1
         if reason is not DropReason.OLD:
             events.append(Dropped(batch.hash, batch.number, batch.weight, reason))
 
     @property
     def weight_of_head(self) -> int:
-        """The weight of the head, 0 if it is not known."""
+        """The weight of the head; 0 if the chain is empty or the weight is not known."""
         head = self.chain.head
         return 0 if head is None else head.weight
 
     def is_heavier(self, weight: int) -> bool:
-        """Whether a block of this weight is heavier than the head. False when only the head's hash is known, as after a
-        revert below all held blocks."""
+        """Whether a block of this weight is heavier than the head.
+
+        False while the head's weight is unknown, as after a revert to a block that is not in memory.
+        """
         head = self.chain.head
         return head is not None and weight > head.weight and (head.batch is not None or head.weight > 0)
 
     def bury(self, hash_: bytes, events: list[ChainEvent]) -> None:
-        """Notes that this block, which is not held, forks off below the final block. Waiting blocks that descend from
-        it are dropped unless they are heavier than the head."""
+        """Notes that this block, which is not in memory, forks off before the final block.
+
+        Its waiting descendants are dropped, except those that are heavier than the head and the descendants of these.
+        """
         buried = [hash_]
         for each in buried:
             self.fates.put(each, Fate.BURIED)
@@ -212,9 +239,10 @@ class ChainState:
                     buried.append(child.hash)
 
     def go_back_to(self, hash_: bytes, number: int, removed_weight: int, events: list[ChainEvent]) -> None:
-        """Cuts the chain above this block. If the block is not on the chain, the chain starts anew with it.
+        """Removes the blocks after this block from the chain. If this block is not on the chain, the chain begins anew
+        with it.
 
-        The blocks that were cut off wait from now on. Fates other than BANNED are forgotten.
+        The removed blocks become waiting blocks. Fates other than BANNED are forgotten. Adds a `Revert` to `events`.
         """
         node = self.tree.find(hash_)
         self.is_cut_off = node is None or hash_ not in self.chain
@@ -262,5 +290,5 @@ class ChainState:
 
 
 def applied_batches(nodes: Iterable[Node]) -> tuple[CompleteBatch, ...]:
-    """The complete blocks of those nodes that the application has."""
+    """Returns the blocks of the nodes that the application has."""
     return tuple(node.batch for node in nodes if node.batch is not None and node.is_applied)

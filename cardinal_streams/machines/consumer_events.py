@@ -1,4 +1,4 @@
-"""The events of a `ChainConsumer`, and the checkpoint that its shell saves."""
+"""The events of a `ChainConsumer`, and the checkpoint that the surrounding I/O code saves for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cardinal_streams.machines.reassembly_events import Evicted, ReassemblyStati
 
 
 class BadMessage(msgspec.Struct, frozen=True):
-    """A delivery was no message of the protocol, and was dropped."""
+    """A key and a value were not a message of the protocol, and were dropped. `source` is "topic:partition"."""
 
     source: str
     offset: int
@@ -20,26 +20,33 @@ class BadMessage(msgspec.Struct, frozen=True):
 
 
 class OpenReorgChannel(msgspec.Struct, frozen=True):
-    """A reorg was announced: the shell must read the reorg's channel from the beginning, while it goes on reading the
-    normal feed."""
+    """A reorg was announced: the I/O code must now read the reorg's channel (a topic of its own) from the beginning.
+
+    It continues to read the normal feed too. `hash` and `number` are those of the reorg's common ancestor.
+    """
 
     hash: bytes
     number: int
 
 
 class CloseReorgChannel(msgspec.Struct, frozen=True):
-    """The shell must stop reading a reorg's channel."""
+    """The I/O code must stop reading the channel of the reorg whose common ancestor is `hash`."""
 
     hash: bytes
 
 
 class ReadAgain(msgspec.Struct, frozen=True):
-    """A reorg was abandoned, and the blocks that it removed are not held any more: the shell must read the normal feed
-    again, from the earliest message that the transport keeps."""
+    """The I/O code must read the normal feed again, from the earliest message that the transport has.
+
+    A reorg was given up, and the blocks that it had removed are not in memory any more.
+    """
 
 
 class ReorgRefused(msgspec.Struct, frozen=True):
-    """A message of the Reorg protocol was dropped, or a whole reorg."""
+    """A message of the Reorg protocol was dropped, or a whole reorg.
+
+    `hash` is the message's hash or the common ancestor.
+    """
 
     hash: bytes
     why: str
@@ -51,10 +58,11 @@ ConsumerEvent: TypeAlias = (
 
 
 class Feeds(msgspec.Struct, frozen=True):
-    """The feeds that the shell may give to the machine now: whether the normal feed is one of them, and the reorg
-    channels, by their ancestor's hash.
+    """The feeds whose messages the consumer accepts now.
 
-    The shell keeps deliveries of other feeds that it has read ahead.
+    `normal`: whether it accepts the normal feed, i.e. the application's topics. `channels`: the reorg channels that it
+    accepts, each named by the hash of the reorg's common ancestor. The I/O code keeps messages of other feeds that it
+    has already read.
     """
 
     normal: bool
@@ -62,17 +70,22 @@ class Feeds(msgspec.Struct, frozen=True):
 
 
 class FinishedReorg(msgspec.Struct, frozen=True):
-    """A finished reorg. The ancestor and the first block after it tell a new reorg from a repetition."""
+    """A finished reorg, named by its common ancestor and the first block after it.
+
+    A new reorg to the same ancestor begins with another first block; a repetition begins with the same one.
+    """
 
     ancestor: bytes
     first_block: bytes
 
 
 class OpenReorg(msgspec.Struct, frozen=True):
-    """A reorg that was announced and is not finished.
+    """A reorg that was announced and is not finished. `hash` and `number` are those of its common ancestor.
 
-    `offset`: where reading its channel begins, behind all abandoned attempts. `is_begun`: whether the application has
-    gone back to the ancestor. `removed_weight`: the weight of the heaviest block that the application removed then."""
+    `offset`: the offset at which reading the reorg's channel begins, after all attempts that were given up. `is_begun`:
+    whether the application has gone back to the ancestor. `removed_weight`: the weight of the heaviest block that the
+    application removed then.
+    """
 
     hash: bytes
     number: int
@@ -82,12 +95,13 @@ class OpenReorg(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """The state that another `ChainConsumer` needs to go on behind the last update that the application finished.
+    """The state with which another `ChainConsumer` continues after the last update that the application finished.
 
-    `start`: the last block that the application finished. `position`: by source, the offset where reading the normal
-    feed goes on. `history`: the same for channels of finished reorgs, since some of their blocks may still be needed;
-    at the start they are read to their end by `receive_history`. `read`: by source, the offset up to which messages
-    were read before; they come again, and of these only the messages of the blocks in `needed` count (see `reread`).
+    `start`: the last block that the application finished. The dicts have one offset for each source
+    ("topic:partition"). `position`: where reading the normal feed continues. `history`: where reading the channels of
+    finished reorgs continues, because some of their blocks may still be needed; after a restart these channels are read
+    by `receive_history`. `read`: the offset up to which a source was read before the restart. Messages before that
+    offset arrive again, and count only if their block is in `needed` (see the module `reread`).
     """
 
     start: Start | None
@@ -100,8 +114,11 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a consumer since its start. `held`, `unfinished` and `open_reorgs` are the figures of this
-    moment."""
+    """The statistics of a `ChainConsumer`.
+
+    `held`, `unfinished` and `open_reorgs` describe the present state; all other fields count since the start. `held`:
+    the complete blocks that wait until a reorg ends. `unfinished`: the updates that the application has not finished.
+    """
 
     reassembly: ReassemblyStatistics
     chain: ChainStatistics
@@ -116,7 +133,11 @@ class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnorderedStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a consumer without a chain, as in `ConsumerStatistics`."""
+    """The statistics of an `UnorderedConsumer`, a consumer without a chain.
+
+    `unfinished` (blocks that the application has not finished) and `open_reorgs` describe the present state; the other
+    fields count since the start.
+    """
 
     reassembly: ReassemblyStatistics
     bad_messages: int

@@ -1,19 +1,21 @@
-"""The consumer machine: it takes deliveries and returns updates of the chain, across reorgs beyond the threshold too
-(specification, "Reorg Handling"). It does no I/O: its shell reads topics and saves checkpoints.
+"""The consumer machine: it takes messages and returns updates of the chain, even across reorgs beyond the threshold.
+
+Specification, "Reorg Handling". The machine does no I/O: other code, its shell, reads topics and saves checkpoints.
 
     normal feed ──► Reassembler ──► ChainOrder ──► ChainUpdate, Revert
                        │ Reorg          ▲
                        ▼                │ blocks, while one is active
     reorg channel ► ReorgProtocol ──────┘
 
-A Reorg message on the normal feed announces a channel. The channel is opened when the chain has reached the common
-ancestor. The normal feed goes on until the Reorg message on the channel itself is read. Then the chain reverts to the
-ancestor, and blocks come from the channel only, up to its ReorgComplete. Blocks that the normal feed completes
-meanwhile are held until then.
+The normal feed is the application's topics. A Reorg message on the normal feed announces a reorg channel, i.e. a topic
+with the blocks of one reorg. The channel is opened when the chain has reached the common ancestor. The normal feed
+continues until the Reorg message on the channel itself is read. Then the chain goes back to the ancestor, and takes
+blocks only from the channel until the ReorgComplete of the channel. Meanwhile, blocks that become complete on the
+normal feed are kept and wait for that ReorgComplete.
 
-The shell reads the feeds that `feeds` names, gives the machine one delivery at a time, and calls `done` for each update
-that the application has finished. `checkpoint` returns the state to be saved: another consumer that begins with it
-repeats no finished update, skips none, and holds all blocks that the next reorg may remove.
+The shell reads the feeds that `feeds` names, gives the machine one message at a time, and calls `done` for each update
+that the application has finished. `checkpoint` returns the state to be saved. Another consumer that begins with this
+state repeats no finished update, skips no update, and has all blocks in memory that the next reorg may remove.
 """
 
 from __future__ import annotations
@@ -56,12 +58,12 @@ NEW = Checkpoint(start=None)
 
 
 class ChainConsumer:
-    """The consumer machine; see the module's docstring.
+    """The consumer machine: it takes messages and returns updates of the chain; see the module's docstring.
 
-    `checkpoint`: where the consumer goes on. The default begins with the first block that arrives. `wanted` maps a
-    number to the only hash that is accepted for it.
+    `checkpoint`: the state with which the consumer continues. The default begins with the first block that arrives.
+    `wanted` maps a block number to the only hash that is accepted for it. `tracked`: the entries that are wanted.
 
-    Invariant: blocks are held only while a reorg is active.
+    Invariant: complete blocks wait in `_held` only while a reorg is active.
     """
 
     def __init__(
@@ -84,13 +86,13 @@ class ChainConsumer:
         self._reorgs = ReorgProtocol(tracked, limits, checkpoint.open_reorgs, checkpoint.finished_reorgs)
         self._held: deque[CompleteBatch] = deque()
         self._unfinished: deque[ChainUpdate | Revert] = deque()
-        # The sources of reorg channels, with the hash of the ancestor; None for channels in a checkpoint's history.
+        # By source of a reorg channel, the hash of the common ancestor; None for channels in a checkpoint's history.
         self._channel_sources: RecentMap[str, bytes | None] = RecentMap(limits.reorgs_max)
         for source in checkpoint.history:
             self._channel_sources.put(source, None)
         self._bad_messages = 0
-        # The reorg for which the application has gone back, until that reorg is settled. `_reverts` has its next value
-        # for each update that begins or settles a reorg, by the update's id: it counts once the update is finished.
+        # The reorg for which the application has gone back, until this reorg is over. By the id of each update that
+        # begins or ends a reorg, `_reverts` has the value that `_reverted` takes when the update is finished.
         self._reverted = next((reorg for reorg in checkpoint.open_reorgs if reorg.is_begun), None)
         self._reverts: dict[int, OpenReorg | None] = {}
         self._next_settles = False
@@ -100,23 +102,24 @@ class ChainConsumer:
 
     @property
     def feeds(self) -> Feeds:
-        """The feeds that may be read now; none while too many updates are not finished."""
+        """The feeds that may be read now. While too many updates are unfinished, no feed may be read."""
         if len(self._unfinished) >= self.limits.unfinished_max:
             return Feeds(normal=False, channels=())
         return Feeds(normal=self._reorgs.active is None, channels=self._reorgs.readable())
 
     @property
     def channels(self) -> tuple[bytes, ...]:
-        """The open channels, by their ancestor's hash. Some of them may have to wait before they are read."""
+        """The open reorg channels, by the hash of their common ancestor. Some of them may not be readable yet."""
         return self._reorgs.opened()
 
     @property
     def head(self) -> Start | None:
-        """The last block of the chain."""
+        """The last block of the chain; None while the chain is empty."""
         return self._chain.head
 
     def receive(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent]:
-        """Takes a delivery of the normal feed. `source` is "topic:partition"."""
+        """Takes a message of the normal feed (the application's topics), and returns the events that it causes.
+        `source` is "topic:partition"; `offset` is the message's offset in that partition."""
         out: list[ConsumerEvent] = []
         try:
             message = decode(key, value, self._message_limits)
@@ -142,18 +145,16 @@ class ChainConsumer:
         return out
 
     def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent]:
-        """Takes a delivery from the channel of a finished reorg (`Checkpoint.history`). Reorg messages in it are
-        ignored."""
+        """Takes a message that is read again from the channel of a finished reorg (`Checkpoint.history`). Reorg and
+        ReorgComplete messages are ignored."""
         self._channel_sources.put(source, None)
         if key[:1] in (b"\x05", b"\x06"):
             return []
         return self.receive(key, value, source, offset)
 
     def receive_reorg(self, ancestor: bytes, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent]:
-        """Takes a delivery from the channel of the reorg to this ancestor. Deliveries of a closed channel are dropped.
-
-        Raises `RuntimeError` if `feeds` does not name the channel because another reorg is going on.
-        """
+        """Takes a message from the channel of the reorg with this common ancestor. Messages of closed channels are
+        dropped. Raises `RuntimeError` if `feeds` does not name the channel because another reorg is active."""
         self._channel_sources.put(source, ancestor)
         try:
             message = decode(key, value, self._message_limits)
@@ -164,15 +165,16 @@ class ChainConsumer:
         return out
 
     def abandon_reorg(self, ancestor: bytes) -> list[ConsumerEvent]:
-        """Gives up the reorg to this ancestor, because its producer will not go on. The consumer returns to the normal
-        feed and to the heaviest chain. The channel stays open for another attempt. If this reorg is not going on,
-        nothing changes."""
+        """Gives up the reorg with this common ancestor, because its producer will not complete it. The consumer
+        returns to the normal feed and to the heaviest chain. The channel stays open, so that a producer can try
+        again. If no such reorg is active, the chain does not change."""
         out: list[ConsumerEvent] = []
         self._follow(self._reorgs.abandon(ancestor), out)
         return out
 
     def done(self, event: ChainUpdate | Revert) -> None:
-        """Notes that the application has finished this update and all before it."""
+        """Notes that the application has finished this update and all earlier ones. Raises `ValueError` if the
+        update is not among the unfinished ones, e.g. at a second call."""
         if not any(other is event for other in self._unfinished):
             raise ValueError("this update is not among those that are unfinished")
         finished = None
@@ -186,7 +188,7 @@ class ChainConsumer:
             self._start = Start(last.hash, last.number, last.weight)
 
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint to be saved now. Making it visits all held blocks, which costs more than a delivery."""
+        """Returns the checkpoint to save now. It visits all blocks in memory, and costs more than one message."""
         needed = self._normal.low_water()
         needed_blocks = set(self._normal.incomplete())
         for batch in self._needed_batches():
@@ -204,7 +206,7 @@ class ChainConsumer:
             reverted if reverted is not None and reverted.hash == reorg.hash else reorg
             for reorg in self._reorgs.known()
         )
-        # The unread part of an open reorg's channel is no history; the part that was read before is.
+        # Only the part of an open reorg's channel that was read before is history.
         to_come = {reorg.hash: reorg.offset for reorg in open_reorgs}
         channels = dict(self._channel_sources.items())
         history = {
@@ -224,7 +226,8 @@ class ChainConsumer:
         )
 
     def why_incomplete(self, hash_: bytes) -> Missing:
-        """The messages that this block still lacks, on the channel while a reorg is active, else on the normal feed."""
+        """Returns the messages that the block with this hash still lacks. While a reorg is active, the messages of
+        its channel are meant, otherwise those of the normal feed."""
         active = self._reorgs.active
         if active is not None and active.reassembler is not None:
             return active.reassembler.why_incomplete(hash_)
@@ -257,7 +260,7 @@ class ChainConsumer:
         return [BadMessage(source, offset, error)]
 
     def _complete(self, batch: CompleteBatch, out: list[ConsumerEvent]) -> None:
-        """Gives a block of the normal feed to the chain, or holds it while a reorg is active."""
+        """Gives a block of the normal feed to the chain, or keeps the block while a reorg is active."""
         if self._reorgs.active is None:
             self._publish(self._chain.receive(batch), out)
             return
@@ -268,7 +271,7 @@ class ChainConsumer:
             out.append(Dropped(lost.hash, lost.number, lost.weight, DropReason.MEMORY))
 
     def _follow(self, steps: Sequence[ReorgStep], out: list[ConsumerEvent]) -> None:
-        """Carries out the steps of the Reorg protocol on the chain, and collects the events for the shell."""
+        """Applies the steps of the Reorg protocol to the chain, and collects the events for the I/O code."""
         for step in steps:
             if isinstance(step, RevertTo):
                 events = self._chain.revert(step.hash, step.number)
@@ -290,15 +293,16 @@ class ChainConsumer:
                 out.append(step)
 
     def _note_revert(self, step: RevertTo, events: Iterable[ChainEvent]) -> None:
-        """Remembers the reorg that a checkpoint must name once the application has gone back."""
+        """Notes the reorg that checkpoints must name after the application has finished the revert."""
         for event in events:
             if isinstance(event, Revert):
                 reorg = OpenReorg(step.hash, step.number, step.offset, True, event.removed_weight)
                 self._reverts[id(event)] = reorg
 
     def _give_up(self, step: ReorgGivenUp, out: list[ConsumerEvent]) -> None:
-        """Returns to the heaviest chain; some of its blocks may have to be read again. Until the application has
-        finished the updates that this causes, a restart begins with this reorg again, and gives it up again."""
+        """Gives up a reorg and returns to the heaviest chain. Some of its blocks may have to be read again. If the
+        consumer restarts before the application has finished the resulting updates, it begins this reorg again and
+        gives it up again."""
         events, read_again = self._chain.abandon_reorg(step.hash, step.number)
         if read_again:
             known = self._before.position.keys() | self._normal.high_water().keys()
@@ -311,14 +315,15 @@ class ChainConsumer:
         self._publish(events, out)
 
     def _settle(self, hash_: bytes) -> None:
-        """Notes that the reorg to this ancestor is over: after a restart the application need not go back for it."""
+        """Notes that the reorg with this common ancestor is over, so that checkpoints stop naming it as begun."""
         if self._reverted is not None and self._reverted.hash == hash_:
             self._reverted = None
         self._reverts = {of: reorg for of, reorg in self._reverts.items() if reorg is None or reorg.hash != hash_}
 
     def _publish(self, events: Iterable[ChainEvent], out: list[ConsumerEvent]) -> None:
-        """Collects the chain's events. A longer chain raises the floor of the reassembler, and may reach an announced
-        ancestor."""
+        """Collects the chain's events in `out`, and acts on them. After a change of the chain, the reassembler drops
+        incomplete blocks that are now too old, and channels open whose common ancestor the chain has reached. A
+        block that was dropped to save memory may be delivered again."""
         for event in events:
             out.append(event)
             if isinstance(event, ChainUpdate | Revert):

@@ -1,11 +1,11 @@
-"""A tree of blocks, by hash and by parent, in which the heaviest path through forks can be found. The tree makes no
-decisions.
+"""A tree of blocks, by hash and by parent, that finds the heaviest path through forks.
 
-A parent may be missing: the children of a block that has not arrived are kept under its hash, and wait.
+A parent may be missing: the children of a block that has not arrived are stored under its hash until it arrives. The
+module `chain_state` decides which blocks are added and removed.
 
-Why this is not the block manager's tree: the block manager refuses a block whose parent is missing, which is the usual
-case here. It keeps a block as long as somebody holds a reference to it; here the depth below the head decides. It knows
-neither weights, nor an ancestor with nothing but a hash, such as the block behind which a consumer starts.
+Why this is not the tree of `block_manager`: that tree refuses a block whose parent is missing, which is a usual case
+here. It keeps a block as long as somebody has a reference to the block, while here the distance from the head decides.
+It has no weights. It cannot store a bare hash without its block, such as the hash at which a consumer starts.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from cardinal_streams.payload import CompleteBatch
 
 
 class Node:
-    """A block in the tree. A node without `batch` is known by its hash only; a node without `number` is known because a
-    child names it as its parent.
+    """A block in a `ForkTree`.
 
-    `is_applied`: whether the application has this block, from this consumer or from an earlier one. It matters while
-    the block is on the chain.
+    `batch`: the block's contents, or None if only the hash is known. `number`: the block's number, or None if the block
+    is known only as the parent of another block. `is_applied`: whether the application has this block, from this
+    consumer or from an earlier one. `is_applied` has a meaning only while the block is on the chain.
     """
 
     __slots__ = ("batch", "hash", "is_applied", "number", "parent", "weight")
@@ -45,9 +45,10 @@ class Node:
 
 
 class ForkTree:
-    """The nodes, and the children of each hash in the order of their arrival.
+    """A tree of blocks: a node for each hash, and the children of each hash in the order of their arrival.
 
-    Invariant: a node with a parent is among the children of its parent's hash, and children are nodes.
+    Invariant: a node with a parent hash is listed as a child of that hash, and every listed child is a node of the
+    tree.
     """
 
     __slots__ = ("_children", "_nodes")
@@ -65,13 +66,13 @@ class ForkTree:
         self._link(node)
 
     def fill(self, node: Node, batch: CompleteBatch) -> None:
-        """Gives a node that was known by its hash only its block."""
+        """Stores the contents of a block whose node had only a hash until now."""
         assert node.parent is None
         node.number, node.weight, node.parent, node.batch = batch.number, batch.weight, batch.parent, batch
         self._link(node)
 
     def remove(self, node: Node) -> None:
-        """Removes a node. Its children stay, and wait for it."""
+        """Removes a node. Its children stay in the tree until the block arrives again or they are removed too."""
         del self._nodes[node.hash]
         if node.parent is not None:
             siblings = self._children[node.parent]
@@ -80,20 +81,25 @@ class ForkTree:
                 del self._children[node.parent]
 
     def children(self, hash_: bytes) -> Iterable[Node]:
-        """The children of this hash that have arrived, oldest first. The block itself may be missing."""
+        """Returns the children of the block with this hash that have arrived, in the order of arrival.
+
+        The block itself may be missing.
+        """
         found = self._children.get(hash_)
         return tuple(found.values()) if found else ()
 
     def subtree(self, root: Node) -> list[Node]:
-        """The root and all its descendants, parents before children."""
+        """Returns `root` and all its descendants, each parent before its children."""
         found = [root]
         for node in found:
             found.extend(self.children(node.hash))
         return found
 
     def best_path(self, root: Node) -> list[Node]:
-        """The path from the root to the leaf with the heaviest block. Among equal weights the block that arrived first
-        counts."""
+        """Returns the path from `root` to a leaf that contains the heaviest block.
+
+        If two children lead to equally heavy blocks, the path takes the child that arrived first.
+        """
         if root.hash not in self._children:
             return [root]
         heaviest: dict[bytes, int] = {}

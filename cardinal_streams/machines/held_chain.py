@@ -1,5 +1,8 @@
-"""The held part of the chain: the head, the blocks that a reorg may remove, and one block below these, which a reorg
-may have as its ancestor but may not remove."""
+"""The newest part of the chain, which is kept in memory.
+
+It consists of the head, the blocks that a reorg may remove, and one earlier block. A reorg may begin at this earliest
+block (use it as the common ancestor), but may not remove it.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from cardinal_streams.machines.fork_tree import Node
 
 
 class HeldChain:
-    """The nodes of the held chain, from the lowest to the head; at most `removable_max` + 1.
+    """The nodes of the newest part of the chain, from the lowest to the head: at most `removable_max` + 1 nodes.
 
-    The lowest node may be known by its hash only; all others have their block. The lowest block is final when
-    `removable_max` blocks lie above it. It stays final when a reorg makes the chain shorter: the chain never goes below
-    it.
+    The lowest node may have only a hash; all other nodes have their block. The lowest block becomes final when
+    `removable_max` blocks follow it. A final block stays final when a reorg makes the chain shorter, and only `restart`
+    can remove it while it is the lowest.
 
-    Invariant: the heights of neighbours differ by 1, and the parent of each node is the node below it.
+    Invariant: the heights of neighbouring nodes differ by 1, and the parent of each node is the node before it.
     """
 
     __slots__ = ("_heights", "_nodes", "is_final", "removable_max")
@@ -38,17 +41,24 @@ class HeldChain:
 
     @property
     def final_number(self) -> int | None:
-        """The number of the final block; None if there is no final block, or if its number is not known."""
+        """The number of the final block, which reorgs within the threshold may not remove.
+
+        None if there is no final block, or if its number is not known.
+        """
         return self._nodes[0].number if self.is_final else None
 
     def restart(self, node: Node, is_final: bool) -> None:
-        """Makes this node the whole chain."""
+        """Replaces the whole chain by this one node. `is_final`: whether reorgs may not remove the node."""
         self._nodes = deque((node,))
         self._heights = {node.hash: 0}
         self.is_final = is_final or self.removable_max == 0
 
     def push(self, node: Node) -> Node | None:
-        """Adds a new head. Returns the lowest node if the chain became too long and dropped it."""
+        """Adds a node as the new head.
+
+        If the chain then has more than `removable_max` + 1 nodes, the lowest node is removed and returned; otherwise
+        None is returned.
+        """
         self._heights[node.hash] = self._heights[self._nodes[-1].hash] + 1
         self._nodes.append(node)
         dropped = None
@@ -59,14 +69,14 @@ class HeldChain:
         return dropped
 
     def push_below(self, node: Node) -> None:
-        """Adds a new lowest node, the parent of the present lowest node."""
+        """Adds the parent of the lowest node as the new lowest node."""
         assert not self.is_final
         self._heights[node.hash] = self._heights[self._nodes[0].hash] - 1
         self._nodes.appendleft(node)
         self.is_final = len(self._nodes) > self.removable_max
 
     def cut_above(self, node: Node) -> list[Node]:
-        """Removes the nodes above this one, and returns them ascending."""
+        """Removes the nodes between `node` and the head, with the head, and returns them in ascending order."""
         removed = self.above(node)
         for other in removed:
             self._nodes.pop()
@@ -74,7 +84,7 @@ class HeldChain:
         return removed
 
     def above(self, node: Node) -> list[Node]:
-        """The nodes above this one, ascending."""
+        """Returns the nodes that follow `node` on the chain, in ascending order."""
         count = self._heights[self._nodes[-1].hash] - self._heights[node.hash]
         found = [self._nodes[-1 - index] for index in range(count)]
         found.reverse()

@@ -1,4 +1,4 @@
-"""The messages that an incomplete block lacks, as a value and as a text."""
+"""The messages that an incomplete block lacks, as an object and as a text."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ class MissingState(enum.Enum):
 class Missing(msgspec.Struct, frozen=True):
     """The messages that one block lacks.
 
-    `state` UNKNOWN: no message of the block arrived, or the block was forgotten. BATCH: its Batch has not arrived, but
-    `early_messages` other messages have. PARTS: other messages are missing. NOTHING: the block was complete.
+    `state` has one of four values. UNKNOWN: no message of the block has arrived, or the block was forgotten. BATCH: the
+    block's Batch message (the list of its contents) has not arrived, but `early_messages` other messages have. PARTS:
+    the Batch message has arrived, and other messages are missing. NOTHING: the block was complete, or was given up as
+    too old.
 
-    `messages`: the number of messages that are known to be missing; a missing header stands for more. `prefixes` maps
-    each prefix to its number of missing messages. `headers` has the ids of sub batches without a header. `items` maps
-    ids of sub batches to their first missing indexes.
+    `number`: the block's number, or None before its Batch message arrives. `messages`: the number of missing messages,
+    as far as it is known. A missing sub batch header counts as one message, since only the header tells how many items
+    follow. `prefixes`: by prefix, the number of missing messages. `headers`: the ids of sub batches without a header.
+    `items`: by sub batch id, the first missing indexes.
     """
 
     state: MissingState

@@ -1,16 +1,17 @@
-"""The arrived messages of one block, counted and collected. `reassembly_machine` decides what a message means in each
-state.
+"""The messages of one incomplete block: they are counted and collected here.
 
-The contents are kept by their origin and put together at the end, so that the result does not depend on the order of
-arrival. The values of the Batch come first. Values of BatchMsg messages follow: they never replace a value, except an
-empty one (the real consumer does the same, since a producer once sent empty values ahead of the real ones). Sub batches
-follow by id and item; each update replaces an earlier value. Deletes are a set of their own, since a key may be updated
-and deleted.
+The module `reassembly_machine` decides what a message means in each state of the block.
 
-Counting. A key counts for the longest announced prefix that it begins with and that still expects messages, else for
-the next shorter such prefix. The prefixes of one key are nested; therefore filling the longest one first fills all
-counters, in any order of arrival, if they can be filled at all. A key is dropped when its longest announced prefix is
-not tracked.
+Messages are stored by their kind and put together at the end, so that the result does not depend on the order of
+arrival. The values in the Batch message (the list of the block's contents) are used first. The values of BatchMsg
+messages are used next: they replace no value except an empty one. The real consumer does the same, because a producer
+once sent empty values before the real ones. Sub batches are used last, ordered by id and item, and each of their
+updates replaces an earlier value. Deletes are a separate set, since a key may be both updated and deleted.
+
+Counting. The Batch message announces the number of messages for each prefix. A key counts for the longest announced
+prefix that it begins with and that still expects messages. The prefixes of one key are nested. Filling the longest one
+first therefore fills all counters, in any order of arrival, if they can be filled at all. A key is dropped when the
+consumer does not want its longest announced prefix.
 """
 
 from __future__ import annotations
@@ -23,16 +24,19 @@ from cardinal_streams.message.types import Batch, SubBatchMsg
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
 
-# The memory of a key and its value besides their bytes: two objects and an entry of a mapping (CPython 3.11).
+# The memory in bytes that a key and its value need in addition to their contents: two objects and an entry of a
+# mapping (CPython 3.11).
 ENTRY_BYTES = 120
 
 
 class PendingBlock:
-    """One block that is not complete yet. The `keep_…` methods take messages before its Batch arrives, the `take_…`
-    methods after that.
+    """One block that is not complete yet.
 
-    Invariant: once there is a Batch, `missing_count` is the number of headers, items and counted messages that have
-    not arrived; at 0 the block is complete.
+    The `keep_…` methods take messages before the block's Batch message (the list of its contents) arrives. The `take_…`
+    methods take messages after that.
+
+    Invariant: once the Batch message has arrived, `missing_count` is the number of headers, items and counted messages
+    that have not arrived. At 0 the block is complete.
     """
 
     __slots__ = (
@@ -103,10 +107,10 @@ class PendingBlock:
         return TAKEN
 
     def open(self, batch: Batch, tracked: Tracked) -> Iterator[tuple[Outcome, str]]:
-        """Takes the Batch, and compares the messages that were kept until now with it. Yields the outcome and the name
-        of each kept message; an outcome other than TAKEN says that the message contradicts the Batch.
+        """Takes the Batch message, and checks all earlier messages against it.
 
-        The messages are taken while the caller iterates, so the caller must iterate to the end.
+        Yields the outcome and the name of each earlier message. An outcome other than TAKEN means that the message is
+        not used. The check runs while the caller iterates, so the caller must iterate to the end.
         """
         self.batch = batch
         self.room = {prefix: count for prefix, count in batch.counts.items() if prefix in tracked}
@@ -140,8 +144,10 @@ class PendingBlock:
         return outcome
 
     def take_header(self, id_: bytes, item_count: int) -> tuple[Outcome, list[int]]:
-        """Takes a header. Returns the outcome, and the indexes of items that arrived earlier although the header
-        excludes them."""
+        """Takes the header of a sub batch.
+
+        Returns the outcome, and the indexes of earlier items that are dropped because the header announces fewer items.
+        """
         if id_ in self.headers:
             return DUPLICATE, []
         if id_ not in self.wanted_ids:
@@ -168,7 +174,7 @@ class PendingBlock:
         return outcome
 
     def finish(self, tracked: Tracked) -> CompleteBatch:
-        """Returns the block's contents, put together. The block must be complete."""
+        """Puts the block's contents together and returns them. The block must be complete."""
         batch = self.batch
         assert batch is not None
         assert self.missing_count == 0
@@ -195,7 +201,7 @@ class PendingBlock:
         )
 
     def missing(self) -> Missing:
-        """The missing messages, with at most `MISSING_ITEMS_SHOWN` indexes of each sub batch."""
+        """Returns the missing messages, with at most `MISSING_ITEMS_SHOWN` indexes of each sub batch."""
         early = len(self.values) + len(self.deletes) + len(self.headers) + sum(map(len, self.items.values()))
         if self.batch is None:
             return Missing(MissingState.BATCH, early_messages=early)
@@ -240,7 +246,10 @@ class PendingBlock:
         return DUPLICATE
 
     def _use_room(self, key: str) -> Outcome:
-        """Finds the counter that `key` belongs to and decrements it."""
+        """Finds the counter of the prefix that `key` belongs to, and decrements it.
+
+        Returns the outcome for the message.
+        """
         outcome = UNANNOUNCED
         for length in self._lengths:
             prefix = key[:length]

@@ -1,4 +1,4 @@
-"""The events and the figures of a `Reassembler`."""
+"""The events and the statistics of a `Reassembler`, which rebuilds blocks from their messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,13 @@ from cardinal_streams.payload import CompleteBatch
 
 
 class Outcome(enum.IntEnum):
-    """The outcome of one message. The last three outcomes are refusals, which only a faulty producer can cause."""
+    """The outcome of one message of a block.
+
+    TAKEN: the message was used. DUPLICATE: it had arrived before. LATE: its block was already finished. UNTRACKED: the
+    consumer does not want it. OLD: its block is too old. The last three outcomes are refusals, which only a faulty
+    producer can cause. UNANNOUNCED: the block's Batch message does not announce it. OVER_COUNT: more messages of a
+    prefix arrived than the Batch message announces. NO_SUCH_ITEM: the sub batch has fewer items.
+    """
 
     TAKEN = 0
     DUPLICATE = 1
@@ -33,13 +39,16 @@ TAKEN, DUPLICATE, OLD, UNANNOUNCED = Outcome.TAKEN, Outcome.DUPLICATE, Outcome.O
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """A block is complete."""
+    """All messages of a block have arrived. `batch` is the block."""
 
     batch: CompleteBatch
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """A message that contradicts its block's Batch was dropped. `what` names its key or item."""
+    """A message was dropped because it contradicts the Batch message of its block, which lists the block's contents.
+
+    `hash`: the block. `outcome`: the reason. `what`: the key, the sub batch id or the item of the dropped message.
+    """
 
     hash: bytes
     outcome: Outcome
@@ -47,16 +56,18 @@ class Refused(msgspec.Struct, frozen=True):
 
 
 class Outdated(msgspec.Struct, frozen=True):
-    """A block below the floor was given up. The block may have been complete."""
+    """A block was given up: its number and weight are too low to join the chain (see `Reassembler.set_floor`)."""
 
     hash: bytes
 
 
 class EvictionReason(enum.Enum):
-    """Why an incomplete block was evicted.
+    """The reason why a `Reassembler` evicted an incomplete block.
 
-    MEMORY: the limits were reached, and this block was touched least recently. IDLE: no message of it arrived for long.
-    CLOSED: its channel ended."""
+    MEMORY: a memory limit was exceeded, and no other incomplete block had waited longer for a message. IDLE: more than
+    `idle_messages_max` messages have arrived since the block's last message. CLOSED: the reorg channel of the block
+    ended.
+    """
 
     MEMORY = "memory"
     IDLE = "idle"
@@ -64,7 +75,7 @@ class EvictionReason(enum.Enum):
 
 
 class Evicted(msgspec.Struct, frozen=True):
-    """An incomplete block was evicted. `missing` names the messages that it lacked."""
+    """An incomplete block was removed from memory. `missing` tells which messages were missing."""
 
     hash: bytes
     reason: EvictionReason
@@ -75,9 +86,11 @@ ReassemblyEvent: TypeAlias = Completed | Refused | Evicted | Outdated | Reorg | 
 
 
 class ReassemblyStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """The figures of a reassembler since its start. `completed`, `old` and `evicted` count blocks; the other counters
-    count messages. `incomplete` is the number of incomplete blocks at this moment, and `incomplete_bytes` their
-    memory.
+    """The statistics of a `Reassembler`.
+
+    `completed`, `old` and `evicted` count blocks since the start; `messages`, `duplicates`, `late`, `untracked`,
+    `refused` and `pings` count messages since the start. `incomplete` is the present number of incomplete blocks, and
+    `incomplete_bytes` is their memory in bytes.
     """
 
     messages: int

@@ -1,23 +1,25 @@
-"""The reassembly machine: it takes messages in any order and any number of times, and returns each complete block once.
-It does not read bytes, and does not know chains.
+"""The reassembly machine: it takes messages in any order, any number of times, and returns each complete block once.
 
-The states of a block, and the effect of each message (specification, "Consumers" of each message):
+It does no I/O, reads no bytes of messages, and does not know the chain. The table shows the states of a block, and what
+each message does in that state (specification, "Consumers" of each message):
 
     state       Batch         SubBatchHeader   SubBatchMsg   BatchMsg      BatchDeleteMsg
     EARLY       open          keep             keep          keep          keep
     OPEN        duplicate     take             take          take          take
     FINISHED    late          late             late          late          late
 
-A block is EARLY from its first message on, OPEN from its Batch on, and FINISHED when it is complete or given up as old.
-The machine checks after every message whether the block is complete. The first Batch, header, item or key counts;
-repetitions are dropped, even if their contents differ.
+A block is EARLY after its first message, OPEN after its Batch message (the list of its contents), and FINISHED when it
+is complete or given up as too old. The machine checks after every message whether the block is complete. Only the first
+Batch, header, item or key is used. Repetitions are dropped, even if their contents differ.
 
 Memory. The machine holds at most `incomplete_max` incomplete blocks with `incomplete_bytes_max` bytes. Beyond these
-limits it evicts the block that was touched least recently, and returns an event that names the missing messages. When
-the messages of an evicted block are delivered again, the block is built anew. A block is evicted, too, when none of the
-last `idle_messages_max` messages was part of it: a block that a late duplicate began would never become complete.
-Blocks below the floor (`set_floor`) are dropped and counted. The machine remembers the hashes of `finished_max`
-finished blocks; a block that is delivered again after so many others is returned again.
+limits it evicts the block that has waited longest for a message, and returns an event that names the missing messages.
+It also evicts a block when more than `idle_messages_max` messages have arrived since the block's last message: a late
+duplicate can begin a block that never becomes complete. If the messages of an evicted block are delivered again, the
+block is built again.
+
+Blocks that are too old (`set_floor`) are dropped and counted. The machine remembers the hashes of the last
+`finished_max` finished blocks. An older finished block is returned a second time if it is delivered again.
 """
 
 from __future__ import annotations
@@ -67,10 +69,11 @@ class BlockState(enum.Enum):
 
 
 class Reassembler:
-    """The reassembly machine; see the module's docstring.
+    """The reassembly machine: it takes messages in any order and returns each complete block once; see the module's
+    docstring.
 
-    Invariant: a hash is in `_blocks` (EARLY or OPEN) or in `_finished`, never in both; `_bytes` is the sum of the
-    blocks' sizes.
+    Invariant: a hash is in `_blocks` (EARLY or OPEN blocks) or in `_finished`, never in both. `_bytes` is the sum of
+    the sizes of the blocks in `_blocks`.
     """
 
     def __init__(self, tracked: Tracked = TRACK_ALL, limits: ReassemblyLimits = DEFAULT_REASSEMBLY_LIMITS) -> None:
@@ -90,9 +93,10 @@ class Reassembler:
         self._outcomes = [0] * len(Outcome)
 
     def receive(self, message: Message, source: str = "", offset: int = 0) -> Sequence[ReassemblyEvent]:
-        """Takes a message that `source` ("topic:partition") delivered at `offset`. Returns the events that it causes.
+        """Takes a message, and returns the events that it causes.
 
-        Reorg and ReorgComplete messages are part of no block, and are returned as they are. A Ping is only counted.
+        `source` is the name of the message's partition ("topic:partition"), and `offset` is the message's offset in it.
+        Reorg and ReorgComplete messages do not belong to a block, and are returned unchanged. A Ping is only counted.
         """
         self._messages += 1
         if offset > self._high_water.get(source, -1):
@@ -121,36 +125,37 @@ class Reassembler:
         return events
 
     def skip(self, source: str, offset: int) -> None:
-        """Counts a message whose block is finished, as the caller knows."""
+        """Counts a message that the caller has recognised as part of a finished block."""
         self._messages += 1
         self._outcomes[Outcome.LATE] += 1
         if offset > self._high_water.get(source, -1):
             self._high_water[source] = offset
 
     def why_incomplete(self, hash_: bytes) -> Missing:
-        """The messages that this block lacks."""
+        """Returns the messages that the block with this hash lacks."""
         block = self._blocks.get(hash_)
         if block is not None:
             return block.missing()
         return Missing(MissingState.NOTHING if hash_ in self._finished else MissingState.UNKNOWN)
 
     def incomplete(self) -> Iterator[bytes]:
-        """The hashes of incomplete blocks, the least recently touched one first."""
+        """Returns the hashes of all incomplete blocks, first the block that has waited longest for a message."""
         return iter(tuple(self._blocks))
 
     def has_finished(self, hash_: bytes) -> bool:
-        """Whether this block is remembered as finished: it was returned, or was given up as old."""
+        """Whether this block is remembered as finished: complete, or given up as too old."""
         return hash_ in self._finished
 
     def forget(self, hash_: bytes) -> None:
-        """Forgets a finished block, so that the block is returned again if its messages are delivered again."""
+        """Forgets that a block is finished. The block is returned again if its messages are delivered again."""
         self._finished.discard(hash_)
 
     def set_floor(self, number: int, weight: int) -> Sequence[Outdated]:
-        """Sets the floor: blocks with a number below `number` and a weight up to `weight` are dropped from now on.
+        """Sets the floor: from now on, blocks with a number below `number` and a weight of at most `weight` are
+        dropped.
 
-        The search for incomplete blocks below the floor visits all of them; it is made at most once in as many messages
-        as there are incomplete blocks.
+        Returns an event for each incomplete block that is dropped at once. Finding these blocks visits all incomplete
+        blocks. The visit therefore takes place at most once in N messages, where N is the number of incomplete blocks.
         """
         self._floor = floor = (number, weight)
         if floor != self._floor_scanned and self._messages - self._messages_scanned >= len(self._blocks):
@@ -161,11 +166,11 @@ class Reassembler:
         return ()
 
     def close(self) -> Sequence[ReassemblyEvent]:
-        """Gives up all incomplete blocks."""
+        """Evicts all incomplete blocks. Returns an event for each of them."""
         return [self._evict(block, EvictionReason.CLOSED) for block in tuple(self._blocks.values())]
 
     def low_water(self) -> dict[str, int]:
-        """By source, the lowest offset of a message that an incomplete block needs."""
+        """Returns, by source (`topic:partition`), the lowest offset of a message of an incomplete block."""
         lowest: dict[str, int] = {}
         for block in self._blocks.values():
             for source, offset in block.offsets.items():
@@ -173,7 +178,7 @@ class Reassembler:
         return lowest
 
     def high_water(self) -> dict[str, int]:
-        """By source, the highest offset that was delivered."""
+        """Returns, by source (`topic:partition`), the highest offset that was delivered."""
         return dict(self._high_water)
 
     def statistics(self) -> ReassemblyStatistics:
@@ -207,7 +212,8 @@ class Reassembler:
         return NOTHING
 
     def _settle(self, block: PendingBlock, outcome: Outcome, events: list[ReassemblyEvent]) -> None:
-        """Ends the work on a message: returns the block if it is complete now, and evicts blocks beyond the limits."""
+        """Completes the work on one message: returns the block if it is now complete, and evicts blocks beyond the
+        limits."""
         if block.batch is not None and block.missing_count == 0:
             self._drop(block)
             self._finished.put(block.hash, None)
@@ -295,7 +301,10 @@ class Reassembler:
         return Outcome.LATE
 
     def _note(self, block: PendingBlock, outcome: Outcome, what: str, events: list[ReassemblyEvent]) -> None:
-        """Counts an early message that contradicts a later one."""
+        """Counts an early message that a later Batch or header makes useless.
+
+        Adds a `Refused` event if the message contradicts them.
+        """
         if outcome is not Outcome.TAKEN:
             self._outcomes[outcome] += 1
         if outcome >= FIRST_REFUSAL:

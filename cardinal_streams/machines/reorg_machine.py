@@ -1,5 +1,7 @@
-"""The reorg machine: the consumer's side of the Reorg protocol (specification, "Reorg Handling"). It keeps the state of
-each channel, and returns the steps that the chain has to make. It does not hold the chain.
+"""The reorg machine: the consumer's side of the Reorg protocol (specification, "Reorg Handling").
+
+It keeps the state of each reorg channel, i.e. the topic with the blocks of one reorg. It returns the steps that the
+chain must take, and does not store the chain. The table shows the next state after each message:
 
     state        Reorg                     a block                          ReorgComplete
     LISTENING    ACTIVE, or EXAMINING if   dropped                          ignored
@@ -10,17 +12,20 @@ each channel, and returns the steps that the chain has to make. It does not hold
     SKIPPING     ignored                   dropped                          LISTENING
     ACTIVE       ignored                   to the chain                     over, and closed
 
-A ReorgComplete that names the ancestor abandons the reorg, and so can the application. Then the states ACTIVE,
-EXAMINING and SKIPPING become LISTENING, the chain goes back, and the producer may try the reorg again on its channel.
+A ReorgComplete that names the ancestor gives the reorg up. The application can give it up too. Then the states ACTIVE,
+EXAMINING and SKIPPING become LISTENING, and the producer may try the reorg again on the same channel. If the state was
+ACTIVE, the chain returns to its heaviest branch.
 
 A channel is ANNOUNCED, and is not read, until the chain has reached the common ancestor. If the application went back
 for a reorg before a restart, the channel of that reorg is ACTIVE from the start, so that no block of the normal feed
-comes between. Several producers may write to one channel: a Reorg within a section repeats the section's first message,
-and messages behind the first ReorgComplete repeat the section. The first block tells a second reorg to the same
-ancestor from a repetition: another reorg begins with another child of the ancestor.
+comes between.
 
-Memory. The machine knows at most `announced_max` channels. Beyond that it gives up the oldest channel that is not
-active; channels whose ancestor had a finished reorg go first. It remembers `reorgs_max` finished reorgs.
+Several producers may write to one channel. A second Reorg before the ReorgComplete is a repetition. The messages after
+the first ReorgComplete may repeat the whole reorg. The first block shows whether such messages are a repetition or
+another reorg to the same ancestor: another reorg begins with another child of the ancestor.
+
+Memory. The machine knows at most `announced_max` channels. Beyond this limit it gives up the oldest channel that is not
+active, but first channels whose ancestor had a finished reorg. It remembers `reorgs_max` finished reorgs.
 """
 
 from __future__ import annotations
@@ -63,7 +68,10 @@ class ChannelInput(enum.Enum):
 
 
 class RevertTo(msgspec.Struct, frozen=True):
-    """The chain must go back to this block; blocks follow. `offset` is the place on the channel where they begin."""
+    """A step: the chain must go back to this block, and blocks follow.
+
+    `offset`: where the reorg begins on its channel.
+    """
 
     hash: bytes
     number: int
@@ -71,20 +79,22 @@ class RevertTo(msgspec.Struct, frozen=True):
 
 
 class ReorgBlock(msgspec.Struct, frozen=True):
-    """A block for the chain."""
+    """A step: the chain must take this block of the active reorg."""
 
     batch: CompleteBatch
 
 
 class ReorgOver(msgspec.Struct, frozen=True):
-    """The reorg is over: the consumer returns to the normal feed."""
+    """A step: the reorg to the ancestor `hash` is complete, and the consumer returns to the normal feed."""
 
     hash: bytes
 
 
 class ReorgGivenUp(msgspec.Struct, frozen=True):
-    """The reorg was given up: the consumer returns to the normal feed, and to the heaviest chain above this
-    ancestor."""
+    """A step: the reorg was given up.
+
+    The consumer returns to the normal feed, and to the heaviest chain that begins at the common ancestor.
+    """
 
     hash: bytes
     number: int
@@ -95,8 +105,12 @@ ReorgStep: TypeAlias = ChainStep | OpenReorgChannel | CloseReorgChannel | ReorgR
 
 
 class Channel:
-    """One channel of a reorg. Each section of the channel has a reassembler of its own. `offset`: where the present
-    section begins, or where the next one may begin. `next_offset`: all messages below it were read."""
+    """The channel (topic) of one reorg. Each attempt at the reorg, from Reorg to ReorgComplete, has its own
+    reassembler.
+
+    `offset`: where the present attempt begins, or where the next one may begin. `next_offset`: the offset after the
+    last message that was read.
+    """
 
     __slots__ = ("examined", "first_block", "hash", "next_offset", "number", "offset", "reassembler", "state")
 
@@ -111,10 +125,10 @@ class Channel:
 
 
 class ReorgProtocol:
-    """The reorg machine; see the module's docstring.
+    """The reorg machine: it keeps the state of each reorg channel; see the module's docstring.
 
-    Invariant: at most one channel is ACTIVE, and it is `active`; a channel has a reassembler in all states but
-    ANNOUNCED and LISTENING.
+    Invariant: at most one channel is ACTIVE, and `active` is that channel or None. A channel has a reassembler in all
+    states except ANNOUNCED and LISTENING.
     """
 
     def __init__(
@@ -139,7 +153,7 @@ class ReorgProtocol:
             self.active.reassembler = Reassembler(tracked, limits.reassembly)
 
     def announce(self, message: Reorg) -> list[ReorgStep]:
-        """Takes a Reorg message of the normal feed. A channel is announced only once."""
+        """Takes a Reorg message of the normal feed, which announces a reorg channel. Repetitions are ignored."""
         steps: list[ReorgStep] = []
         if message.hash in self._channels:
             return steps
@@ -150,7 +164,7 @@ class ReorgProtocol:
         return steps
 
     def open_channels(self, can_revert: Callable[[bytes, int], bool]) -> list[ReorgStep]:
-        """Opens the announced channels whose ancestor the chain has reached."""
+        """Opens each announced channel for whose common ancestor (hash, number) `can_revert` returns True."""
         steps: list[ReorgStep] = []
         for channel in self._channels.values():
             if channel.state is ChannelState.ANNOUNCED and can_revert(channel.hash, channel.number):
@@ -159,9 +173,10 @@ class ReorgProtocol:
         return steps
 
     def receive(self, ancestor: bytes, message: Message, source: str, offset: int) -> list[ReorgStep]:
-        """A message on the channel of this ancestor; one that is not open is not heard.
+        """Takes a message from the channel of the reorg with this common ancestor. Ignores messages of channels that
+        are not open.
 
-        Raises `RuntimeError` if another channel is active: the shell must not read two.
+        Raises `RuntimeError` if another channel is active: the caller must not read two channels then.
         """
         steps: list[ReorgStep] = []
         channel = self._channels.get(ancestor)
@@ -187,7 +202,7 @@ class ReorgProtocol:
         return steps
 
     def abandon(self, ancestor: bytes) -> list[ReorgStep]:
-        """The application gives up the reorg to this ancestor; nothing follows if it is not going on."""
+        """Gives up the reorg with this common ancestor. Returns no steps if the reorg is not active."""
         steps: list[ReorgStep] = []
         channel = self._channels.get(ancestor)
         if channel is not None and channel.state is not ChannelState.ANNOUNCED:
@@ -199,13 +214,14 @@ class ReorgProtocol:
         steps.append(ReorgRefused(hash_, why))
 
     def readable(self) -> tuple[bytes, ...]:
-        """The ancestors of the channels to read: the active one alone, or all that are open."""
+        """Returns the common ancestors of the channels that may be read: only the active one, or all open ones if none
+        is active."""
         if self.active is not None:
             return (self.active.hash,)
         return self.opened()
 
     def opened(self) -> tuple[bytes, ...]:
-        """The ancestors of all channels that are open, whether or not they may be read now."""
+        """Returns the common ancestors of all open channels, including those that may not be read now."""
         return tuple(hash_ for hash_, channel in self._channels.items() if channel.state is not ChannelState.ANNOUNCED)
 
     def known(self) -> tuple[OpenReorg, ...]:
@@ -278,7 +294,10 @@ class ReorgProtocol:
         steps.append(ReorgOver(channel.hash))
 
     def _give_up(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
-        """Unlike a finished one it is not remembered, and its channel stays open for another attempt."""
+        """Ends an attempt at the reorg that its producer or the application gave up.
+
+        The reorg does not count as finished, and its channel stays open for another attempt.
+        """
         assert channel.reassembler is not None
         steps.extend(event for event in channel.reassembler.close() if isinstance(event, Evicted))
         self.abandoned_count += 1
@@ -293,7 +312,7 @@ class ReorgProtocol:
         channel.examined = []
 
     def _ignore(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
-        """Nothing follows."""
+        """Does nothing with the message."""
 
     def _had_reorg(self, hash_: bytes) -> bool:
         return any(finished.ancestor == hash_ for finished in self.finished())

@@ -1,8 +1,9 @@
-"""The consumer machine of applications that want complete blocks as they become complete, those of forks too, without a
-chain. It does no I/O: its shell reads topics and saves checkpoints.
+"""The consumer machine of applications that want each complete block at once, without a chain.
 
-Blocks are taken from the normal feed and from reorg channels alike, each once. A channel is read beside the normal
-feed, from its announcement to its first ReorgComplete.
+Blocks of forks are returned too. The machine does no I/O: other code, its shell, reads topics and saves checkpoints.
+Blocks are taken from the normal feed (the application's topics) and from reorg channels (topics with the blocks of one
+reorg), each block once. A channel is read at the same time as the normal feed, from the announcement of the channel to
+its first ReorgComplete.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ from cardinal_streams.recent import RecentMap
 
 
 class UnorderedConsumer:
-    """UnorderedConsumer: the consumer machine of applications that want complete blocks as they come, without a chain.
+    """The consumer machine of applications that want each complete block at once, without a chain.
 
-    It has the methods of `consumer_machine.ChainConsumer`. Where a `ChainConsumer` returns `ChainUpdate` and `Revert`,
-    this machine returns `Completed`. After a restart, a block may come again when its messages are repeated.
+    It has the methods of `consumer_machine.ChainConsumer`. Instead of `ChainUpdate` and `Revert` it returns
+    `Completed`. After a restart, a block may be returned again if its messages are delivered again.
 
-    Invariant: `_unfinished` holds the blocks that were told and not finished, by hash.
+    Invariant: `_unfinished` has, by hash, the blocks that were returned and that the application has not finished.
     """
 
     def __init__(
@@ -59,18 +60,21 @@ class UnorderedConsumer:
 
     @property
     def feeds(self) -> Feeds:
-        """What to read now; nothing while the application has too much to finish."""
+        """The feeds that may be read now. While the application has too many unfinished blocks, no feed may be read."""
         if len(self._unfinished) >= self.limits.unfinished_max:
             return Feeds(normal=False, channels=())
         return Feeds(normal=True, channels=tuple(self._open))
 
     @property
     def channels(self) -> tuple[bytes, ...]:
-        """The channels that are open, by their ancestor's hash."""
+        """The open reorg channels, by the hash of their common ancestor."""
         return tuple(self._open)
 
     def receive(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent | Completed]:
-        """A delivery of the normal feed. `source` is "topic:partition"."""
+        """Takes a message of the normal feed (the application's topics), and returns the events that it causes.
+
+        `source` is "topic:partition"; `offset` is the message's offset in that partition.
+        """
         out: list[ConsumerEvent | Completed] = []
         try:
             message = decode(key, value, self.limits.message)
@@ -90,27 +94,36 @@ class UnorderedConsumer:
         return out
 
     def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent | Completed]:
-        """A delivery of a channel that was read before (`Checkpoint.history`)."""
+        """Takes a message that is read again from a closed reorg channel (`Checkpoint.history`).
+
+        Reorg and ReorgComplete messages are ignored.
+        """
         self._channel_sources.put(source, None)
         return [] if key[:1] in (b"\x05", b"\x06") else self.receive(key, value, source, offset)
 
     def receive_reorg(
         self, ancestor: bytes, key: bytes, value: bytes, source: str, offset: int
     ) -> list[ConsumerEvent | Completed]:
-        """A delivery of the channel of the reorg to this ancestor."""
+        """Takes a message from the channel of the reorg with this common ancestor.
+
+        A ReorgComplete closes the channel.
+        """
         self._channel_sources.put(source, ancestor)
         if key[:1] == b"\x06":
             return [CloseReorgChannel(ancestor)] if self._open.pop(ancestor, None) is not None else []
         return [] if key[:1] == b"\x05" else self.receive(key, value, source, offset)
 
     def done(self, event: Completed) -> None:
-        """The application has finished this block."""
+        """Notes that the application has finished this block. Raises `ValueError` if the block is not unfinished."""
         if self._unfinished.get(event.batch.hash) is not event:
             raise ValueError("this block is not among those that are unfinished")
         del self._unfinished[event.batch.hash]
 
     def checkpoint(self) -> Checkpoint:
-        """What to save now: where to read on so that nothing incomplete or unfinished is missed."""
+        """Returns the checkpoint to be saved now.
+
+        A consumer that begins with it misses no block that is incomplete or unfinished now.
+        """
         needed = self._machine.low_water()
         needed_blocks = {*self._machine.incomplete(), *self._unfinished}
         for event in self._unfinished.values():
@@ -134,7 +147,7 @@ class UnorderedConsumer:
         )
 
     def why_incomplete(self, hash_: bytes) -> Missing:
-        """What this block is missing."""
+        """Returns the messages that the block with this hash still lacks."""
         return self._machine.why_incomplete(hash_)
 
     def statistics(self) -> UnorderedStatistics:

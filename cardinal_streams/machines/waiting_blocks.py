@@ -1,5 +1,8 @@
-"""The blocks off the chain: forks, and blocks whose parent is missing. The module finds the oldest of them and those
-below a number. It does not know which block is whose parent."""
+"""The waiting blocks: blocks of forks, and blocks whose parent is missing.
+
+This module finds the block that has waited longest, and all blocks up to a given number. It does not know which block
+is the parent of another.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,17 @@ from collections.abc import Iterator
 
 from cardinal_streams.machines.fork_tree import Node
 
-# The heap may hold this many entries of removed blocks, plus as many as there are blocks.
+# The heap may have this many entries of removed blocks, plus one more for each waiting block.
 STALE_ENTRIES_MAX = 256
 
 
 class WaitingBlocks:
-    """The waiting nodes, in the order of their arrival. Each has a batch.
+    """The waiting blocks (blocks that are not on the chain), in the order of their arrival.
 
-    Invariant: `size_bytes` is the sum of the batches' sizes, and each node has an entry in the heap of numbers.
+    Each node must have its block's contents (`batch`).
+
+    Invariant: `size_bytes` is the sum of the sizes of all waiting blocks, and each of them has an entry in the heap of
+    block numbers.
     """
 
     __slots__ = ("_nodes", "_numbers", "size_bytes")
@@ -44,8 +50,10 @@ class WaitingBlocks:
         return next(iter(self._nodes.values()))
 
     def up_to(self, number: int) -> list[Node]:
-        """The nodes with the number `number` or a lower one. The caller must `put_off` nodes that it keeps; otherwise
-        they are not found again."""
+        """Returns the waiting blocks whose number is at most `number`.
+
+        Each block is returned once only: the caller must pass a block to `put_off` if the block shall be found again.
+        """
         found: dict[bytes, Node] = {}
         while self._numbers and self._numbers[0][0] <= number:
             node = self._nodes.get(heapq.heappop(self._numbers)[1])
@@ -54,7 +62,7 @@ class WaitingBlocks:
         return list(found.values())
 
     def put_off(self, node: Node, number: int) -> None:
-        """Makes `up_to` find the node again at this number."""
+        """Makes `up_to` return this block again when it is called with `number` or a higher number."""
         heapq.heappush(self._numbers, (number, node.hash))
 
     def check(self) -> None:
