@@ -1,11 +1,12 @@
-"""The node as a product: settings, server, command line and demo. It holds no protocol rules.
+"""The stream node as a program: its settings, its server, its command line and its demo. Other packages hold the
+protocol rules.
 
     from stream_node import Server, load_config
 
     server = Server(load_config({"listen": "127.0.0.1:0"}))
     addresses = await nursery.start(server.serve)
 
-A public name is imported at first use, so that `stream-node --help` starts quickly.
+The public names are imported at first use, so that `stream-node --help` starts quickly.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __version__ = "0.1.0"
 __all__ = ["Config", "ConfigError", "Server", "__version__", "load_config"]
 
 _MODULES = {"Config": "config", "ConfigError": "config", "Server": "server", "load_config": "config_sources"}
-"""The module that defines each name."""
+"""The submodule that defines each public name of this package."""
 
 
 def __getattr__(name: str) -> Any:

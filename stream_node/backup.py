@@ -1,11 +1,12 @@
-"""Takes a backup of a data directory, whether its node is running or stopped. `restore.py` restores it.
+"""Takes a backup of a data directory, whether its node is running or stopped. `restore.py` restores backups.
 
-A backup is a folder with a copy of the database, which includes the consumers' positions, and a manifest with its
-SHA-256. The copy holds the state of the database when copying began. It does not hold the configuration, nor data
-that other programs keep.
+A backup is a folder with a copy of the database and a manifest. The database includes the saved positions of consumers.
+The manifest has the SHA-256 hash of the copy. The copy has the state of the database when copying began. A backup has
+neither the configuration nor the data of other programs.
 
-A backup only reads: SQLite's backup interface copies the pages of one read transaction, so a running node keeps
-storing pushes. Its write-ahead log grows until the copy is done. The node's lock is not touched.
+Taking a backup only reads the database. SQLite's backup interface copies the pages of one read transaction, so a
+running node continues to store pushes. The node's write-ahead log grows until the copy is complete. The lock of the
+data directory is not touched.
 """
 
 from __future__ import annotations
@@ -32,26 +33,28 @@ from storage.verify import verify
 
 MANIFEST_NAME = "backup.json"
 FORMAT = 1
-"""The version of the manifest. It rises with every change that older programs cannot read."""
+"""The version of the manifest format. It is increased with every change that older programs cannot read."""
 STEP_PAGES = 256
-"""The number of database pages (of 4 KiB) that are copied between two reports of progress."""
+"""The number of database pages (of 4 KiB) that are copied between two progress reports."""
 CHUNK_BYTES = 1024 * 1024
 LIST_PAGE = 1_000
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
-"""A function that is told what is being done ("copying", "verifying"), how much is done, and the total if it is known.
-"""
+"""A function that reports progress. Its arguments are the current step (such as "copying"), the amount that is done,
+and the total amount. The total is None if it is unknown."""
 
 
 class BackupError(Exception):
-    """A backup cannot be taken or put back as asked. The text says what to do."""
+    """A backup cannot be taken or restored as requested. The text says what to do."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Manifest: the contents of a backup.
+    """The manifest of a backup, stored as a JSON file in the folder of the backup.
 
-    created_us: when it was taken, in microseconds since 1970. database_bytes, sha256: size and hash of the database
-    file. data_bytes: the data of all stored messages.
+    format: the version of the manifest format. created_us: the time of the backup, in microseconds since 1970.
+    schema_version: the version of the database schema. streams, messages: the numbers of partitions and messages.
+    data_bytes: the total size of the data of all messages. database_bytes, sha256: the size and the hash of the
+    database file.
     """
 
     format: int
@@ -65,11 +68,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: Progress) -> Manifest:
-    """Copies the database of the data directory `source` into the new or empty folder `target`, and syncs it to
-    disk.
+    """Copies the database of the data directory `source` into the new or empty folder `target`, and syncs the copy
+    to disk.
 
-    check: also read and check every message of the copy. The copy gets its final name only when it is complete.
-    Raises BackupError, StorageError.
+    now_us: the present time for the manifest, in microseconds since 1970. check: whether every message of the copy is
+    also read and checked. The copy gets its final name only when it is complete. Raises BackupError, StorageError.
     """
     database = Database.open(source, read_only=True)
     made = _make_folder(target)
@@ -107,7 +110,8 @@ def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: P
 
 
 def read_manifest(backup: Path) -> Manifest:
-    """Reads the manifest of a backup. Raises BackupError, DatabaseTooNew."""
+    """Reads the manifest of a backup. Raises BackupError if it cannot be used, and DatabaseTooNew if the database needs
+    a newer program."""
     try:
         manifest = msgspec.json.decode((backup / MANIFEST_NAME).read_bytes(), type=Manifest)
     except OSError as error:
@@ -124,7 +128,8 @@ def read_manifest(backup: Path) -> Manifest:
 
 
 def count_stored(session: Session) -> tuple[int, int, int]:
-    """The number of partitions, of messages, and of bytes of data, as the rows of the streams say."""
+    """Returns the numbers of partitions, of messages and of bytes of data. They are sums over the rows of the
+    partitions, so no message is read."""
     streams = messages = data_bytes = 0
     after: tuple[str, int] | None = None
     while page := session.log.list_streams(after=after, limit=LIST_PAGE):
@@ -136,8 +141,11 @@ def count_stored(session: Session) -> tuple[int, int, int]:
 
 
 def _copy_pages(source: sqlite3.Connection, part: Path, progress: Progress) -> None:
-    """Copy the pages inside the transaction that `source` has begun. Otherwise a node that writes would make SQLite
-    start the copy again."""
+    """Copies all database pages of `source` into the file `part`.
+
+    The caller has begun a read transaction on `source`. Without this transaction, every commit of a running node would
+    make SQLite start the copy again.
+    """
     with closing(sqlite3.connect(part, isolation_level=None)) as destination:
         destination.execute("PRAGMA journal_mode=OFF")
         destination.execute("PRAGMA synchronous=OFF")
@@ -147,8 +155,11 @@ def _copy_pages(source: sqlite3.Connection, part: Path, progress: Progress) -> N
 
 
 def verify_file(file: Path, messages: int, progress: Progress) -> None:
-    """Check the copy. Raises DatabaseCorrupt. It is opened as `immutable`, so that SQLite makes no further files beside
-    it."""
+    """Reads and checks every message of the database `file`. Raises DatabaseCorrupt if there is a problem.
+
+    messages: the number of messages, for the progress reports. SQLite opens the database as `immutable`, so it creates
+    no other files in the folder.
+    """
     location = f"file:{quote(str(file.absolute()))}?mode=ro&immutable=1"
     with closing(sqlite3.connect(location, uri=True, isolation_level=None)) as connection:
         session = SqliteSession(connection, writes=False)
@@ -171,7 +182,8 @@ def digest_of(file: Path, progress: Progress) -> str:
 
 
 def _make_folder(target: Path) -> list[Path]:
-    """Make the target folder. Returns the folders that were missing. Raises BackupError where it is not empty."""
+    """Makes the target folder and its missing parent folders. Returns the folders that it made. Raises BackupError if
+    the target is not empty or cannot be made."""
     if names_in(target):
         raise BackupError(f"{target} is not empty; choose a new folder for each backup")
     try:

@@ -1,5 +1,5 @@
-"""The block node inside a stream node: takes its settings from the configuration, and runs on the node's storage and
-streams."""
+"""Runs the block node inside a stream node. The block node uses the stream node's configuration, storage
+and streams."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ from stream_service.names import refusal_of_name
 from stream_service.workers.directory import StreamDirectory
 
 WRITERS = {STREAM_PREFIX: "the block node"}
-"""The only writer of all streams with a name prefix, by prefix."""
+"""The only permitted writer of all streams whose name has a prefix: a map from the prefix to the writer."""
 LEVELS = {level.name.lower(): level for level in Level if level.name is not None}
 
 
 def check_settings(config: Config) -> None:
-    """Checks the settings of the block node. Raises ConfigError."""
+    """Checks the settings of the block node. Raises ConfigError if they are invalid. Checks nothing if the block node
+    is off."""
     if not config.block_node:
         return
     book = _address_book(config)
@@ -67,7 +68,7 @@ class BlockServicesStatistics(msgspec.Struct, frozen=True):
 
 
 class BlockServices:
-    """Publishing, subscriptions, access and status of one node's chain."""
+    """The services for the chain of one node: publishing, subscriptions, access to blocks, status and backfill."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class BlockServices:
         new_id: Callable[[], str],
         now_s: Callable[[], float] = trio.current_time,
     ) -> None:
-        """Raises ConfigError if the settings of blocks cannot be used."""
+        """Raises ConfigError if the settings of the block node are invalid."""
         check_settings(config)
         book = _address_book(config)
         self._blocks = BlockNode(
@@ -121,19 +122,19 @@ class BlockServices:
         self._backfill.start()
 
     def stop(self) -> None:
-        """Ends all sessions of publishers and subscribers, with a status."""
+        """Ends all sessions of publishers and subscribers. Each is sent a status."""
         self._blocks.stop()
 
     def statistics(self) -> BlockServicesStatistics:
         return BlockServicesStatistics(self._blocks.statistics(), self._read.statistics(), self._backfill.statistics())
 
     def refuse_blocks(self, reason: str | None) -> None:
-        """Refuses all blocks from now on, for this reason; with None, accepts blocks again."""
+        """Makes the node refuse all blocks for this reason. None makes it accept blocks again."""
         self._blocks.store.refusal = reason
 
 
 def program_version() -> str:
-    """The version of this program, as it is installed."""
+    """Returns the version of the installed program, or "unknown" if it is not installed as a package."""
     try:
         return metadata.version("stream-node")
     except metadata.PackageNotFoundError:
@@ -163,7 +164,7 @@ def _settings(config: Config) -> BlockNodeSettings:
 
 
 def _given(config: Config, prefix: str) -> dict[str, Any]:
-    """The settings whose names begin with this prefix, without the prefix."""
+    """Returns the settings whose names begin with the prefix. The returned names do not have the prefix."""
     names = [name for name in config.__struct_fields__ if name.startswith(prefix)]
     return {name.removeprefix(prefix): getattr(config, name) for name in names}
 
@@ -173,7 +174,8 @@ def _backfill_settings(config: Config) -> BackfillSettings:
 
 
 def _first_block(config: Config) -> int:
-    """The block with which an empty node begins. It is never below the first block that backfill fetches."""
+    """Returns the number of the first block of an empty node. If backfill is on, it is at least the first block that
+    backfill fetches."""
     if not config.backfill_block_node_sources:
         return config.block_first
     return max(config.block_first, config.backfill_first_block_available)
@@ -190,7 +192,8 @@ def _levels(names: tuple[str, ...]) -> Level:
 
 
 def _tss_verifier(config: Config) -> TssVerifier | None:
-    """The verifier that the setting `block_tss_verifier` names. It is made by a call without arguments."""
+    """Returns the verifier that the setting `block_tss_verifier` names, or None without this setting. The named
+    function is called without arguments. Raises ConfigError."""
     text = config.block_tss_verifier
     if text is None:
         if "tss" in config.block_levels:

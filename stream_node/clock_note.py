@@ -1,8 +1,8 @@
-"""A note in the data directory: the time that the node trusted, and how the steady clock of the machine stood to it.
+"""Keeps a note in the data directory: the time that the node trusted, and its offset from the machine's steady clock.
 
-With the note, the next start of the node sees whether the wall clock has jumped in between, if the machine itself was
-not restarted. After a restart of the machine the note still shows whether the wall clock is before a time that was
-trusted once. The note need not survive a power cut: without it, the time of the newest stored message is used.
+The next start of the node reads the note. If the machine has not restarted since, the note shows whether the wall clock
+has jumped. After a restart of the machine, the note shows whether the wall clock is earlier than a time that the node
+trusted before. A power cut may destroy the note. Without a note, the node uses the time of the newest stored message.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ logger = structlog.get_logger(__name__)
 
 
 class Note(msgspec.Struct, frozen=True):
-    """Note: one trusted time.
+    """The note about a trusted time.
 
-    boot_id: the id of the start of the machine; empty where the system has none. time_us: the trusted time. offset_us:
-    that time less `since_boot_s`, in microseconds.
+    boot_id: the id of the machine's last boot; empty if the system has no such id. time_us: the trusted time, in
+    microseconds since 1970. offset_us: `time_us` minus the steady clock `since_boot_s`, in microseconds.
     """
 
     boot_id: str
@@ -33,21 +33,29 @@ class Note(msgspec.Struct, frozen=True):
 
 
 class Known(NamedTuple):
-    """Known: what a start knows of the time, see `stream_service.workers.clock.Clock`."""
+    """What a starting node knows about the time. The values are parameters of `stream_service.workers.clock.Clock`.
+
+    newest_us: the newest known time, from a stored message or from the note, in microseconds since 1970. It is 0 if it
+    is not needed. offset_us: the trusted time minus the steady clock, in microseconds; None if it is unknown.
+    """
 
     newest_us: int
     offset_us: int | None
 
 
 def since_boot_s() -> float:
-    """The seconds of a clock that never jumps and that counts while the machine sleeps, where the system has such a
-    clock."""
+    """Returns the seconds of a clock that never jumps. If the system has such a clock, it also counts while the
+    machine sleeps."""
     return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
 
 
 def read_known(directory: Path, stored_us: int, wall_us: int) -> Known:
-    """Read the note, and the newest stored message where the note does not suffice. The time of that message may be
-    wrong."""
+    """Reads the note, and returns what it says about the time.
+
+    stored_us: the time of the newest stored message, which may be wrong. It is used if the note is missing, or if
+    the wall clock is earlier than the note. wall_us: the present time of the wall clock. Both are in microseconds
+    since 1970.
+    """
     try:
         note = msgspec.json.decode((directory / FILE_NAME).read_bytes(), type=Note)
     except (OSError, msgspec.DecodeError):
@@ -55,14 +63,17 @@ def read_known(directory: Path, stored_us: int, wall_us: int) -> Known:
     if note.boot_id and note.boot_id == _boot_id():
         return Known(0, note.offset_us)
     if wall_us >= note.time_us:
-        # Stored messages may have later times, from when the clock was wrong. The node has dealt with that before it
+        # Stored messages may have later times, because the clock was wrong once. The node corrected its time before it
         # wrote the note.
         return Known(0, None)
     return Known(max(stored_us, note.time_us), None)
 
 
 def write_note(directory: Path, offset_us: int) -> None:
-    """Write the note. A failure is only logged: the node works without the note."""
+    """Writes the note. A failure is only logged, because the node works without the note.
+
+    offset_us: the trusted time minus the steady clock, in microseconds.
+    """
     note = Note(_boot_id(), offset_us + int(since_boot_s() * 1_000_000), offset_us)
     beside = directory / f"{FILE_NAME}.new"
     try:

@@ -23,16 +23,19 @@ BACKFILL_TABLE = "backfill"
 _CAPITAL = re.compile("[A-Z]")
 _TIME = re.compile(r"(_s|_s_max|_secs)$")
 _BYTES = re.compile(r"(_bytes|_bytes_max|_bytes_min|_buffer_size)$")
-"""The unit of a setting is in its name. A name that ends in "_batch_size" counts blocks."""
+"""A setting's name ends with its unit. This pattern matches names of settings in bytes. It does not match
+`_batch_size`, which counts blocks."""
 _NUMBER = re.compile(r"\s*[-+]?[\d._]+([eE][-+]?\d+)?\s*|inf|nan")
 
 
 def load_config(
     flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] = os.environ
 ) -> Config:
-    """Returns the settings in force. Raises ConfigError with all mistakes.
+    """Returns the effective settings. A flag replaces a variable, which replaces a value in the file. Raises
+    ConfigError with all mistakes.
 
-    flags: values by the name of the setting; None means that the flag was not given.
+    flags: the values by the name of the setting; None means that the flag was not given. file: a TOML file; None means
+    no file.
     """
     values: dict[str, Any] = {}
     mistakes = unknown_variables(environment, FIELDS)
@@ -82,10 +85,11 @@ def _from_file(file: Path | None) -> dict[str, Any]:
 
 
 def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the settings of a file under our names: `[backfill] scanIntervalSecs` becomes
-    `backfill_scan_interval_secs`.
+    """Returns the settings of a file under the names of `Config`: `[backfill] scanIntervalSecs`
+    becomes `backfill_scan_interval_secs`.
 
-    Raises ConfigError."""
+    Raises ConfigError.
+    """
     found = {name: value for name, value in values.items() if name != BACKFILL_TABLE}
     table = values.get(BACKFILL_TABLE, {})
     if not isinstance(table, dict):
@@ -99,7 +103,7 @@ def flattened(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the settings given by environment variables. Commas separate the items of a list."""
+    """Returns the settings that environment variables give. In the value of a list, commas separate the items."""
     found: dict[str, Any] = {}
     for field in msgspec.structs.fields(Config):
         text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
@@ -122,7 +126,7 @@ def _converted(name: str, value: Any, source: str) -> Any:
 
 
 def _in_units(name: str, value: Any) -> Any:
-    """Converts a text with a unit, such as "7d" or "64MiB", to seconds or bytes; returns other values unchanged.
+    """Converts a text with a unit, such as "7d" or "64MiB", to seconds or bytes. Returns any other value unchanged.
     Raises UnitError."""
     if not isinstance(value, str) or _NUMBER.fullmatch(value):
         return value

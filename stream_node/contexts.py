@@ -1,6 +1,8 @@
-"""Contexts: names for nodes, and the one that is in use. They are in one file in the configuration folder of the user.
+"""Keeps contexts: names that a user gives to nodes. One file in the user's configuration folder has all contexts, and
+the name of the current one.
 
-A context has no secrets. The command line and `STREAM_NODE_ADDRESS` win over the context in use.
+A context has no secrets. A node that is given on the command line or in `STREAM_NODE_ADDRESS` is used instead of the
+current context.
 """
 
 from __future__ import annotations
@@ -22,18 +24,20 @@ APPLICATION = "stream-node"
 FILE_NAME = "contexts.json"
 DEFAULT_NODE = f"127.0.0.1:{DEFAULT_PORT}"
 NAME_CHARACTERS_MAX = 64
-"""The longest name of a context: long enough to type, short enough for a table."""
+"""The maximum length of a context name, in characters. Such a name is short enough to type and to fit into a table."""
 
 
 class ContextError(Exception):
-    """A context does not exist, exists already or cannot be saved. The text says what to do."""
+    """A context does not exist, exists already, or cannot be read or saved. The text says what to do."""
 
 
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Target: a node, and how to reach it: the `host:port` to connect to, the `host:port` of each node to go through
-    from there, and the framing.
+    """A node, and how to reach it.
 
-    service, index_service: the names of the services there. Without index_service, its name follows from service.
+    address: the `host:port` to connect to. via: the `host:port` of each further node on the way; the last one is the
+    target node. Without `via`, the target is the node at `address`. service, index_service: the names of the services
+    on the target node. If `index_service` is None, its name is made from `service`. framing: the framing of messages on
+    the connection.
     """
 
     address: str
@@ -44,9 +48,12 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Contexts: all targets by name, and the name of the one in use, if there is one.
+    """All contexts of a user.
 
-    Invariant: `current` is None or a name of `targets`.
+    current: the name of the context in use; None if no context is in use. targets: the node of each context, by the
+    name of the context.
+
+    Invariant: `current` is None or a name in `targets`.
     """
 
     current: str | None = None
@@ -54,12 +61,12 @@ class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def contexts_file() -> Path:
-    """The file that keeps the contexts of this user."""
+    """Returns the path of the file with this user's contexts."""
     return Path(platformdirs.user_config_dir(APPLICATION)) / FILE_NAME
 
 
 def load_contexts(file: Path) -> Contexts:
-    """The contexts in the file; none where there is no file. Raises ContextError."""
+    """Reads the contexts from the file. Returns no contexts if the file does not exist. Raises ContextError."""
     try:
         contexts = msgspec.json.decode(file.read_bytes(), type=Contexts)
     except FileNotFoundError:
@@ -74,7 +81,7 @@ def load_contexts(file: Path) -> Contexts:
 
 
 def save_contexts(file: Path, contexts: Contexts) -> None:
-    """Replaces the file in one step, so that a reader finds the old or the new one. Raises ContextError."""
+    """Replaces the file in one step, so that a reader finds either the old or the new contexts. Raises ContextError."""
     try:
         make_folder(file.parent)
         write_durably(file, msgspec.json.format(msgspec.json.encode(contexts), indent=2) + b"\n")
@@ -83,7 +90,11 @@ def save_contexts(file: Path, contexts: Contexts) -> None:
 
 
 def add_context(contexts: Contexts, name: str, target: Target, *, replace: bool = False, use: bool = False) -> Contexts:
-    """Returns the contexts with one added. The first context is in use at once. Raises ContextError, InvalidAddress."""
+    """Returns the contexts with one added.
+
+    replace: whether a context with the same name may be replaced. use: whether the added context becomes the current
+    one. The first context always becomes the current one. Raises ContextError, InvalidAddress.
+    """
     if not name or len(name) > NAME_CHARACTERS_MAX or not name.isprintable() or name.startswith("-"):
         raise ContextError(f"{name!r} cannot name a context; take 1 to {NAME_CHARACTERS_MAX} printable characters")
     if name in contexts.targets and not replace:
@@ -96,21 +107,23 @@ def add_context(contexts: Contexts, name: str, target: Target, *, replace: bool 
 
 
 def use_context(contexts: Contexts, name: str | None) -> Contexts:
-    """The contexts with this one in use, or none in use. Raises ContextError."""
+    """Returns the contexts with the named one as the current context. None means that no context is in use.
+    Raises ContextError."""
     if name is not None:
         get_context(contexts, name)
     return Contexts(name, contexts.targets)
 
 
 def remove_context(contexts: Contexts, name: str) -> Contexts:
-    """Returns the contexts without the named one. If it was in use, no context is in use. Raises ContextError."""
+    """Returns the contexts without the named one. If it was the current context, no context is in use.
+    Raises ContextError."""
     get_context(contexts, name)
     left = {each: target for each, target in contexts.targets.items() if each != name}
     return Contexts(None if contexts.current == name else contexts.current, left)
 
 
 def get_context(contexts: Contexts, name: str) -> Target:
-    """The target of this name. Raises ContextError, which lists the names that exist."""
+    """Returns the node of the context with this name. Raises ContextError, which lists existing names."""
     target = contexts.targets.get(name)
     if target is None:
         if not contexts.targets:
@@ -122,10 +135,12 @@ def get_context(contexts: Contexts, name: str) -> Target:
 
 
 def resolve_target(node: str | None, context: str | None, via: Sequence[str], *, file: Path | None = None) -> Target:
-    """The node that a command talks to: the given one, else the named context, else the one in use, else the default.
+    """Returns the node that a command talks to. It is the first of these that exists: the given node, the given
+    context, the current context, the default node.
 
-    node: from the flag or from `STREAM_NODE_ADDRESS`. via: from the flags; it wins over that of the context. Raises
-    ContextError, also where both node and context are given: one of them would be ignored in silence.
+    node: the address from the flag or from `STREAM_NODE_ADDRESS`. context: the name of a context. via: the further
+    nodes on the way, from the flags; they replace those of the context. Raises ContextError, also if both `node` and
+    `context` are given.
     """
     found = find_target(node, context, via, file=file)
     return Target(DEFAULT_NODE, tuple(map(complete_address, via))) if found is None else found
@@ -134,7 +149,7 @@ def resolve_target(node: str | None, context: str | None, via: Sequence[str], *,
 def find_target(
     node: str | None, context: str | None, via: Sequence[str], *, file: Path | None = None
 ) -> Target | None:
-    """The node that `resolve_target` finds; None where it would take the default."""
+    """Returns the node that `resolve_target` finds. Returns None if that would be the default node."""
     check_environment()
     if node is not None and context is not None:
         raise ContextError(

@@ -1,8 +1,8 @@
-"""Checks whether this machine and these settings are fit for a node. It repairs nothing; `verify` checks the stored
-data.
+"""Checks whether this machine and these settings are suitable for a node. It repairs nothing. The command `verify`
+checks the stored data.
 
-Each check is a function of the facts that it judges, so that a test can show it any machine. The only file that is
-written is one of its own, in the data directory, for the time of a sync.
+Each check is a function of the facts that it judges, so tests can pass the facts of any machine. The only file that is
+written is a temporary file in the data directory, which measures the speed of syncs.
 """
 
 from __future__ import annotations
@@ -36,36 +36,38 @@ SQLITE_BUGS: tuple[tuple[tuple[int, int, int], str], ...] = (
         "in a node one alone does, so run no other program that writes to the database",
     ),
 )
-"""Known bugs of SQLite: the first version without the bug, and what the bug does. From the notes of the project
-(wal.html)."""
+"""The known bugs of SQLite: the first version without the bug, and what the bug does. The source is SQLite's
+documentation (wal.html)."""
 NETWORK_FILE_SYSTEMS = {
     "9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2", "glusterfs", "gpfs",
     "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs",
 }  # fmt: skip
-"""File systems that are not fit: a write-ahead log needs shared memory and reliable locks, and these lack one of them.
-"""
+"""File systems that are not suitable for a database. A write-ahead log needs shared memory and reliable locks, and
+these file systems lack at least one of the two."""
 PASSING_FILE_SYSTEMS = {"overlay": "a container's own layer", "ramfs": "memory", "tmpfs": "memory"}
 SYNC_COUNT = 100
 SYNC_BYTES = 4096
 SYNC_TIME_S_MAX = 2.0
-"""The measurement ends after this time, however slow the disk is."""
+"""The maximum duration of the measurement of syncs, in seconds. A slow disk has fewer measured syncs."""
 SYNC_P99_MS_MAX = 100.0
 SYNC_P50_MS_MIN = 0.005
-"""A sync that is faster than this writes to no device."""
+"""The smallest credible median of the sync times, in milliseconds. A faster sync does not write to a device."""
 FREE_FACTOR = 4
-"""A warning is given when the free space is below this many times the floor."""
+"""The disk check warns if the free space is less than this many times the setting `free_disk_bytes_min`."""
 FREE_FILES_MIN = 1_000
 OTHER_FILES = 64
-"""The files that a node has open besides its connections: database, log, listening sockets, pipes."""
+"""The number of files that a node has open besides its connections: the database, the log, listening sockets
+and pipes."""
 EARLIEST_US = 1_767_225_600_000_000
-"""2026-01-01 in microseconds since 1970. This program is younger than that, so an earlier clock is wrong."""
+"""The time 2026-01-01, in microseconds since 1970. This program was written later, so an earlier clock is wrong."""
 CLOCK_SLACK_US = 1_000_000
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """Finding: the result of one check.
+    """The result of one check.
 
-    text: the fact and, unless all is well, the advice. values: the figures in it.
+    check: the name of the check. text: the observed fact and, unless the status is "ok", advice. values: the figures of
+    the text, by name.
     """
 
     check: str
@@ -75,7 +77,8 @@ class Finding(msgspec.Struct, frozen=True):
 
 
 def examine(config: Config) -> list[Finding]:
-    """Run all checks on this machine and these settings, in the order of the report. Takes up to 2 s."""
+    """Runs all checks on this machine and these settings, and returns the results in the order of the report. This
+    takes about 2 s at most."""
     directory = Path(config.data_dir)
     there = nearest_directory(directory)
     findings = [check_sqlite(sqlite3.sqlite_version_info), check_directory(directory, there), check_owner(directory)]
@@ -99,8 +102,10 @@ def check_sqlite(version: tuple[int, int, int]) -> Finding:
 
 
 def check_directory(directory: Path, there: Path) -> Finding:
-    """Check the file system. there: the data directory itself or, if it does not exist, the directory in which it would
-    be made."""
+    """Checks that the data directory can be written.
+
+    there: the data directory itself or, if it does not exist, the nearest existing directory above it.
+    """
     values: Values = {"data_dir": str(directory)}
     if not there.is_dir():
         return Finding("data directory", "wrong", f"{there} is no directory; choose another one", values)
@@ -111,7 +116,11 @@ def check_directory(directory: Path, there: Path) -> Finding:
 
 
 def check_owner(directory: Path, is_alive: Callable[[int], bool] | None = None) -> Finding:
-    """Reports which process owns the directory, by the process id in the lock file. The lock itself is not touched."""
+    """Reports which process uses the data directory. Reads the process id in the lock file, and does not touch
+    the lock.
+
+    is_alive: tells whether the process with an id is running; None asks the system.
+    """
     try:
         pid = owner_of(directory)
     except OSError:
@@ -129,7 +138,10 @@ def check_owner(directory: Path, is_alive: Callable[[int], bool] | None = None) 
 
 
 def check_file_system(directory: Path, mounts: str | None) -> Finding:
-    """Check the type of the file system. mounts: the text of /proc/self/mountinfo; None on systems without it."""
+    """Checks the type of the file system.
+
+    mounts: the text of /proc/self/mountinfo; None on systems without this file.
+    """
     kind = file_system(directory.resolve(), mounts) if mounts is not None else None
     values: Values = {"type": kind}
     if kind is None:
@@ -148,7 +160,10 @@ def check_file_system(directory: Path, mounts: str | None) -> Finding:
 
 
 def check_syncs(times_s: Sequence[float]) -> Finding:
-    """Check the speed of syncs. times_s: the seconds that each write of a page with its sync took."""
+    """Checks the speed of syncs.
+
+    times_s: for each measured write of a page, the seconds that the write and its sync took.
+    """
     ordered = sorted(times_s)
     p50_ms, p99_ms = (1000 * ordered[int(part * (len(ordered) - 1))] for part in (0.5, 0.99))
     values: Values = {
@@ -165,7 +180,11 @@ def check_syncs(times_s: Sequence[float]) -> Finding:
 
 
 def check_free(free_bytes: int, free_files: int, files: int, config: Config) -> Finding:
-    """Check the free space. files: the number of files that the file system can have; 0 where it sets no limit."""
+    """Checks the free space of the disk.
+
+    files: the number of files that the file system can have; 0 if it has no limit. free_files: how many more files it
+    can have.
+    """
     floor = config.free_disk_bytes_min
     values: Values = {"free_bytes": free_bytes, "floor_bytes": floor}
     text = f"{free_bytes / 2**30:,.1f} GiB"
@@ -180,7 +199,11 @@ def check_free(free_bytes: int, free_files: int, files: int, config: Config) -> 
 
 
 def check_database(directory: Path) -> tuple[Finding, int | None]:
-    """Check that the database can be used. Returns the time of its newest message too, in microseconds since 1970."""
+    """Checks that the database can be opened and read.
+
+    Also returns the time of its newest message, in microseconds since 1970. This time is None if there is no message,
+    or if the database cannot be read.
+    """
     file = directory / FILE_NAME
     if not file.exists():
         return Finding("database", "ok", "none yet; the node makes it", {"size_bytes": None}), None
@@ -197,7 +220,11 @@ def check_database(directory: Path) -> tuple[Finding, int | None]:
 
 
 def check_clock(now_us: int, newest_us: int | None) -> Finding:
-    """Check the clock. newest_us: the time of the newest stored message."""
+    """Checks the wall clock.
+
+    now_us: the present time. newest_us: the time of the newest stored message; None if there is none. Both are in
+    microseconds since 1970.
+    """
     values: Values = {"now_us": now_us, "newest_us": newest_us}
     text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_us // 1_000_000))
     if now_us < EARLIEST_US:
@@ -212,7 +239,10 @@ def check_clock(now_us: int, newest_us: int | None) -> Finding:
 
 
 def check_open_files(limit: int, config: Config) -> Finding:
-    """Checks the limit of open files. limit: that of this process; negative if there is none."""
+    """Checks the limit on open files.
+
+    limit: the limit of this process; a negative number means no limit.
+    """
     needed = config.connections_max + OTHER_FILES
     values: Values = {"limit": limit, "needed": needed}
     if 0 <= limit < needed:
@@ -231,7 +261,8 @@ def check_listen(config: Config) -> Finding:
 
 
 def measure_syncs(directory: Path, clock: Callable[[], float] = time.perf_counter) -> list[float]:
-    """Write up to SYNC_COUNT pages with a sync each, in our own file. Returns the seconds of each. Raises OSError."""
+    """Writes up to SYNC_COUNT pages to a temporary file, and syncs each. Returns the seconds that each page took.
+    Raises OSError."""
     times_s: list[float] = []
     begun_s = clock()
     with tempfile.NamedTemporaryFile(dir=directory, prefix=".stream-node-doctor-") as file:
@@ -244,18 +275,19 @@ def measure_syncs(directory: Path, clock: Callable[[], float] = time.perf_counte
 
 
 def nearest_directory(path: Path) -> Path:
-    """The path itself, or the nearest folder above it that exists."""
+    """Returns the path itself if it exists, otherwise the nearest existing folder above it."""
     path = path.absolute()
     return next(each for each in (path, *path.parents) if each.exists())
 
 
 def file_system(path: Path, mounts: str) -> str | None:
-    """Returns the type of the file system of a path, from the text of /proc/self/mountinfo (see proc(5))."""
+    """Returns the type of the file system of a path; None if it is not found. mounts: the text of /proc/self/mountinfo,
+    see proc(5)."""
     found: tuple[int, str] | None = None
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
         point = Path(left.split()[4].encode().decode("unicode_escape"))
-        # Of several mounts at one point, the last one is visible.
+        # If several file systems are mounted at one path, only the last one is visible.
         if path.is_relative_to(point) and (found is None or len(point.parts) >= found[0]):
             found = (len(point.parts), right.split()[0])
     return None if found is None else found[1]

@@ -1,4 +1,4 @@
-"""Finds unknown variables named STREAM_NODE_… in the environment. `config` explains the settings."""
+"""Finds environment variables named STREAM_NODE_… that nothing reads. The module `config` explains the settings."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ OTHERS = frozenset(
         *("CACHE_DIR", "CARDINAL", "CI_RUN", "EXPORT_FAILPOINT", "FAILPOINT", "SEED", "SYNC_DELAY_MS"),
     )
 )
-"""Variables of the command line, the demo, the tests and CI. All others are settings of a node."""
+"""The variables of the command line, the demo, the tests and CI. All other known variables are settings of a node."""
 OF_CONTAINERS = re.compile(
     PREFIX + r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?|NAME|ENV_\w+)"
 )
-"""Variables that Kubernetes and container links set for every neighbour of a service called stream-node."""
+"""Matches the variables that Kubernetes and container links set for a service with the name stream-node."""
 
 
 def unknown_variables(environment: Mapping[str, str], settings: Iterable[str]) -> list[str]:
-    """A text for each variable that nothing reads. settings: the names of the settings as a file has them."""
+    """Returns an error text for each variable that nothing reads. settings: the names of all settings, as in a
+    settings file."""
     known = {PREFIX + name.upper() for name in settings} | OTHERS
     unknown = [name for name in sorted(environment) if name.startswith(PREFIX) and name not in known]
     return [_told(name, known) for name in unknown if not OF_CONTAINERS.fullmatch(name)]

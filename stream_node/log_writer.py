@@ -1,6 +1,7 @@
-"""A thread that writes log lines, so that a slow reader of the log, or none, cannot hold up the node.
+"""Writes log lines in a thread, so that the node never waits for the reader of the log.
 
-Lines that do not fit into the queue are dropped and counted. The count is written as a line when there is room again.
+Lines that do not fit into the queue are dropped and counted. The count is written as a log line when there is
+room again.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ import threading
 from typing import TextIO
 
 LINES_MAX = 10_000
-"""The number of lines that wait for a slow reader, at most."""
+"""The maximum number of lines that wait in the queue for a slow reader."""
 CLOSE_TIMEOUT_S = 2.0
-"""The time that the end of the process waits for lines that are not written yet."""
+"""The longest wait for unwritten lines at the end of the process, in seconds."""
 
 
 class LogWriter:
-    """LogWriter: a text stream for loggers. `write` never blocks and never fails.
+    """A text stream for loggers. Its method `write` never blocks and never fails.
 
-    dropped: the lines that were lost and not yet reported.
+    out: the stream that the thread writes to. dropped: the number of lines that were dropped and are not reported yet.
     """
 
     def __init__(self, out: TextIO, lines_max: int = LINES_MAX) -> None:
@@ -38,10 +39,11 @@ class LogWriter:
         return len(text)
 
     def flush(self) -> None:
-        """Does nothing: the thread writes lines as soon as it can."""
+        """Does nothing: the thread writes the lines as soon as it can."""
 
     def close(self) -> None:
-        """Write the remaining lines, for CLOSE_TIMEOUT_S at most. Safe to repeat."""
+        """Writes the remaining lines. Waits at most CLOSE_TIMEOUT_S for room in the queue, and again for the writes.
+        Safe to repeat."""
         try:
             self._lines.put(None, timeout=CLOSE_TIMEOUT_S)
         except queue.Full:
@@ -62,6 +64,7 @@ class LogWriter:
                 self._count(1)
 
     def _count(self, lines: int) -> None:
-        """Count dropped lines. Both the caller of `write` and the writing thread do this."""
+        """Adds to the number of dropped lines. It takes a lock, because the callers of `write` and the writing thread
+        both call it."""
         with self._counting:
             self.dropped += lines

@@ -1,4 +1,5 @@
-"""Log lines on stderr: in words at a terminal, else in JSON, one event a line. Other modules decide what is logged."""
+"""Writes log lines to stderr, one for each event: as text at a terminal, otherwise as JSON. Other modules decide what
+is logged."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ PLAIN = "\x1b[0m"
 
 
 def configure_logs(level: str) -> None:
-    """Send every log line of this process to stderr, those of libraries too. level: one of `LOG_LEVELS` of `config`."""
+    """Sends all log lines of this process to stderr, including those of libraries. level: the lowest level that is
+    logged, one of `LEVELS`."""
     level_and_time = (structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True))
     written: tuple[structlog.typing.Processor, ...]
     if sys.stderr.isatty():
@@ -47,10 +49,10 @@ def configure_logs(level: str) -> None:
 
 
 class HumanLine:
-    """Writes an event as `08:15:00Z warning  push failed  stream=orders reason='the disk is full'`.
+    """Formats an event for people, such as `08:15:00Z warning push failed stream=orders reason='the disk is full'`.
 
-    Groups of figures (mappings) are left out: they are for programs, which get JSON. Names that peers chose are
-    escaped.
+    Fields whose values are mappings are left out, because they are meant for programs, which read JSON. Control
+    characters in the text are escaped, because peers choose some of it.
     """
 
     def __init__(self, coloured: bool) -> None:
@@ -70,7 +72,7 @@ class HumanLine:
 
 
 def _shown(value: object) -> str:
-    """A word as it is; everything else in quotes, so that a reader sees where it ends."""
+    """Returns a simple word unchanged. Returns any other value in quotes, so that a reader sees where it ends."""
     if isinstance(value, str) and value and value.isprintable() and not set(value) & set(" '\"="):
         return value
     return printable(repr(value))

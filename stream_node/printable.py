@@ -1,13 +1,14 @@
-"""Text of peers made safe for a terminal. The command line and the logs use it before they print."""
+"""Makes text from peers safe for a terminal. The command line and the logs use this module before they print."""
 
 from __future__ import annotations
 
 
 def printable(text: str) -> str:
-    """The text as one line that a terminal only shows, and never obeys.
+    """Returns the text as one line that a terminal shows but does not interpret.
 
-    Names and reasons come from peers. A line end in one would forge a row of a table; an escape code would rename the
-    window or hide text. So every character that is not printable, direction marks too, is written as Python writes it.
+    Names and reasons come from peers. A line end in them would add a row to a table, and an escape code could rename
+    the window or hide text. So every character that is not printable is replaced by its Python escape sequence. This
+    includes direction marks.
     """
     if text.isprintable():
         return text
@@ -15,5 +16,6 @@ def printable(text: str) -> str:
 
 
 def printable_bytes(data: bytes) -> bytes:
-    """The same for bytes. Bytes that are no UTF-8 are written as Python writes them."""
+    """Does for bytes what `printable` does for text. Bytes that are not UTF-8 are replaced by their Python
+    escape sequences."""
     return printable(data.decode(errors="backslashreplace")).encode()

@@ -1,4 +1,4 @@
-"""A node in a child process, for the demo, the bench and the tests: the real command and real signals."""
+"""Runs a node in a child process, with the real command and real signals. The demo, the bench and the tests use it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from types import FrameType
 
 
 class NodeNotStarted(Exception):
-    """The child ended, or printed something else, before it listened. The text has its stderr."""
+    """The child process ended before it listened. The text has the exit code and the last line of its log."""
 
 
 class NodeProcess:
-    """NodeProcess: `stream-node serve` in a child process. As a context manager it ends the child when the block ends.
+    """The command `stream-node serve` in a child process. It is a context manager, which kills the child at the end of
+    its block.
 
-    arguments: more flags of `serve`. environment: variables that the child gets beside ours.
+    listen: the `host:port` at which the node listens; port 0 chooses a free port. arguments: further flags of `serve`.
+    environment: variables that the child gets in addition to those of this process. log_file: the file for the child's
+    stderr; None chooses a file next to the data directory. address: the address of the node after its first start.
     """
 
     def __init__(
@@ -52,14 +55,14 @@ class NodeProcess:
         return self._running().pid
 
     def command(self) -> list[str]:
-        """The command that `start` runs."""
+        """Returns the command line that `start` runs."""
         serve = [sys.executable, "-m", "stream_node", "serve", "--data-dir", str(self.data_dir)]
         return [*serve, "--listen", self.address or self.listen, *self._arguments]
 
     def start(self) -> None:
-        """Start the node and wait until it listens. A later start listens at the same address.
+        """Starts the node and waits until it listens. A later start listens at the same address.
 
-        Raises NodeNotStarted. If this call is interrupted, no child is left behind.
+        Raises NodeNotStarted. If this call is interrupted, the child process is killed.
         """
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
@@ -82,8 +85,8 @@ class NodeProcess:
         self.address = json.loads(line)["addresses"][0]
 
     def stop(self, timeout_s: float = 30.0) -> int:
-        """Asks the node to stop (SIGTERM), waits for its end, and returns its exit code. Kills it after the
-        time-out."""
+        """Asks the node to stop (SIGTERM) and returns its exit code. Kills the node if it has not ended after
+        `timeout_s` seconds."""
         process = self._running()
         process.terminate()
         try:
@@ -95,7 +98,7 @@ class NodeProcess:
         return code
 
     def kill(self) -> None:
-        """Kill the node (SIGKILL), as a crash would. Safe to repeat."""
+        """Kills the node (SIGKILL), as a crash would. Does nothing if the node is not running."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -105,15 +108,16 @@ class NodeProcess:
         self._running().send_signal(number)
 
     def memory_bytes(self) -> int:
-        """The resident memory of the node now, as `memory_bytes` has it."""
+        """Returns the present resident memory of the node, in bytes. Returns 0 if the system does not tell it."""
         return memory_bytes(self.pid)
 
     def cpu_seconds(self) -> float:
-        """The processor time of the node so far, as `cpu_seconds` has it."""
+        """Returns the processor time that the node has used, in seconds. Returns 0 if the system does not tell it."""
         return cpu_seconds(self.pid)
 
     def wait(self, timeout_s: float = 30.0) -> int:
-        """Wait until the node has ended. Returns its exit code."""
+        """Waits until the node has ended, and returns its exit code. Raises subprocess.TimeoutExpired after
+        `timeout_s` seconds."""
         code = self._running().wait(timeout_s)
         self._forget()
         return code
@@ -134,7 +138,7 @@ class NodeProcess:
 
 
 def memory_bytes(pid: int) -> int:
-    """The resident memory of a process (Linux), in bytes; 0 where the system does not say."""
+    """Returns the resident memory of a process in bytes (Linux). Returns 0 if the system does not tell it."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -144,7 +148,8 @@ def memory_bytes(pid: int) -> int:
 
 
 def cpu_seconds(pid: int) -> float:
-    """The processor time that a process has used (Linux), in seconds; 0 where the system does not say."""
+    """Returns the processor time that a process has used, in seconds (Linux). Returns 0 if the system does not
+    tell it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -154,10 +159,10 @@ def cpu_seconds(pid: int) -> float:
 
 @contextmanager
 def interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
-    """Make these signals end the block as Ctrl-C does, so that it stops its nodes and removes their data.
+    """Makes these signals end the block as Ctrl-C does, so that the block stops its nodes and removes their data.
 
-    At Ctrl-C trio ends its tasks in good order wherever the program is; at other signals it does not. Raises SystemExit
-    with the status that tells the signal.
+    At Ctrl-C, trio cancels all its tasks, and they clean up. At other signals, trio does not do this. Raises SystemExit
+    with the exit code 128 plus the number of the signal.
     """
     told: list[int] = []
 

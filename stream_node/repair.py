@@ -1,12 +1,13 @@
-"""Repairs a data directory whose write-ahead log is damaged, and reports the recovered and the lost messages.
+"""Repairs a data directory whose write-ahead log is damaged, and reports which messages are recovered and which
+are lost.
 
-The log continues after a damaged frame, and each frame can be checked by itself. If the right bytes of every damaged
-frame are known (`storage.wal.scan_machine.How`), the log is written again and nothing is lost. If not, everything
-before the damage is kept, and every undamaged message after it. An empty message takes the place of each lost one,
-with a header that says so.
+The log continues after a damaged frame, and every frame has a checksum. If the right bytes of all damaged frames can be
+found (`storage.wal.scan_machine.How`), the log is written again and nothing is lost. If not, the repair keeps all
+messages before the damage and all undamaged messages after it. It puts an empty message with the header node/lost/1 in
+the place of each lost message.
 
-One rename replaces the log, and the database file is not written to: an interrupted repair leaves the old log or the
-new one. A copy of the old log stays in the directory.
+One rename replaces the log, and the database file is not changed. So an interrupted repair leaves either the old log or
+the new log. A copy of the old log stays in the directory.
 """
 
 from __future__ import annotations
@@ -48,14 +49,16 @@ STREAM_COLUMNS: Final = "id, name, partition, first_index, next_index, size_byte
 
 
 class RepairFailed(StorageError):
-    """The directory cannot be repaired; the text says what to do."""
+    """The directory cannot be repaired. The text says what to do."""
 
 
 class Salvage(msgspec.Struct, frozen=True, kw_only=True):
-    """Salvage: a partition that has messages behind a lost frame.
+    """The messages of one partition that come after the damage in the log.
 
-    These are the messages from first to end (exclusive). `saved` of them are whole; `lost` has the first and last index
-    of each run of the others. stream_id, created_us: from the row of the stream behind the damage.
+    name, partition: the stream and the number of the partition. stream_id, created_us: the id of the partition, and
+    the time of its creation in microseconds since 1970. first, end: the range of the indexes of these messages,
+    without `end`. saved: the number of undamaged messages in this range. lost: the first and last index of each run of
+    lost messages.
     """
 
     name: str
@@ -69,11 +72,14 @@ class Salvage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Plan: the damage of a log, and the messages that a repair recovers and loses.
+    """The damage of a log, and the messages that a repair recovers or loses.
 
-    verdict: `storage.wal.scan_machine.Verdict`. how: for each damaged frame, the reason why its bytes are known.
-    salvage: the streams with messages behind a lost frame. problem: why the log cannot be put back as a whole; None
-    where it can. others: the first problems that `verify` finds besides.
+    verdict: the state of the log, a value of `storage.wal.scan_machine.Verdict`. frames: the number of frames in the
+    log. bad: the number of the first damaged frame. commits: the number of commits after the damage.
+
+    how: for each damaged frame, its number and the way in which its bytes were found (`storage.wal.scan_machine.How`).
+    salvage: the partitions with messages after the damage. problem: why the log cannot be recovered completely; None if
+    it can. others: the first other problems that `verify` finds.
     """
 
     verdict: str
@@ -95,15 +101,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_repair(directory: Path) -> Plan:
-    """The plan of a repair. Changes nothing. Raises DatabaseInUse, RepairFailed and other StorageError."""
+    """Returns the plan of a repair, and changes nothing. Raises DatabaseInUse, RepairFailed and other StorageErrors."""
     with _locked_directory(directory) as (database, rebooted), examined(database, rebooted=rebooted) as log:
         return _plan(database, log)
 
 
 def repair(directory: Path, *, accept_loss: bool = False) -> tuple[Plan, Path | None]:
-    """Repair the directory. Returns the plan that was carried out and the copy of the old log.
+    """Repairs the directory if its log is damaged. Returns the plan, and the path of the copy of the old log.
 
-    accept_loss: go on where something is lost. Raises DatabaseInUse, RepairFailed and other StorageError.
+    The path is None if no repair was needed. accept_loss: whether to repair even if something is lost. Raises
+    DatabaseInUse, RepairFailed and other StorageErrors.
     """
     with _locked_directory(directory) as (database, rebooted):
         with examined(database, rebooted=rebooted) as log:
@@ -123,8 +130,11 @@ def repair(directory: Path, *, accept_loss: bool = False) -> tuple[Plan, Path | 
 
 @contextmanager
 def _locked_directory(directory: Path) -> Iterator[tuple[Path, bool]]:
-    """Hold the directory. Only its log is changed. It still counts as a directory whose node did not stop in good
-    order."""
+    """Locks the data directory while the block runs. Raises StorageError if there is no database.
+
+    Yields the path of the database, and whether the machine may have restarted since the directory was last used. If
+    the last node did not stop cleanly, the directory stays marked as such.
+    """
     database = directory / FILE_NAME
     if not database.exists():
         raise StorageError(f"there is no database in {directory}; say where the node keeps its data")
@@ -160,19 +170,20 @@ def _plan(database: Path, log: Examined | None) -> Plan:
 
 
 def _verify_with(database: Path, log: Examined) -> tuple[str, ...]:
-    """The problems that the database has although the log is repaired. Raises sqlite3.Error, StorageError."""
+    """Returns the problems that remain in the database after the log is repaired. Raises
+    sqlite3.Error, StorageError."""
     with opened_with_log(database, rebuild(log.wal, log.found)) as connection:
         return verify(SqliteSession(connection, writes=False)).problems[:OTHERS_MAX]
 
 
 def _known_log(log: Examined) -> Iterator[bytes]:
-    """The log up to the last commit before the first loss; empty where that is its beginning."""
+    """Yields the log up to the last commit before the first lost frame. Yields nothing if there is no such commit."""
     corrected = {each.frame: each for each in log.found.damaged}
     return rewrite(log.wal, log.found.known, corrected) if log.found.known else iter(())
 
 
 def _survey(database: Path, log: Examined) -> Iterator[Salvage]:
-    """The messages behind the last known commit, for each stream. Raises RepairFailed where they cannot be read."""
+    """Yields, for each partition, the messages after the damage. Raises RepairFailed if they cannot be read."""
     start = log.found.good if not log.found.lost else log.found.known
     corrected = {each.frame: each for each in log.found.damaged}
     base = rewrite(log.wal, start, corrected) if start else iter(())
@@ -212,7 +223,7 @@ def _stream_rows(connection: sqlite3.Connection) -> list[tuple[int, str, int, in
 
 
 def _highest(connection: sqlite3.Connection, stream_id: int) -> int:
-    """Returns the highest stored index of a stream; -1 if there is none or it cannot be read."""
+    """Returns the highest stored index of a stream. Returns -1 if the stream has no message or cannot be read."""
     try:
         row = connection.execute("SELECT max(idx) FROM messages WHERE stream_id = ?", (stream_id,)).fetchone()
     except sqlite3.Error:
@@ -221,7 +232,8 @@ def _highest(connection: sqlite3.Connection, stream_id: int) -> int:
 
 
 def _find_message(connection: sqlite3.Connection, stream_id: int, index: int) -> tuple[int, bytes, bytes, bytes] | None:
-    """Time, key, headers and data of a message that is whole; None for one that is not."""
+    """Returns the time, key, headers and data of an undamaged message. Returns None if the message is missing
+    or damaged."""
     try:
         row = connection.execute(
             "SELECT time_us, checksum, key, headers, data FROM messages WHERE stream_id = ? AND idx = ?",
@@ -237,7 +249,7 @@ def _find_message(connection: sqlite3.Connection, stream_id: int, index: int) ->
 def _check(
     connection: sqlite3.Connection, stream_id: int, first: int, end: int
 ) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """Returns the number of undamaged messages, and the first and last index of each run of damaged ones."""
+    """Returns the number of undamaged messages, and the first and last index of each run of missing or damaged ones."""
     saved, lost = 0, list[tuple[int, int]]()
     for index in range(first, end):
         if _find_message(connection, stream_id, index) is not None:
@@ -250,14 +262,14 @@ def _check(
 
 
 def _install_salvage(database: Path, log: Examined, plan: Plan) -> None:
-    """Makes a new log on a copy of the database file, and puts it in place of the old one:
+    """Makes a new log for a copy of the database file, and replaces the old log by the new one.
 
-    1. write the log up to the last known commit;
-    2. add one transaction: the undamaged messages; an empty message for each lost one, so that no index is assigned
-       twice; the saved positions; and fences above all earlier ones;
-    3. check the structure of the copy.
+    1. Write the old log up to the last commit before the first lost frame.
+    2. Add one transaction. It has the undamaged messages, an empty message for each lost message, the saved positions,
+       and fences (lease numbers) above all earlier ones. The empty messages prevent that an index is assigned twice.
+    3. Check the structure of the copy.
 
-    The database file does not change meanwhile, so the log of its copy fits the file itself.
+    The database file does not change meanwhile, so the log of the copy also fits the database file itself.
     """
     folder = Path(tempfile.mkdtemp(prefix=REPAIR_PREFIX, dir=database.parent))
     try:
@@ -287,7 +299,10 @@ def _install_salvage(database: Path, log: Examined, plan: Plan) -> None:
 
 
 def _restore_partition(connection: sqlite3.Connection, behind: sqlite3.Connection, stream: Salvage) -> None:
-    """Restores the messages of one partition that lie after the damage."""
+    """Adds the messages of one partition that come after the damage to the new log.
+
+    connection: the copy of the database with the new log. behind: the database with the old log. stream: the messages.
+    """
     log = SqliteLog(connection)
     known = log.find_stream(stream.name, stream.partition)
     if known is not None and known.stream_id != stream.stream_id:

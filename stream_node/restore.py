@@ -1,7 +1,7 @@
-"""Restores a backup into a new data directory, or in place of an existing database. `backup.py` takes backups.
+"""Restores a backup into a new data directory, or replaces the database of an existing one. `backup.py` takes backups.
 
-The new database is written beside the old one. When it is complete, checked and synced, one rename puts it in place.
-A power cut at any moment leaves either the old database or the new one.
+The new database is written to a separate file in the data directory. When this file is complete, checked and synced,
+one rename replaces the old database. So a power cut at any moment leaves either the old database or the new one.
 """
 
 from __future__ import annotations
@@ -44,8 +44,11 @@ logger = structlog.get_logger(__name__)
 
 
 class Present(msgspec.Struct, frozen=True):
-    """Present: the state of a data directory. streams, messages: None where there is no database, or one that
-    cannot be read."""
+    """The state of a data directory before a restore.
+
+    found: whether the directory has a database. streams, messages: the numbers of partitions and messages in the
+    database. Both are None if there is no database or if it cannot be read.
+    """
 
     found: bool
     streams: int | None = None
@@ -57,9 +60,11 @@ def restore(
 ) -> tuple[Manifest, Present]:
     """Restores a backup into the data directory `target`, which must be new or empty unless `over` is True.
 
-    check: read every message before the database is put in place. over: replace an existing database. dry_run: check
-    the backup's own file, and change nothing. Returns the manifest of the backup, and the database found before.
-    Raises BackupError, DatabaseInUse and other StorageErrors.
+    check: whether every message is read and checked before the database is replaced. over: whether an existing database
+    may be replaced. dry_run: whether only the backup and the target are checked, and nothing is changed.
+
+    Returns the manifest of the backup, and the state of the data directory before the restore. Raises BackupError,
+    DatabaseInUse and other StorageErrors.
     """
     manifest = read_manifest(backup)
     try:
@@ -79,17 +84,17 @@ def restore(
 
 
 def _replace_database(backup: Path, target: Path, manifest: Manifest, check: bool, progress: Progress) -> None:
-    """Puts the backup's database in place of the existing one, if any:
+    """Replaces the database of a data directory, if it has one, by the database of the backup.
 
-    1. copy the backup beside the old database, sync the copy, and check it;
-    2. raise the fences in the copy, which is then complete;
-    3. move everything in the old database's log into its file, and remove the log: beside the new file, SQLite would
-       take it for the new file's log;
-    4. rename the copy over the old database. This is one step, and it is on disk when this function returns.
+    1. Copy the backup to a separate file in the data directory, sync the copy, and check it.
+    2. Raise the fences (lease numbers) in the copy. The copy is then complete.
+    3. Move the content of the old database's write-ahead log into the old database file, and remove the log. If the old
+       log stayed, SQLite would use it as the log of the new database.
+    4. Rename the copy to the name of the database. This is a single step, and it is on disk when this function returns.
     """
     database = target / FILE_NAME
     part = part_path(database)
-    # An interrupted restore may have left these files. SQLite would take their log for the log of the new copy.
+    # An interrupted restore may have left these files. SQLite would use their log as the log of the new copy.
     remove_parts(database)
     try:
         if _copy_file(backup / FILE_NAME, part, progress) != manifest.sha256:
@@ -104,12 +109,14 @@ def _replace_database(backup: Path, target: Path, manifest: Manifest, check: boo
 
 
 def _merge_log(database: Path) -> None:
-    """Moves everything in a database's log into its file, syncs the file, and removes the log. A database that
-    SQLite cannot read keeps its file as it is. Raises StorageError if another program uses the database, or the disk
-    fails."""
+    """Moves the content of a database's write-ahead log into the database file, syncs the file, and removes the log.
+
+    If SQLite cannot read the database, its file is not changed. Raises StorageError if another program uses the
+    database, or if the disk fails.
+    """
     if database.exists():
         try:
-            # SQLite copies only a part of a damaged log, so the whole log is kept under another name.
+            # SQLite copies only a part of a damaged log, so `prepare_log` first saves the whole log under another name.
             prepare_log(database, rebooted=not left_in_this_boot(database.parent))
         except WalDamaged as error:
             logger.warning("old_log_damaged", kept=str(error.kept), reason=str(error))
@@ -124,7 +131,8 @@ def _merge_log(database: Path) -> None:
 
 
 def _copy_log(database: Path) -> None:
-    """Copies the whole write-ahead log into the database file. Raises StorageError."""
+    """Copies the whole write-ahead log into the database file. Raises StorageError, also if another program is reading
+    the database."""
     location = f"file:{quote(str(database.absolute()))}?mode=rw"
     try:
         with closing(
@@ -139,8 +147,11 @@ def _copy_log(database: Path) -> None:
 
 
 def _forget_leases(part: Path) -> None:
-    """Raise the fences in the copy. Leases given after the backup are unknown, so fences continue above every number
-    that can have been given: the time, since fences rise more slowly."""
+    """Raises all fences (lease numbers) in the copy `part`, and syncs it.
+
+    The backup does not know the leases that were given after it. New fences start at the present time in microseconds,
+    which is above every fence that may have been given: fences rise more slowly than time.
+    """
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         migrate(connection)
@@ -154,8 +165,11 @@ def _forget_leases(part: Path) -> None:
 
 @contextmanager
 def _locked_directory(target: Path) -> Iterator[list[str]]:
-    """Hold the data directory, which is made if there is none. Returns the names of the files in it. Raises
-    DatabaseInUse, StorageError."""
+    """Locks the data directory while the block runs. Makes the directory if it does not exist.
+
+    Yields the names of the files that the directory had before. If the block fails, a new lock file and new folders are
+    removed. Raises DatabaseInUse, StorageError.
+    """
     was_there, made = names_in(target), make_folder(target)
     lock = DirectoryLock(target)
     try:
@@ -170,7 +184,8 @@ def _locked_directory(target: Path) -> Iterator[list[str]]:
 
 
 def _inspect(target: Path, over: bool) -> Present:
-    """Does the same as `_replaceable`, without locking or changing the directory."""
+    """Checks the target as `_replaceable` does, for a dry run. If the directory has a lock file, the lock is held
+    during the check. Raises BackupError, StorageError."""
     names = names_in(target)
     if LOCK_NAME not in names:
         return _replaceable(target, over, names)
@@ -188,7 +203,8 @@ def _owned_as_it_is(target: Path) -> Iterator[None]:
 
 
 def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
-    """The database that a restore would replace. Raises BackupError where it must not be replaced."""
+    """Returns the state of the database that a restore would replace. Raises BackupError if the restore must not
+    replace it."""
     # The files of an interrupted restore may always be replaced.
     unfinished = {path.name for path in find_parts(target / FILE_NAME)}
     if not set(names) - {LOCK_NAME, CLOCK_NAME} - unfinished:
@@ -211,7 +227,7 @@ def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
 
 
 def _copy_file(source: Path, target: Path, progress: Progress) -> str:
-    """Copy the file and sync it. Returns the SHA-256 of the written bytes."""
+    """Copies the file and syncs the copy. Returns the SHA-256 hash of the written bytes, as hexadecimal digits."""
     digest, done, total = hashlib.sha256(), 0, source.stat().st_size
     with source.open("rb") as reading, target.open("wb") as writing:
         while chunk := reading.read(CHUNK_BYTES):

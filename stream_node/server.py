@@ -1,8 +1,8 @@
-"""The server: it opens the data directory, starts the node, listens, and drains when it is told to stop.
+"""The server of a node. It opens the data directory, starts the node, listens, and drains the node when it is stopped.
 
-It stops in this order: accept no connections; read no more; let submitted operations commit and be confirmed; send the
-confirms; checkpoint; close. A kill skips all of this and loses nothing, since a confirmed message is on disk at every
-moment.
+It stops in this order: it accepts no more connections; it reads no more; it waits until submitted operations are
+committed; it sends their confirms; it checkpoints the log; it closes. A kill skips all these steps and loses no
+confirmed message, because a confirmed message is already on disk.
 """
 
 from __future__ import annotations
@@ -29,20 +29,22 @@ from stream_node.config import Config, without_effect
 from stream_node.services import Services, ServicesStatistics, stored_streams, wall_clock_us
 
 DISK_INTERVAL_S = 1.0
-"""The time between two looks at the free space of the disk."""
+"""The interval between two measurements of the free disk space, in seconds."""
 
 TIGHT_BYTES = 64 * 1024 * 1024
-"""With less free space than this, the write-ahead log is kept short. It may take this much otherwise."""
+"""If the free space exceeds the setting `free_disk_bytes_min` by less than this number of bytes, the write-ahead log is
+kept short. Otherwise the log may take this much space."""
 
 logger = structlog.get_logger(__name__)
 
 
 class CannotListen(OSError):
-    """The address is in use, or does not belong to this machine. The text says which address."""
+    """The node cannot listen at an address, because it is in use or does not belong to this machine. The text has
+    the address."""
 
 
 class ServerStatistics(msgspec.Struct, frozen=True):
-    """ServerStatistics: the figures of all parts of the node."""
+    """The statistics of all parts of the node."""
 
     node: NodeStatistics
     tcp: TcpStatistics
@@ -51,7 +53,11 @@ class ServerStatistics(msgspec.Struct, frozen=True):
 
 
 class Server:
-    """Server: one node that serves one data directory. `serve` runs it until `stop` is called."""
+    """One node that serves one data directory. `serve` runs it until `stop` is called.
+
+    addresses: the `host:port` texts at which the node listens. refusing_pushes: whether pushes are refused because the
+    disk is nearly full.
+    """
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -61,17 +67,18 @@ class Server:
         self._statistics: Callable[[], ServerStatistics] | None = None
 
     def stop(self) -> None:
-        """Begin to drain. `serve` returns when that is done. Safe to repeat."""
+        """Begins to drain the node. `serve` returns when this is done. Safe to repeat."""
         self._stop.set()
 
     def statistics(self) -> ServerStatistics:
-        """The figures of this moment. Raises RuntimeError while the server is not listening."""
+        """Returns the present statistics. Raises RuntimeError while the server is not listening."""
         if self._statistics is None:
             raise RuntimeError("the server is not listening")
         return self._statistics()
 
     async def serve(self, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until `stop` is called. Reports the addresses that it listens at. Raises StorageError, CannotListen."""
+        """Serves until `stop` is called. Reports the addresses at which the node listens to `task_status`. Raises
+        StorageError, CannotListen."""
         config = self.config
         for setting, reason in without_effect(config).items():
             logger.warning("setting_without_effect", setting=setting, reason=reason)
@@ -122,13 +129,14 @@ class Server:
             database.close()
 
     async def _watch_disk(self, services: Services, runner: ThreadRunner) -> None:
-        """Watch the free space of the disk, and refuse pushes that would leave too little for deleting and stopping."""
+        """Measures the free space of the disk at intervals. Refuses pushes that would leave too little space for
+        deleting and stopping."""
         least_bytes = self.config.free_disk_bytes_min
         while True:
             try:
                 free_bytes = (await trio.to_thread.run_sync(shutil.disk_usage, self.config.data_dir)).free
             except OSError as error:
-                # Without a figure the last decision stays in force.
+                # The free space is unknown, so the limits stay as they are.
                 logger.error("disk_not_seen", data_dir=self.config.data_dir, reason=str(error))
                 await trio.sleep(DISK_INTERVAL_S)
                 continue
@@ -142,13 +150,13 @@ class Server:
     async def _drain(self, tcp: TcpTransport, runner: ThreadRunner, services: Services, node: Node) -> None:
         logger.info("draining")
         deadline_s = trio.current_time() + self.config.drain_timeout_s
-        # No new work: otherwise a busy peer would keep the node from ever being idle.
+        # Take no new work. Otherwise a busy peer could prevent that the node ever becomes idle.
         tcp.stop_accepting()
         tcp.stop_reading()
         # All submitted messages are committed and get their confirms.
         with trio.move_on_at(deadline_s):
             await runner.wait_idle()
-        # One batch, so that each connection sends all farewells at once.
+        # One batch, so that each connection sends all its last messages at once.
         with node.batch():
             services.stop()
         # Connections close only after the peers have been sent their confirms.

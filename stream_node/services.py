@@ -1,6 +1,6 @@
-"""The services of a node: the one place that puts storage, routes and workers together.
+"""Starts the services of a node. Only this module combines storage, routes and workers.
 
-The server, the simulation and the tests all start their nodes here, so that the tests run the code that users run.
+The server, the simulation and the tests start their nodes with this module, so the tests run the same code as users.
 """
 
 from __future__ import annotations
@@ -36,12 +36,13 @@ def wall_clock_us() -> int:
 
 
 def random_id() -> str:
-    """A random id: 16 hex digits from the randomness of the system."""
+    """Returns a random id: 16 hexadecimal digits from the system's random number generator."""
     return secrets.token_hex(8)
 
 
 def stored_streams(database: Database) -> list[StoredStream]:
-    """Returns all streams of the database; each takes about 300 bytes of memory. Raises StorageError."""
+    """Returns all streams of the database, one entry for each partition. Each entry takes about 300 bytes of memory.
+    Raises StorageError."""
     session = database.read_session()
     try:
         return list(list_stored(session))
@@ -52,10 +53,11 @@ def stored_streams(database: Database) -> list[StoredStream]:
 
 
 class ServicesStatistics(msgspec.Struct, frozen=True):
-    """ServicesStatistics: the figures of the services.
+    """The statistics of a node's services.
 
-    streams: the partitions that are served. `stream_service.counters.StreamCounters` explains the next six. blocks:
-    None where the block node is off.
+    streams: the number of partitions that are served. index: the statistics of the index service. blocks: the
+    statistics of the block node; None if it is off. `stream_service.counters.StreamCounters` describes the
+    other fields.
     """
 
     streams: int
@@ -70,10 +72,12 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
 
 
 class Services:
-    """Services: the stream service, the index service and the block node of one node.
+    """The stream service, the index service and the block node of one node.
 
-    now_us, steady_s, new_id: time and randomness, parameters so that a simulation can own them. known_time,
-    note_offset: what the clock remembers from earlier runs of this node, see `stream_service.workers.clock.Clock`.
+    now_us, steady_s, new_id: functions that return the wall clock in microseconds since 1970, a steady
+    clock in seconds, and a random id. A simulation passes its own functions. known_time: what is known
+    about the time from earlier runs of this node. note_offset: stores the trusted clock offset for the next
+    start, see `stream_service.workers.clock.Clock`.
     """
 
     def __init__(
@@ -119,7 +123,7 @@ class Services:
             self._blocks = BlockServices(node, storage, config, self._directory, now_us=now_us, new_id=new_id)
 
     def start(self, stored: list[StoredStream]) -> None:
-        """Serve the stored streams, and every stream that is created later."""
+        """Begins to serve the stored streams, and every stream that is created later."""
         for stream in stored:
             self._directory.open_stream(stream)
         register_retention(self._directory, self._config.retention_interval_s)
@@ -143,14 +147,15 @@ class Services:
         )
 
     def stop(self) -> None:
-        """Tells publishers and subscribers of blocks that their streams end. All pushes have been confirmed before."""
+        """Tells publishers and subscribers of blocks that their sessions end."""
         if self._blocks is not None:
             self._blocks.stop()
 
     def leave_room(self, room_bytes: float) -> None:
-        """Set the free space that writes may use, until the next call.
+        """Sets the number of bytes that pushes and blocks may write to the disk until the next call.
 
-        Pushes are accepted as long as they fit, blocks as long as there is any room. Others are answered with ERROR.
+        Pushes are accepted while they fit into this room. Blocks are accepted while the room is above 0. Other pushes
+        are answered with ERROR.
         """
         self._directory.counters.room_bytes = room_bytes
         if self._blocks is not None:

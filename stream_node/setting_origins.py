@@ -1,4 +1,4 @@
-"""The settings that are in force, each with the place that it came from. `config` says what they mean."""
+"""Finds the value of each setting, and where it was set. The module `config` explains the settings."""
 
 from __future__ import annotations
 
@@ -17,8 +17,11 @@ Origin: TypeAlias = Literal["flag", "environment", "file", "default"]
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """Setting: one setting with its value. where: the flag, variable or file that it came from; None for a
-    default."""
+    """One setting with its value and its origin.
+
+    origin: the kind of place where it was set. where: the name of the flag, the variable or the file; None for
+    a default.
+    """
 
     name: str
     value: Any
@@ -29,7 +32,8 @@ class Setting(msgspec.Struct, frozen=True):
 def load_effective(
     flags: Mapping[str, Any], *, file: Path | None = None, environment: Mapping[str, str] = os.environ
 ) -> tuple[Config, list[Setting]]:
-    """The settings that `load_config` returns, in the order of `Config`, each with its origin. Raises ConfigError."""
+    """Returns the settings as `load_config` does, and a list of them with their origins, in the order of `Config`.
+    Raises ConfigError."""
     config = load_config(flags, file=file, environment=environment)
     in_file = flattened(tomllib.loads(file.read_text(encoding="utf-8"))) if file is not None else {}
     settings = []

@@ -1,4 +1,4 @@
-"""Times and sizes as people write them: on the command line, in a file, in the environment."""
+"""Parses times and sizes as people write them on the command line, in a file or in the environment."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 SIZE = re.compile(r"(\d+)\s*(?:([kKMGT])(i?)B|B)?")
 POWERS = {"k": 1, "K": 1, "M": 2, "G": 3, "T": 4}
 DAYS_MAX = 365_000
-"""The longest duration, a thousand years. A longer one is a typing mistake, and no date can be computed with it."""
+"""The longest duration in days, about a thousand years. A longer one is a typing mistake, and dates cannot be computed
+with it."""
 
 
 class UnitError(ValueError):
-    """A time or a size cannot be read. The text says what it may be."""
+    """The error of a time or a size that cannot be parsed. The text says which forms are allowed."""
 
 
 def parse_duration(text: str) -> int:
-    """The seconds of a duration such as 30s, 15m, 2h, 7d or 1w. Raises UnitError."""
+    """Parses a duration such as 30s, 15m, 2h, 7d or 1w. Returns it in seconds. Raises UnitError."""
     match = DURATION.fullmatch(text)
     if match is None:
         raise UnitError(f"{text!r} is not a duration: a number and s, m, h, d or w, such as 7d")
@@ -28,7 +29,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """The bytes of a size such as 1000, 64kB, 64KiB, 10MB or 1GiB. Raises UnitError."""
+    """Parses a size such as 1000, 64kB, 64KiB, 10MB or 1GiB. Returns it in bytes. Raises UnitError."""
     match = SIZE.fullmatch(text)
     if match is None:
         raise UnitError(f"{text!r} is not a size: a number of bytes, or one with kB, MB, GB, KiB, MiB or GiB")
