@@ -174,7 +174,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The maximum size of fetched blocks in memory. It applies separately to old blocks and to the newest blocks. A
     larger block cannot be fetched."""
 
-    # Group "For one specification, or for tests": settings for a specification, a real peer or a test. Few nodes need them.
+    # Group "For one specification, or for tests": settings for a specification, a real peer or a test.
     service_addresses: tuple[str, ...] = ("stream_service", "stream", "stream_kafka")
     """The worker addresses of the stream service. Our clients use the first; real peers also use the others."""
     index_addresses: tuple[str, ...] = ("stream_index_service", "stream_index", "stream_kafka_index")

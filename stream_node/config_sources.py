@@ -23,8 +23,8 @@ BACKFILL_TABLE = "backfill"
 _CAPITAL = re.compile("[A-Z]")
 _TIME = re.compile(r"(_s|_s_max|_secs)$")
 _BYTES = re.compile(r"(_bytes|_bytes_max|_bytes_min|_buffer_size)$")
-"""A setting's name ends with its unit. This pattern matches names of settings in bytes. It does not match
-`_batch_size`, which counts blocks."""
+"""Matches the names of settings in bytes, because a setting's name ends with its unit. Names with the end "_batch_size"
+do not match, because they count blocks."""
 _NUMBER = re.compile(r"\s*[-+]?[\d._]+([eE][-+]?\d+)?\s*|inf|nan")
 
 

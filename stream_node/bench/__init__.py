@@ -1,4 +1,5 @@
-"""`stream-node bench`: measures a node with the load that its user chooses.
+"""The command `stream-node bench`: measures a node under a load that the user chooses.
 
-It compares nothing and holds nothing against goals: the bench of this project does so (`bench/`, not installed).
+It does not compare the results with earlier results or with targets. The project's own benchmark in `bench/`, which is
+not installed, does this.
 """

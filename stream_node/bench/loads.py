@@ -1,6 +1,7 @@
-"""The loads that a bench puts on a node: pushes, pulls, single pushes, and deliveries to many consumers.
+"""The loads of the bench: pushes, pulls, single pushes, and deliveries to many consumers.
 
-It opens no connections and makes no streams: each load gets the stream as it is seen by several clients.
+This module opens no connections and creates no streams. Each load gets one `Stream` object per client, all for the
+same stream.
 """
 
 from __future__ import annotations
@@ -17,19 +18,24 @@ import trio
 from stream_client import Push, Stream
 
 TIMED_EVERY_MAX: Final = 64
-"""One push of this many is timed, so that taking the time costs nothing that can be seen."""
+"""At most one of this many pushes is timed, so that the timing does not slow down the load noticeably."""
 TIMED_MIN: Final = 1_000
-"""Pushes that are timed at least, where there are as many: p99.9 of fewer is the slowest of them."""
+"""The minimum number of timed pushes, if the load has enough messages. With fewer, the percentile p99.9 would just be
+the slowest push."""
 PUSHED_AT: Final = struct.Struct("<q")
-"""The first bytes of a message of a fan-out: the nanosecond of its push."""
+"""The first bytes of a fan-out message: the time of its push, in nanoseconds of the performance counter."""
 
 Progress = Callable[[int], None]
-"""Is told how many more messages have been pushed, pulled or delivered."""
+"""A function that is called with the number of further messages that were pushed, pulled or delivered."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is done. clients: publishers, or readers, with a connection each. window: pushes of each publisher that
-    may be unconfirmed, or messages that a reader asks for at a time."""
+    """The size of a load.
+
+    messages, size_bytes: the number of messages, and the size of each. clients: the number of publishers, readers or
+    consumers, each with a connection of its own. window: how many pushes of a publisher may be unconfirmed, or how many
+    messages a reader asks for at a time.
+    """
 
     messages: int
     size_bytes: int
@@ -38,8 +44,11 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """How long a load took. messages: pushed, pulled or delivered by all clients. times_us: microseconds that single
-    requests took, of all of them or of an even choice."""
+    """The measured times of a load.
+
+    messages: how many messages all clients pushed, pulled or received. seconds: the duration of the load. times_us: the
+    durations of single requests in microseconds, of all requests or of a regular sample.
+    """
 
     messages: int
     seconds: float
@@ -47,7 +56,7 @@ class Timed(msgspec.Struct, frozen=True):
 
 
 class Timer:
-    """Notes how long pushes take from the call to the confirm."""
+    """Measures how long pushes take, from the call to the confirm, in microseconds."""
 
     def __init__(self) -> None:
         self.times_us: list[float] = []
@@ -57,7 +66,10 @@ class Timer:
 
 
 async def push(streams: Sequence[Stream], load: Load, progress: Progress) -> Timed:
-    """All clients push at once, with a window of unconfirmed pushes each. It ends when every push is confirmed."""
+    """Pushes the messages from all clients at the same time. Ends when every push is confirmed.
+
+    Each client has at most `load.window` unconfirmed pushes. Each stream in `streams` belongs to one client.
+    """
     data = os.urandom(load.size_bytes)
     timer = Timer()
     timed_every = max(1, min(TIMED_EVERY_MAX, load.messages // TIMED_MIN))
@@ -77,7 +89,8 @@ async def push(streams: Sequence[Stream], load: Load, progress: Progress) -> Tim
 
 
 async def latency(streams: Sequence[Stream], load: Load, progress: Progress) -> Timed:
-    """All clients push at once, and each waits for every confirm before its next push."""
+    """Pushes the messages from all clients at the same time. Each client waits for the confirm of a push before its
+    next push."""
     data = os.urandom(load.size_bytes)
     times_us: list[float] = []
 
@@ -93,7 +106,8 @@ async def latency(streams: Sequence[Stream], load: Load, progress: Progress) -> 
 
 
 async def pull(streams: Sequence[Stream], load: Load, progress: Progress) -> Timed:
-    """Each client pulls all messages of the stream, which holds them already, a window at a time."""
+    """Pulls all messages of the stream from each client, `load.window` messages at a time. The messages are
+    already stored."""
     times_us: list[float] = []
 
     async def read(stream: Stream, count: int) -> None:
@@ -110,9 +124,10 @@ async def pull(streams: Sequence[Stream], load: Load, progress: Progress) -> Tim
 
 
 async def fanout(streams: Sequence[Stream], load: Load, progress: Progress) -> Timed:
-    """The first client pushes; each of the others follows the stream from its beginning and gets every message.
+    """Pushes messages from the first client. Each other client follows the stream from its beginning and receives
+    every message.
 
-    The times are those of every delivery, from the call that pushed the message to its receipt in this process.
+    The measured times are those of every delivery, from the call that pushes a message to the receipt in this process.
     """
     target, *sources = streams
     padding = os.urandom(max(0, load.size_bytes - PUSHED_AT.size))
@@ -140,19 +155,22 @@ async def fanout(streams: Sequence[Stream], load: Load, progress: Progress) -> T
 
 
 def percentile(ordered: Sequence[float], per_mille: int) -> float:
-    """A percentile by nearest rank, so the largest where there are few. ordered: not empty, from small to large."""
+    """Returns a percentile by the method of the nearest rank. With few values, a high percentile is the largest value.
+
+    ordered: the values in rising order, at least one. per_mille: the percentile in thousandths, such as 999 for p99.9.
+    """
     return ordered[(per_mille * len(ordered) + 999) // 1000 - 1]
 
 
 def _shares(load: Load) -> Iterable[int]:
-    """How many of the messages each client pushes: as many as the others, or one more."""
+    """Returns how many messages each client pushes. The numbers differ by at most one."""
     return [load.messages // load.clients + (number < load.messages % load.clients) for number in range(load.clients)]
 
 
 async def _all_at_once(
     action: Callable[[Stream, int], Awaitable[None]], streams: Sequence[Stream], counts: Iterable[int]
 ) -> float:
-    """Seconds until the action has ended for all streams."""
+    """Runs the action for all streams at the same time. Returns the seconds until all have ended."""
     started_s = time.perf_counter()
     async with trio.open_nursery() as nursery:
         for stream, count in zip(streams, counts, strict=True):

@@ -1,6 +1,8 @@
-"""One run of `stream-node bench`: connections, a stream of its own, a load, and the stream's removal.
+"""Runs the command `stream-node bench` once. It opens connections, creates a stream, runs a load, and deletes
+the stream.
 
-It measures the node that it is connected to, or starts one for the run. It prints nothing but what it could not remove.
+It measures a given node, or a node that it starts for the run. It reports nothing but a stream that it could
+not delete.
 """
 
 from __future__ import annotations
@@ -20,18 +22,23 @@ from stream_node.bench.loads import Load, Progress, Timed, fanout, latency, perc
 from stream_node.process import NodeProcess
 
 REMOVAL_TIMEOUT_S: Final = 10.0
-"""A stream that is not deleted within this time is left on the node; a run must end also where the node hangs."""
+"""The longest wait for the deletion of the test stream, in seconds. After that, the stream stays on the node, so that
+the run ends even if the node hangs."""
 FILL_WINDOW: Final = 1_000
 
 Work = Literal["push", "pull", "latency", "fanout"]
 Connect = Callable[[], AbstractAsyncContextManager[StreamClient]]
-"""Opens one more connection to the node."""
+"""A function that opens a connection to the node."""
 Draw = Callable[[str, int, int], None]
-"""Shows the progress of a step: its name, the messages that are done, and all of them."""
+"""A function that shows the progress of a step: the name of the step, the number of messages done, and their
+total number."""
 
 
 class Latency(msgspec.Struct, frozen=True):
-    """Percentiles of single requests, in microseconds. timed: how many requests they are made from."""
+    """Percentiles of the durations of single requests, in microseconds.
+
+    timed: the number of requests that were measured. max: the longest duration.
+    """
 
     timed: int
     p50: float
@@ -48,10 +55,12 @@ class Latency(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run found. messages: pushed, pulled or delivered by all clients together.
+    """The result of a run.
 
-    latency_us: of pushes, from the call to the confirm; of pulls, from the call to the page; of a fan-out, from the
-    push to the receipt by a consumer.
+    work: the kind of load. messages: the number of messages that all clients together pushed, pulled or received.
+    size_bytes: the size of each message. seconds: the duration of the load. latency_us: for pushes, the times
+    from the call to the confirm; for pulls, from the call to the page; for a fan-out, from the push to the
+    receipt by a consumer.
     """
 
     work: Work
@@ -66,8 +75,11 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Kind(NamedTuple):
-    """How a kind of work uses the node. writers: connections beside those of the clients. is_filled: the stream holds
-    all messages before the load begins."""
+    """A kind of load, and how it uses the node.
+
+    load: the function that runs it. verb: the word for the progress line. writers: the number of connections besides
+    those of the clients. is_filled: whether all messages are stored before the load begins.
+    """
 
     load: Callable[[Sequence[Stream], Load, Progress], Awaitable[Timed]]
     verb: str
@@ -84,9 +96,10 @@ KINDS: Final[dict[Work, _Kind]] = {
 
 
 async def run(work: Work, load: Load, connect: Connect, draw: Draw, tell: Callable[[str], None]) -> Result:
-    """Measure a load on a stream that is made for it and deleted afterwards, however the load ends.
+    """Measures a load on a new stream. Deletes the stream at the end, even if the load fails.
 
-    tell: is given a sentence about the stream where it could not be deleted. Raises ClientError.
+    connect: opens a connection to the node. draw: shows the progress. tell: called with a sentence about the stream if
+    it could not be deleted. Raises ClientError.
     """
     kind = KINDS[work]
     name = f"bench-{secrets.token_hex(6)}"
@@ -119,9 +132,10 @@ async def run(work: Work, load: Load, connect: Connect, draw: Draw, tell: Callab
 
 @contextmanager
 def own_node() -> Iterator[str]:
-    """The address of a node that runs inside the block only. Raises NodeNotStarted, OSError.
+    """Runs a node while the block runs, and yields its address. Raises NodeNotStarted, OSError.
 
-    Its data lies under the working directory, which is on a disk: the folder for temporary files often is memory.
+    Its data is in a temporary folder in the working directory. The system's folder for temporary files is not used,
+    because it is often in memory.
     """
     with tempfile.TemporaryDirectory(prefix=".bench-", dir=".") as place:
         node = NodeProcess(Path(place) / "data", log_file=Path(place) / "node.log")
@@ -134,13 +148,13 @@ def own_node() -> Iterator[str]:
 
 @asynccontextmanager
 async def _own_stream(client: StreamClient, name: str, tell: Callable[[str], None]) -> AsyncIterator[Stream]:
-    """A new stream, deleted at the end of the block."""
+    """Creates a stream for the block, and deletes it at the end of the block."""
     stream = await client.create(name)
     try:
         yield stream
     finally:
         why = f"no answer within {REMOVAL_TIMEOUT_S:g} s"
-        # Shielded, so that a run that is interrupted removes its stream too.
+        # This is shielded, so that an interrupted run also deletes its stream.
         with trio.move_on_after(REMOVAL_TIMEOUT_S, shield=True) as removal:
             try:
                 await stream.delete()

@@ -1,1 +1,1 @@
-"""`stream-node demo`: the main job on real input, with the proof that nothing confirmed was lost."""
+"""The command `stream-node demo`: pushes real text, kills processes, and proves that no confirmed message is lost."""

@@ -1,10 +1,12 @@
-"""The demo's blocks: two publishers, of which one dies in the middle of a block, and a subscriber to all of them.
+"""The part of the demo with blocks. Two publishers send blocks, one of them ends in the middle of a block, and a
+subscriber receives all blocks.
 
-1. A node; a subscriber that waits for all blocks of a generated chain.
-2. One publisher sends the first half, and its connection breaks in the middle of a block.
-3. Another publisher offers the whole chain: the node has it skip durable blocks, and takes the one that was cut short.
-4. Real blocks from files, where there are any, go to a node of their own.
-5. Compare: each block came once, in order, with its root, and with the items that were published.
+1. Start a node, and a subscriber that waits for all blocks of a generated chain.
+2. The first publisher sends half of the chain. Its connection then breaks in the middle of a block.
+3. The second publisher offers the whole chain. The node skips the blocks that it has on disk, and accepts the block
+   that was cut short.
+4. If there are real blocks in files, publish them to another node.
+5. Check that the subscriber received each block once, in order, with the published items.
 """
 
 from __future__ import annotations
@@ -31,13 +33,15 @@ ITEMS_A_BLOCK = 200
 DIES_AT = BLOCKS // 2
 PATIENCE_S = 60.0
 REAL_BLOCKS = Path(__file__).resolve().parents[3] / "shared" / "data" / "hiero" / "SOLO_4N"
-"""A folder with real blocks next to the repository. The demo of the installed program does without."""
+"""A folder with real blocks next to the repository. The demo skips them if this folder does not exist."""
 
 
 class BlockProof(msgspec.Struct, frozen=True):
-    """The outcome of this part. published, received, real (from files): numbers of blocks. size_bytes: of all items.
+    """The result of this part of the demo.
 
-    broken: the promises that were not kept.
+    published, received: the numbers of generated blocks that were published and that the subscriber received. real: the
+    number of blocks from files. size_bytes: the total size of all items. seconds: the duration. broken: one text for
+    each promise that was not kept.
     """
 
     published: int
@@ -49,11 +53,12 @@ class BlockProof(msgspec.Struct, frozen=True):
 
 
 class Died(Exception):
-    """The end of the first publisher, in the middle of a block."""
+    """Raised to end the first publisher in the middle of a block."""
 
 
 def run_blocks(directory: Path) -> BlockProof:
-    """Run this part of the demo. Raises DemoFailed if it does not come to its end."""
+    """Runs this part of the demo in the given folder. Raises DemoFailed if the subscriber does not get all blocks
+    in time."""
     keys = SigningKeys.generate()
     chain = list(ChainGenerator(keys, shape=BlockShape(item_count=ITEMS_A_BLOCK)).blocks(BLOCKS))
     real = [tuple(read_items(file)) for _, file in find_blocks(REAL_BLOCKS)] if REAL_BLOCKS.is_dir() else []
@@ -71,7 +76,11 @@ def run_blocks(directory: Path) -> BlockProof:
 
 
 def check(published: Sequence[Sequence[bytes]], received: Sequence[tuple[int, Sequence[bytes]]]) -> list[str]:
-    """The broken promises: each published block must have come once, in order, with its items."""
+    """Checks that each published block was received once, in order, with its items. Returns one text for each
+    broken promise.
+
+    published: the items of each block, from block 0 on. received: the number and the items of each received block.
+    """
     broken = []
     numbers = [number for number, _ in received]
     if numbers != list(range(len(published))):

@@ -1,8 +1,9 @@
-"""A consumer process of the demo: it reads some partitions and appends their messages to a file, until it is killed.
+"""A consumer process of the demo. It reads some partitions and appends their messages to a file until it is killed.
 
     python -m stream_node.demo.consumer NODE VIA STREAM PARTITIONS CLIENT_ID FILE
 
-The file has one record a message: partition, index and size as unsigned 64-bit big-endian numbers, then the data.
+The file has one record for each message. A record has the partition, the index and the size of the data, as unsigned
+64-bit big-endian numbers, and then the data.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ RECORD = struct.Struct(">QQQ")
 
 
 def read_records(file: Path) -> list[tuple[int, int, bytes]]:
-    """Partition, index and data of each whole record; a kill can cut the last one."""
+    """Returns the partition, index and data of each complete record. A last record that a kill has cut short is
+    left out."""
     content = file.read_bytes() if file.exists() else b""
     records, at = [], 0
     while len(content) - at >= RECORD.size:
@@ -35,7 +37,7 @@ def read_records(file: Path) -> list[tuple[int, int, bytes]]:
 
 
 def cut_to_whole_records(file: Path) -> None:
-    """Take a half-written record off the end, so that a resumed consumer can append."""
+    """Removes an incomplete record from the end of the file, so that a restarted consumer can append records."""
     whole = sum(RECORD.size + len(data) for _, _, data in read_records(file))
     if file.exists():
         with file.open("r+b") as content:
@@ -53,8 +55,7 @@ async def consume(node: str, via: str, name: str, partitions: list[int], client_
 
 
 async def _consume_one(stream: Stream, positions: SavedIndexes, out: BinaryIO) -> None:
-    """Writes and flushes each message before its position is saved (after each page), so that a kill loses no
-    message."""
+    """Writes and flushes each message before the position after it is saved, so that a kill loses no message."""
     consumer = Consumer(stream, positions)
     async for message in consumer.messages():
         out.write(RECORD.pack(stream.partition, message.index, len(message.data)) + message.data)

@@ -1,4 +1,4 @@
-"""ConsumerProcesses: the consumers of the demo. It starts and kills them, and has the messages that they have read."""
+"""Starts and kills the consumer processes of the demo, and reads the messages that they have received."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from stream_node.demo.consumer import read_records
 
 
 class ConsumerProcesses:
-    """Consumers in child processes, each with a file of the messages that it has read. A context manager.
+    """Consumers in child processes. Each writes the messages that it reads to a file of its own. A context manager,
+    which starts and kills them.
 
-    partitions: those of each consumer, by its name. door, store: the address to connect to, and the node behind it.
+    directory: the folder for the files. partitions: the partitions of each consumer, by the name of the consumer. door,
+    store: the address of the node to connect to, and the address of the second node, which is reached through the first
+    and has the stream. stream: the name of the stream.
     """
 
     def __init__(
@@ -54,17 +57,18 @@ class ConsumerProcesses:
             )
 
     def kill(self, name: str) -> None:
-        """End the consumer as a crash would."""
+        """Kills the consumer, as a crash would."""
         process = self._processes.pop(name)
         process.kill()
         process.wait()
 
     def records(self, name: str) -> list[tuple[int, int, bytes]]:
-        """Partition, index and data of every message that this consumer has read, before and after its kill."""
+        """Returns the partition, index and data of every message that this consumer has read, before and after
+        its kill."""
         return read_records(self._file(name))
 
     async def wait_more(self) -> None:
-        """Wait until each consumer has read something more than it has now."""
+        """Waits until each consumer has written at least one more message to its file."""
         sizes = {name: self._file(name).stat().st_size for name in self._partitions if self._file(name).exists()}
         while True:
             if all(self._file(name).stat().st_size > size for name, size in sizes.items()):
@@ -72,7 +76,11 @@ class ConsumerProcesses:
             await trio.sleep(0.01)
 
     async def wait_read(self, last_indexes: Mapping[int, int]) -> None:
-        """Wait until each partition has been read to its last index. Raises RuntimeError if a consumer ended."""
+        """Waits until all partitions are read up to their last index. Raises RuntimeError if a consumer process
+        has ended.
+
+        last_indexes: the last index of each partition.
+        """
         for name, partitions in self._partitions.items():
             wanted = {(partition, last_indexes[partition]) for partition in partitions if partition in last_indexes}
             while not wanted <= {(partition, index) for partition, index, _ in self.records(name)}:

@@ -1,6 +1,7 @@
-"""The demo's last step: Spark exports the stream, and answers a query over the table. It runs in a process of its own.
+"""The last step of the demo: Spark exports the stream to a table and runs a query on the table, in a separate process.
 
-If Spark is not installed, the step is skipped with a word. The demo installs no Spark (`make demo` does).
+If Spark is not installed, this step is skipped and the report says so. The demo itself does not install Spark; `make
+demo` does.
 """
 
 from __future__ import annotations
@@ -19,7 +20,12 @@ TIMEOUT_S = 300.0
 
 
 class Exported(msgspec.Struct, frozen=True):
-    """The outcome of the export, and a query over the table with its answer, row by row."""
+    """The result of the export.
+
+    rows: the number of exported messages. data_bytes, file_bytes: the size of their data, and the size of the written
+    files. seconds: the duration. query: a query on the table, in SQL. columns, answer: the column names and the rows of
+    its result.
+    """
 
     rows: int
     data_bytes: int
@@ -31,7 +37,8 @@ class Exported(msgspec.Struct, frozen=True):
 
 
 def export(folder: Path, node: str, stream: str) -> Exported | str:
-    """Export, and return the outcome; or return the reason why Spark is not here. Raises DemoFailed if Spark fails."""
+    """Exports the stream into the folder and returns the result. Returns a text with the reason if Spark is not
+    installed. Raises DemoFailed if the export fails."""
     if importlib.util.find_spec("pyspark") is None:
         return "the extra `spark` is not installed (sh tools/spark.sh)"
     try:

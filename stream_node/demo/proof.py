@@ -1,4 +1,4 @@
-"""The comparison at the end of the demo: confirmed, stored and consumed messages. It is pure."""
+"""Compares the confirmed, stored and consumed messages at the end of the demo. It does no input or output."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ from typing import TypeAlias
 import msgspec
 
 Confirmed: TypeAlias = Sequence[tuple[int, bytes]]
-"""Index and data of each push of one partition, in the order in which they were pushed."""
+"""The index and the data of each confirmed push to one partition, in the order of the pushes."""
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """confirmed, stored, consumed: messages. stored_again: pushes that were sent again because their confirm was lost.
+    """The result of the comparison.
 
-    consumed_again: messages that a consumer got twice, around its kill. broken: promises that were not kept.
+    confirmed, stored, consumed: the numbers of messages. stored_again: the number of messages that were stored twice,
+    because their confirm was lost and they were pushed again. consumed_again: the number of messages that a consumer
+    read twice because it was killed. broken: one text for each promise that was not kept.
     """
 
     confirmed: int
@@ -32,10 +34,11 @@ def prove(
     consumed: Iterable[tuple[int, int, bytes]],
     under_way: int,
 ) -> Proof:
-    """Compare the messages of each partition.
+    """Compares the confirmed, stored and consumed messages of each partition.
 
-    stored: index to data. consumed: partition, index and data as they were read. under_way: the number of pushes
-    without a confirm when the store was killed; no more than these may be stored again.
+    confirmed: the confirmed pushes, by partition. stored: the data by index, by partition. consumed: the partition,
+    index and data of each message, in the order of reading. under_way: the number of unconfirmed pushes when the node
+    was killed. At most this number of messages may be stored twice.
     """
     broken: list[str] = []
     for partition, pushes in confirmed.items():
@@ -60,7 +63,11 @@ def prove(
 
 
 def _check_confirmed(partition: int, pushes: Confirmed, stored: Mapping[int, bytes]) -> list[str]:
-    """Each confirmed push is at its index with its bytes, indexes rise as pushed, and nothing else is stored."""
+    """Checks one partition, and returns one text for each broken promise.
+
+    Each confirmed push must be stored at its index with its data, and the indexes must rise in the order of the pushes.
+    No other data may be stored, and the stored indexes must have no gaps.
+    """
     broken = []
     for index, data in pushes:
         if stored.get(index) != data:

@@ -1,13 +1,13 @@
-"""The demo: what a newcomer runs first, and the proof that the node keeps its promise.
+"""The demo for new users. It also proves that the node keeps its promise to lose no confirmed message.
 
-1. Start two nodes; the second, the store, is reached through the first, the door.
-2. Create a stream of four partitions and push real text, each file's lines in order.
-3. In the middle of that, kill the store with SIGKILL, and start it again.
-4. Meanwhile two consumers read everything through the door; one of them is killed, and resumes.
-5. Compare bytes: every confirmed message is stored once per push, in order, and was consumed; no more are stored again
-   than were on their way at the kill.
-6. Where Spark is installed, export the stream to Parquet, and ask a question of the table in SQL.
-7. Blocks: two publishers, of which one dies in the middle of a block, and a subscriber (`blocks`).
+1. Start two nodes. Clients reach the second node, called the store, through the first node, called the door.
+2. Create a stream of four partitions and push real text. The lines of each file keep their order.
+3. While pushes are in progress, kill the store with SIGKILL and start it again.
+4. Meanwhile, two consumers read all messages through the door. One of them is killed, started again, and resumes.
+5. Compare the data. Every confirmed message must be stored, in order, and must be consumed. Only pushes that were
+   unconfirmed at the kill may be stored twice.
+6. If Spark is installed, export the stream to Parquet and query the table in SQL.
+7. Publish and receive blocks (see the module `blocks`).
 """
 
 from __future__ import annotations
@@ -40,15 +40,19 @@ STREAM = "demo.lines"
 PARTITIONS = 4
 PARTITIONS_OF = {"reader-1": (0, 1), "reader-2": (2, 3)}
 KILL_CONSUMER_AT, KILL_STORE_AT = 0.25, 0.5
-"""A kill comes when this part of the input has been confirmed."""
+"""The fractions of the input that are confirmed when the consumer and the store are killed."""
 HELD_BACK = 0.25
-"""The part of each partition that is not pushed before the store is about to be killed, so that the kill comes in the
-middle of pushing however fast that is."""
+"""The fraction of the messages of each partition that is pushed only when the kill of the store is due. So the kill
+comes during the pushes, however fast they are."""
 READ_TIMEOUT_S = 60.0
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One step of the demo: a row of the report."""
+    """One step of the demo, which is a row of the report.
+
+    what: the name of the step. messages, size_bytes: the number and the total size of its messages. seconds:
+    its duration.
+    """
 
     what: str
     messages: int
@@ -57,14 +61,22 @@ class Step(msgspec.Struct, frozen=True):
 
 
 class Pause(msgspec.Struct, frozen=True):
-    """The pause of the reading: until the killed store was back, and until both consumers had new messages then."""
+    """The interruption of the consumers by the kill of the store, in seconds.
+
+    restart_s: the time until the store was running again. read_again_s: the time from then until both consumers had
+    read new messages.
+    """
 
     restart_s: float
     read_again_s: float
 
 
 def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json: bool = False) -> None:
-    """Run the demo in a temporary directory, print the report, and raise DemoFailed if a promise was broken."""
+    """Runs the demo in a temporary directory and prints the report. Raises DemoFailed if a promise was broken.
+
+    input_dir: the folder of the text files to push; None means text that every machine has. with_export: whether Spark
+    exports the stream. as_json: whether the report is printed as JSON.
+    """
     console = Console(stderr=as_json)
     lines = read_lines(input_dir)
     size_bytes = sum(len(line.data) for line in lines)
@@ -90,7 +102,11 @@ def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json
 
 
 class Demo:
-    """One run of the demo. `steps` and `proof` are its outcome."""
+    """One run of the demo.
+
+    steps, pause, proof, exported, blocks: the results, after `run`. exported: the result of the export, or a text with
+    the reason if there was none.
+    """
 
     def __init__(self, directory: Path, lines: Sequence[Line], console: Console, *, with_export: bool = True) -> None:
         self._directory = directory
@@ -152,7 +168,8 @@ class Demo:
             await self._prove(stream, consumers)
 
     async def _push_all(self, store: NodeProcess, consumers: ConsumerProcesses) -> None:
-        """Push with one publisher for each partition, while `_break_things` kills the store and a consumer."""
+        """Pushes all lines with one publisher for each partition. Meanwhile `_break_things` kills a consumer and
+        the store."""
         parts: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
         for line in self._lines:
             parts[partition_of(line.key, PARTITIONS)].append(line.data)
@@ -174,7 +191,7 @@ class Demo:
                 pushes.append(await publisher.push(data))
 
     async def _break_things(self, store: NodeProcess, consumers: ConsumerProcesses) -> None:
-        """Kill a consumer and the store while the pushing goes on, and start both again."""
+        """Kills a consumer and the store during the pushes, and starts both again."""
         say = self._progress.console.print
         await self._wait_confirmed(KILL_CONSUMER_AT)
         consumers.kill("reader-2")
@@ -199,7 +216,11 @@ class Demo:
         await self._wait_confirmed(1.0)
 
     async def _wait_confirmed(self, part: float) -> None:
-        """Wait until this part of the input is confirmed, or all of it that is not held back. Shows the progress."""
+        """Waits until a fraction of the input is confirmed. Shows the progress.
+
+        part: the fraction. Until the kill of the store is due, the wait also ends when all lines that may be pushed
+        are confirmed.
+        """
         wanted = part * len(self._lines)
         while True:
             confirmed = sum(map(len, self._pushes)) - self._unconfirmed()
@@ -210,7 +231,8 @@ class Demo:
             await trio.sleep(0.01)
 
     async def _wait_under_way(self) -> int:
-        """Let the rest be pushed, and wait until pushes lack a confirm. Returns their number. Raises DemoFailed."""
+        """Lets the remaining lines be pushed, and waits until some pushes are unconfirmed. Returns their number. Raises
+        DemoFailed if all pushes are confirmed too early."""
         self._about_to_kill.set()
         while not (under_way := self._unconfirmed()):
             if sum(map(len, self._pushes)) == len(self._lines):
@@ -253,7 +275,8 @@ class Demo:
 
 
 def _held_back(messages: int) -> int:
-    """How many of the messages of a partition are held back: at least one, if there is one."""
+    """Returns how many of the last messages of a partition are pushed only when the kill of the store is due. This is
+    at least one, unless there are no messages."""
     return math.ceil(messages * HELD_BACK)
 
 

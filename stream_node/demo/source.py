@@ -1,4 +1,5 @@
-"""Real text to push: the machine's logs where it has some, then Python's own library, then this project."""
+"""Reads real text for the demo: the machine's logs if there are any, then Python's standard library, then the source
+code of this project."""
 
 from __future__ import annotations
 
@@ -12,14 +13,22 @@ LINE_BYTES_MAX = 16 * 1024
 
 
 class Line(NamedTuple):
-    """A line of a file: the file is its key, so that a file's lines keep their order."""
+    """A line of a text file.
+
+    key: the path of the file, so that all lines of a file go to the same partition and keep their order. data: the text
+    without the line end.
+    """
 
     key: bytes
     data: bytes
 
 
 def read_lines(input_dir: Path | None, total_bytes: int = TOTAL_BYTES) -> list[Line]:
-    """Lines, without line ends, of several MB of real text; empty lines too. Raises OSError where there is none."""
+    """Returns the lines of several MB of real text, including empty lines.
+
+    input_dir: the folder of the text files; None means text that every machine has. total_bytes: the size at which the
+    reading of files ends. Raises OSError if there is no text.
+    """
     lines: list[Line] = []
     left = total_bytes
     for file in _files(input_dir):
