@@ -41,7 +41,13 @@ class NodeCatalog:
             return list(node.list_streams(prefix))
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
+        def check() -> None:
+            with NodeConnection(self._options.endpoint, self._options.request_timeout_s) as asked:
+                if end.partition not in [each.partition for each in asked.list_partitions(end.stream)]:
+                    raise StreamMissing(f"{end.stream}/{end.partition} was deleted while the query was planned")
+
         with NodeConnection(self._options.endpoint, self._options.request_timeout_s) as node:
+            node.when_quiet = check
             return node.index_at(end.stream, end.partition, time_us)
 
 
@@ -72,6 +78,16 @@ def selected(options: ReadOptions, catalog: Catalog, *, must_exist: bool = True)
                 raise StreamMissing(f"assign: {stream!r} has no partition {', '.join(map(str, sorted(missing)))}")
         found += partitions
     return by_place(found)
+
+
+def is_chosen(options: ReadOptions, place: Place) -> bool:
+    """Returns True if the options choose this partition, whether it exists or not."""
+    stream, partition = place
+    if options.pattern is not None:
+        return compile_pattern(options.pattern).fullmatch(stream) is not None
+    if options.assign is not None:
+        return partition in options.assign.get(stream, ())
+    return stream in options.subscribe
 
 
 def starting_indexes(

@@ -12,7 +12,7 @@ import io
 import os
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Self
 
@@ -42,6 +42,8 @@ from spark_export.node_wire import (
 CONNECT_TIMEOUT_S = 10.0
 RECEIVE_BUFFER_BYTES = 256 * 1024
 LIST_PAGE = 1_000
+QUIET_S = 2.0
+"""The seconds without a byte from the node after which `NodeConnection.when_quiet` is called."""
 PULL_PAGE_MESSAGES = 1_000
 
 
@@ -78,12 +80,16 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
 class NodeConnection:
     """A connection to a node, as a context manager.
 
-    timeout_s: the seconds without data after which the wait for an answer ends. Raises NodeUnreachable if the
-    connection cannot be opened."""
+    timeout_s: the seconds without data after which the wait for an answer ends. when_quiet: a function that is called
+    once in each wait for an answer that takes longer than QUIET_S. The node does not answer requests to a stream that
+    was deleted, so the function may ask through another connection whether the stream exists, and may raise. Raises
+    NodeUnreachable if the connection cannot be opened.
+    """
 
     def __init__(self, endpoint: str, timeout_s: float) -> None:
         self.endpoint = resolve_endpoint(endpoint)
         self._number = 0
+        self.when_quiet: Callable[[], None] | None = None
         try:
             self._socket = socket.create_connection(split_endpoint(self.endpoint), min(timeout_s, CONNECT_TIMEOUT_S))
         except OSError as error:
@@ -133,6 +139,7 @@ class NodeConnection:
                 raise BadAnswer(f"{self.endpoint} does not speak the head framing of Ockam: it is no stream node")
             self._greeted = True
         while True:
+            self._notice_quiet()
             (size,) = struct.unpack(">I", self._read(4))
             if size > FRAME_BYTES_MAX:
                 raise BadAnswer(f"{self.endpoint} sends a frame of {size} bytes: it is no stream node")
@@ -208,6 +215,22 @@ class NodeConnection:
             self._socket.sendall(sent)
         except OSError as error:
             raise ConnectionBroken(f"the connection to {self.endpoint} broke while sending: {error}") from error
+
+    def _notice_quiet(self) -> None:
+        """Calls `when_quiet` if the next frame from the node does not begin within QUIET_S."""
+        timeout_s = self._socket.gettimeout()
+        if self.when_quiet is None or timeout_s is None or timeout_s <= QUIET_S:
+            return
+        self._socket.settimeout(QUIET_S)
+        try:
+            self._incoming.peek(1)
+        except TimeoutError:
+            self.when_quiet()
+        except OSError:
+            # The next read of the answer meets the same error, and reports it.
+            pass
+        finally:
+            self._socket.settimeout(timeout_s)
 
     def _read(self, size: int) -> memoryview:
         """Reads exactly `size` bytes."""

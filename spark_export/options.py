@@ -256,8 +256,8 @@ def _offsets(value: str) -> int | Offsets:
         str(stream): {
             _whole(partition, 0): _whole(index, EARLIEST)
             for partition, index in found[stream].items()
-            # The offsets in a query's progress contain this key. They may be used as starting offsets.
-            if partition != "created_us"
+            # The offsets in a query's progress contain these keys. They may be used as starting offsets.
+            if partition not in ("created_us", "deleted")
         }
         for stream in sorted(found)
     }

@@ -6,7 +6,7 @@ This module is pure: it asks neither a node nor Spark.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, TypeAlias
@@ -18,22 +18,39 @@ from spark_export.options import EARLIEST, LATEST, Offsets
 Place: TypeAlias = tuple[str, int]
 """The name of a stream and the number of a partition."""
 CREATED = "created_us"
-"""The key for the creation times in the JSON of offsets. The other keys are the numbers of partitions."""
+"""The key for the creation times in the JSON of offsets."""
+DELETED = "deleted"
+"""The key for the numbers of deleted partitions in the JSON of offsets."""
+BESIDE_PARTITIONS = (CREATED, DELETED)
+"""The keys in the JSON of the offsets of a stream that are no numbers of partitions."""
+
+
+GONE = "the stream or the partition no longer exists"
+MADE_AGAIN = "the stream was deleted and made again"
+UNKNOWN_NUMBER = "nobody can say how many messages after this index it had"
 
 
 @dataclass(frozen=True)
 class Position:
     """The position of a query in a partition: the next index to read, and when the stream was created.
 
-    created_us: microseconds since 1970; 0 if unknown, as in checkpoints of older versions.
+    created_us: microseconds since 1970; 0 if unknown, as in checkpoints of older versions. is_deleted: whether the
+    query found that the partition no longer exists. The query keeps the position of a deleted partition, so that the
+    query reports the deletion once.
     """
 
     index: int
     created_us: int = 0
+    is_deleted: bool = False
 
     def is_of_another(self, later: Position) -> bool:
-        """Returns True if the stream was deleted and created again between this position and the position `later`."""
-        return 0 not in (self.created_us, later.created_us) and self.created_us != later.created_us
+        """Returns True if the stream was deleted and created again between this position and the position `later`.
+
+        With an unknown creation time, only a position of a deleted partition gives True.
+        """
+        if 0 in (self.created_us, later.created_us):
+            return self.is_deleted and not later.is_deleted
+        return self.created_us != later.created_us
 
 
 @dataclass(frozen=True)
@@ -104,21 +121,60 @@ def positions(indexes: Mapping[Place, int], ends: Mapping[Place, StreamEnds]) ->
     return {place: Position(index, ends[place].created_us) for place, index in indexes.items()}
 
 
+def nearest_existing(
+    start: Mapping[Place, Position], ends: Mapping[Place, StreamEnds]
+) -> tuple[dict[Place, Position], list[Loss]]:
+    """Replaces each starting index that the partition does not have by the nearest index that the partition has.
+
+    Returns the positions, and the losses: indexes before the first message, and indexes after the end.
+    """
+    moved, losses = dict(start), []
+    for place, begin in start.items():
+        now = ends[place]
+        if begin.index < now.first_index:
+            gone = Range(*place, begin.index, now.first_index)
+            losses.append(Loss(gone, f"deleted by retention or truncation; the first is now {now.first_index}"))
+        elif begin.index > now.next_index:
+            beyond = Range(*place, begin.index, begin.index)
+            losses.append(Loss(beyond, f"the query would start there, but the partition ends at {now.next_index}"))
+        moved[place] = replace(begin, index=min(max(begin.index, now.first_index), now.next_index))
+    return moved, losses
+
+
+def reached_positions(
+    begin: Mapping[Place, Position], now: Mapping[Place, Position], is_chosen: Callable[[Place], bool]
+) -> dict[Place, Position]:
+    """Returns the positions where the next micro-batch ends, if no option limits the micro-batch.
+
+    begin: where the micro-batch begins. now: the ends of the partitions that exist. is_chosen: whether the options of
+    the query choose a partition. A partition of `begin` that does not exist keeps its index. If the options choose the
+    partition, it was deleted, and the position says so. Otherwise the user has changed the options.
+    """
+    absent = {place: at for place, at in begin.items() if place not in now}
+    return {place: replace(at, is_deleted=at.is_deleted or is_chosen(place)) for place, at in absent.items()} | dict(
+        now
+    )
+
+
 def ranges_between(
     start: Mapping[Place, Position], end: Mapping[Place, Position], ends: Mapping[Place, StreamEnds]
 ) -> tuple[list[Range], list[Loss]]:
     """Returns the non-empty ranges to read between two sets of positions, and the losses found so far.
 
-    A partition that only `end` contains was added later, and is read from index 0. If a stream was deleted and created
-    again, the new stream is read from index 0, and the unread messages of the deleted stream are a loss. Indexes before
-    the first message of a partition or after the last message are a loss, and the ranges do not contain these indexes.
+    A partition that only `end` contains was added later, and is read from index 0. If a stream was deleted, its unread
+    messages are a loss of unknown size, which is reported even if the query has read every message. If a stream was
+    deleted and created again, the new stream is read from index 0. Indexes before the first message of a partition or
+    after the last message are a loss, and the ranges do not contain these indexes.
     """
     ranges, losses = [], []
     for place, stop in end.items():
         begin = start.get(place, Position(0))
-        if begin.is_of_another(stop):
-            reason = "the stream was deleted and made again; what else it had is lost"
-            losses.append(Loss(Range(*place, begin.index, begin.index), reason))
+        if stop.is_deleted or begin.is_of_another(stop):
+            if not begin.is_deleted:
+                reason = GONE if stop.is_deleted else MADE_AGAIN
+                losses.append(Loss(Range(*place, begin.index, begin.index), f"{reason}; {UNKNOWN_NUMBER}"))
+            if stop.is_deleted:
+                continue
             begin = Position(0)
         found, lost = _ranges_of(Range(*place, begin.index, stop.index, stop.created_us), ends.get(place))
         ranges += found
@@ -131,7 +187,7 @@ def _ranges_of(wanted: Range, now: StreamEnds | None) -> tuple[list[Range], list
     exist.
     """
     if now is None or wanted.created_us not in (0, now.created_us):
-        reason = "the stream no longer exists" if now is None else "the stream was deleted and made again"
+        reason = GONE if now is None else MADE_AGAIN
         return [], [Loss(wanted, reason)] if wanted.start < wanted.end else []
     wanted = replace(wanted, created_us=now.created_us)
     if wanted.start > now.next_index:
@@ -190,7 +246,7 @@ def _first_wanted(begin: Position | None, stop: Position) -> int:
 
 def to_offsets(reached: Mapping[Place, Position]) -> dict[str, dict[str, Any]]:
     """Encodes positions as the offsets that Spark stores in a checkpoint: `{"orders": {"0": 7, "1": 3, "created_us":
-    {"0": 1700…, "1": 1700…}}}`.
+    {"0": 1700…, "1": 1700…}}}`. A stream with deleted partitions has their numbers too: `"deleted": [1]`.
 
     Spark compares offsets as JSON text, so the keys must have a fixed order: streams by name, partitions by number ("9"
     before "10").
@@ -201,6 +257,8 @@ def to_offsets(reached: Mapping[Place, Position]) -> dict[str, dict[str, Any]]:
     for stream, partition in sorted(reached):
         if created_us := reached[stream, partition].created_us:
             offsets[stream].setdefault(CREATED, {})[str(partition)] = created_us
+    for stream, partition in sorted(place for place, at in reached.items() if at.is_deleted):
+        offsets[stream].setdefault(DELETED, []).append(partition)
     return offsets
 
 
@@ -210,8 +268,10 @@ def from_offsets(offsets: Mapping[str, Mapping[str, Any]]) -> dict[Place, Positi
     Offsets of older versions contain no creation times, and give created_us 0.
     """
     return {
-        (stream, int(partition)): Position(int(index), int(each.get(CREATED, {}).get(partition, 0)))
+        (stream, int(partition)): Position(
+            int(index), int(each.get(CREATED, {}).get(partition, 0)), int(partition) in each.get(DELETED, ())
+        )
         for stream, each in offsets.items()
         for partition, index in each.items()
-        if partition != CREATED
+        if partition not in BESIDE_PARTITIONS
     }

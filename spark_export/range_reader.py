@@ -18,13 +18,17 @@ from spark_export.errors import BadAnswer, ConnectionBroken, DataLoss, NodeUnrea
 from spark_export.file_catalog import database_path
 from spark_export.node_client import PULL_PAGE_MESSAGES, NodeConnection
 from spark_export.options import ReadOptions
-from spark_export.plan import Loss, Range
+from spark_export.plan import GONE, MADE_AGAIN, Loss, Range
 from spark_export.schema import batch_of_columns, batch_of_messages, check_batch
 from storage.bulk.arrow_pages import ArrowPages, Columns, PagesError, StreamGone
 
 RETRY_DELAY_S = 0.2
 
 logger = logging.getLogger("stream_node.spark")
+
+
+class _Changed(Exception):
+    """The stream is no longer the one that the driver planned; the next attempt to read handles the loss."""
 
 
 def report_losses(losses: list[Loss], fail: bool) -> None:
@@ -64,7 +68,13 @@ class RangeReader:
             reached = self.next_index
             try:
                 with NodeConnection(self._options.endpoint, self._options.request_timeout_s) as node:
-                    yield from self._pages(node)
+                    # A deleted stream answers nothing, so the node is asked first whether the stream exists.
+                    self._check_same(self._created_us(node))
+                    node.when_quiet = self._notice_change
+                    if self.next_index < self.wanted.end:
+                        yield from self._pages(node)
+            except _Changed:
+                continue
             except (ConnectionBroken, NodeUnreachable) as error:
                 attempts_left = self._options.fetch_retries if self.next_index > reached else attempts_left - 1
                 if attempts_left < 0:
@@ -129,8 +139,7 @@ class RangeReader:
 
     def _pulls(self, node: NodeConnection) -> Iterator[pa.RecordBatch]:
         stream, partition = self.wanted.stream, self.wanted.partition
-        same = [each for each in node.list_partitions(stream) if each.partition == partition]
-        self._check_same(same[0].created_us if same else None)
+        self._check_same(self._created_us(node))
         while self.next_index < self.wanted.end:
             limit = min(PULL_PAGE_MESSAGES, self.wanted.end - self.next_index)
             page = node.pull(stream, partition, self.next_index, limit)
@@ -146,6 +155,20 @@ class RangeReader:
             else:
                 self._skip_to(min(page.first_index, self.wanted.end), page.first_index)
 
+    def _created_us(self, node: NodeConnection) -> int | None:
+        """Returns when the partition was created, in microseconds since 1970; None if the partition does not exist."""
+        for each in node.list_partitions(self.wanted.stream):
+            if each.partition == self.wanted.partition:
+                return each.created_us
+        return None
+
+    def _notice_change(self) -> None:
+        """Raises _Changed if the stream was deleted, or deleted and created again, since the driver planned it."""
+        with NodeConnection(self._options.endpoint, self._options.request_timeout_s) as node:
+            created_us = self._created_us(node)
+        if created_us is None or self.wanted.created_us not in (0, created_us):
+            raise _Changed("the stream is no longer the planned one")
+
     def _given(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         self.rows += batch.num_rows
         self.next_index += batch.num_rows
@@ -157,6 +180,9 @@ class RangeReader:
         Raises DataLoss if the query does not skip losses.
         """
         if index > self.next_index:
+            if self._options.fail_on_data_loss:
+                # A page may end before the first message that still exists. The error names all lost indexes.
+                index = max(index, min(first_index, self.wanted.end))
             self._lose(index, f"deleted by retention or truncation; the first is now {first_index}")
 
     def _check_same(self, created_us: int | None) -> None:
@@ -165,9 +191,9 @@ class RangeReader:
         created_us: when the present stream was created; None if there is no stream. Raises DataLoss, or counts the
         remaining rows as lost if the query skips losses."""
         if created_us is None:
-            self._lose(self.wanted.end, "the stream no longer exists")
+            self._lose(self.wanted.end, GONE)
         elif self.wanted.created_us not in (0, created_us):
-            self._lose(self.wanted.end, "the stream was deleted and made again")
+            self._lose(self.wanted.end, MADE_AGAIN)
 
     def _lose(self, end: int, reason: str) -> None:
         gone = replace(self.wanted, start=self.next_index, end=end)

@@ -15,8 +15,9 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from spark_export.catalog import ending_indexes, find_catalog, is_latest, selected, starting_indexes
+from spark_export.catalog import Catalog, ending_indexes, find_catalog, is_chosen, is_latest, selected, starting_indexes
 from spark_export.errors import OptionError
+from spark_export.node_wire import StreamEnds
 from spark_export.options import EARLIEST, LATEST, ReadOptions
 from spark_export.plan import (
     Place,
@@ -24,8 +25,10 @@ from spark_export.plan import (
     Range,
     from_offsets,
     limited,
+    nearest_existing,
     positions,
     ranges_between,
+    reached_positions,
     split,
     to_offsets,
 )
@@ -72,7 +75,7 @@ class BatchReader(DataSourceReader):
             raise OptionError("startingOffsets cannot be latest (-1) in a batch read: nothing would be read")
         catalog = find_catalog(options)
         ends = selected(options, catalog)
-        start = positions(starting_indexes(options, catalog, ends, EARLIEST), ends)
+        start = starting_positions(options, catalog, ends, EARLIEST)
         end = positions(ending_indexes(options, catalog, ends), ends)
         ranges, losses = ranges_between(start, end, ends)
         report_losses(losses, options.fail_on_data_loss)
@@ -102,7 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         ends = selected(self._options, self._catalog)
-        return to_offsets(positions(starting_indexes(self._options, self._catalog, ends, LATEST), ends))
+        return to_offsets(starting_positions(self._options, self._catalog, ends, LATEST))
 
     def getDefaultReadLimit(self) -> ReadLimit:
         most = self._options.max_offsets_per_trigger
@@ -114,13 +117,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Returns the offsets where the next micro-batch ends.
 
-        A deleted partition keeps the offset in `start`. In two cases the result differs from `start` although no
-        messages were added: a partition ends at a smaller index, or a stream was deleted and created again and has a
-        new creation time. Spark then plans a micro-batch, and the planning finds the loss. With the limit
-        ReadAllAvailable the micro-batch has no maximum size.
+        In three cases the result differs from `start` although no messages were added: a partition was deleted, a
+        partition ends at a smaller index, or a stream was deleted and created again and has a new creation time. Spark
+        then plans a micro-batch, and the planning finds the loss. With the limit ReadAllAvailable the micro-batch has
+        no maximum size.
         """
         begin = from_offsets(start)
-        end = begin | (self._latest() if self._target is None else self._target)
+        now = self._latest() if self._target is None else self._target
+        end = reached_positions(begin, now, lambda place: is_chosen(self._options, place))
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, end, limit.max_rows)
         return to_offsets(end)
@@ -145,6 +149,18 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _latest(self) -> dict[Place, Position]:
         ends = selected(self._options, self._catalog, must_exist=False)
         return {place: Position(end.next_index, end.created_us) for place, end in ends.items()}
+
+
+def starting_positions(
+    options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds], default: int
+) -> dict[Place, Position]:
+    """Returns where a new query begins, for each partition. default: EARLIEST or LATEST, used if the options give no
+    start. Raises DataLoss for an index that a partition does not have, or logs the loss and moves the start.
+    """
+    wanted = positions(starting_indexes(options, catalog, ends, default), ends)
+    start, losses = nearest_existing(wanted, ends)
+    report_losses(losses, options.fail_on_data_loss)
+    return start
 
 
 def _partitions(ranges: list[Range], options: ReadOptions) -> list[InputPartition]:

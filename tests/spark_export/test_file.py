@@ -68,7 +68,7 @@ def test_what_is_gone_from_the_file_is_a_loss(tmp_path: Path) -> None:
         read_all(Range("it's", 0, 10, 20), path=path)
     loose = read_all(Range("it's", 0, 10, 20), path=path, failOnDataLoss="false")
     assert loose.column("index").to_pylist() == list(range(15, 20))
-    with pytest.raises(DataLoss, match="the stream no longer exists"):
+    with pytest.raises(DataLoss, match="no longer exists"):
         read_all(Range("it's", 7, 0, 1), path=path)
     with pytest.raises(DataLoss, match="the stream ends at 40"):
         read_all(Range("it's", 0, 39, 50), path=path)
