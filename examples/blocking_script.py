@@ -1,4 +1,4 @@
-"""A script without event loop or threads: it pushes messages, reads them back, and prints how many the stream holds.
+"""Push messages, read them back, and print how many the stream has. This script has no event loop and no threads.
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/blocking_script.py
 """

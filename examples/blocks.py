@@ -1,4 +1,4 @@
-"""Publish a generated chain of blocks, wait until it is verified and on disk, then read it as a subscriber.
+"""Publish a generated chain of blocks, wait until the blocks are verified and on disk, then read them as a subscriber.
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/blocks.py
 """

@@ -1,5 +1,6 @@
-"""Read a stream from the position that this consumer saved last. Run publisher.py and then this program again: it
-prints only the new messages.
+"""Read a stream from the last saved position of a consumer.
+
+Run publisher.py and then this program again. It prints only the new messages.
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/consumer.py
 """
@@ -22,7 +23,7 @@ async def main() -> None:
         print(f"resuming at index {await positions.get(stream.name)}")
         consumer = Consumer(stream, positions)
         messages = size_bytes = 0
-        # Without stop_at_end the loop waits for new messages for ever. A message counts as processed when the loop
+        # Without stop_at_end, the loop waits for new messages without end. A message counts as processed when the loop
         # asks for the next one. If the program dies inside the loop, the message is delivered again.
         async for message in consumer.messages(stop_at_end=True):
             messages += 1

@@ -2,9 +2,9 @@
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/consumer_group.py
 
-Each message goes to one member. A member that ends (also by Ctrl-C or SIGTERM) gives its partitions to the others at
-once. A killed member loses them when its leases expire (10 s). Messages whose position it had not saved are
-delivered again to another member.
+Each message goes to one member. A member that ends, also by Ctrl-C or SIGTERM, gives its partitions to the others at
+once. A killed member loses its partitions when its leases expire, after 10 s. Messages after its last saved position
+are then delivered again, to another member.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ with blocking.stop_on_signals(), blocking.connect(ADDRESS) as client:
     for number in range(12):
         jobs.push(f"job {number}", key=f"customer {number % 5}")
     with jobs.shared_consumer("examples.workers") as group:
-        # Without stop_at_end the loop waits for more jobs, for ever.
+        # Without stop_at_end, the loop waits for further jobs without end.
         messages = group.messages(stop_at_end=True)
         while True:
             try:
@@ -30,5 +30,5 @@ with blocking.stop_on_signals(), blocking.connect(ADDRESS) as client:
                     print(f"partition {partition}, fence {group.fences[partition]}: {message.data.decode()}")
                 break
             except LeaseLost as lost:
-                # This member was too slow and lost a partition. It goes on with its other partitions.
+                # This member was too slow and lost a partition. It continues with its other partitions.
                 print(lost)

@@ -1,5 +1,5 @@
-"""Follow a chain in the layout of Ethereum: a producer sends blocks, and an indexer applies and reverts their
-changes.
+"""Follow a chain with the data layout of Ethereum. A producer sends blocks, and an indexer applies and reverts
+their changes.
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/ethereum.py
 """

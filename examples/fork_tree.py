@@ -1,4 +1,5 @@
-"""Two forks of a chain: one is stored on disk, the other overtakes it and is stored in its place. No node is needed.
+"""Store two forks of a chain. The first fork is on disk, then the second overtakes it and replaces it on disk. No node
+is needed.
 
 python examples/fork_tree.py
 """

@@ -1,4 +1,4 @@
-"""Spread messages over the partitions of a stream by their key, and read the partitions side by side.
+"""Distribute messages over the partitions of a stream by their keys, and read all partitions at the same time.
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/partitioned.py
 """
@@ -26,7 +26,7 @@ async def main() -> None:
         first_indexes: dict[Stream, int] = {}
         for number in range(3):
             for customer in CUSTOMERS:
-                # One key, one partition: a customer's orders keep their order. Between partitions there is none.
+                # A key belongs to one partition, so the orders of one customer keep their order.
                 partition = orders.partition_for(customer.encode())
                 index = await partition.push(f"order {number} of {customer}".encode())
                 first_indexes.setdefault(partition, index)

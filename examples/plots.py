@@ -1,5 +1,4 @@
-"""Exports a stream with Spark, and plots its rate and its latency over time. Needs the extra `spark`, and
-matplotlib.
+"""Export a stream with Spark, and plot its rate and its latency over time. Needs the extra `spark` and matplotlib.
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/plots.py
 """

@@ -1,5 +1,5 @@
-"""Send a request to a service over streams alone: the request goes to the service's stream, and the answer comes to
-the client's own stream.
+"""Send a request to a service over streams. The request goes to the stream of the service, and the answer to the stream
+of the client.
 
 STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/request_response.py
 """
@@ -18,8 +18,8 @@ SHOUTER = "examples.shouter"
 
 
 async def shout(client: StreamClient) -> None:
-    """The service. If it is down when a request arrives, it answers after its restart, because it continues from its
-    saved position."""
+    """The service. It continues from its saved position, so after a restart it answers requests that arrived while it
+    was down."""
     me = await client.correspondent(SHOUTER)
     async with me.inbox.consumer(SavedIndexes(client, SHOUTER)) as requests:
         async for request in me.routed(requests.messages()):

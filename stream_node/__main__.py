@@ -1,4 +1,4 @@
-"""`python -m stream_node`: the same as the command `stream-node`."""
+"""Runs the command `stream-node`, so that `python -m stream_node` does the same."""
 
 from stream_node.cli import main
 

@@ -158,9 +158,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The nodes from which missing blocks are fetched: `HOST:PORT`, `HOST:PORT@1` with priority 1 (0 is tried first),
     or `HOST:PORT>HOST:PORT` for the second node through the first. Without sources, backfill is off."""
     backfill_first_block_available: Amount = 0
-    """The lowest block that this node should have."""
+    """The number of the lowest block that this node should have."""
     backfill_last_block_to_store: Annotated[int, msgspec.Meta(ge=-1, le=2**62)] = -1
-    """The highest block that this node should have. -1 means no limit."""
+    """The number of the highest block that this node should have. -1 means no limit."""
     backfill_greedy: bool = False
     """Whether the node fetches blocks above its newest block while a publisher is connected. Without a publisher it
     always fetches them."""

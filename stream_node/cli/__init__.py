@@ -1,4 +1,4 @@
-"""The command line. Heavy imports stand inside the commands, so that `--help` is quick."""
+"""The command line of `stream-node`. Slow imports are inside the commands, so that `--help` starts quickly."""
 
 from stream_node.cli.app import main
 

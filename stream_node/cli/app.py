@@ -1,6 +1,6 @@
-"""The command `stream-node`: registers all commands, and turns a failure into one line on stderr and an exit code.
+"""The command `stream-node`. It registers all subcommands, and turns an error into a line on stderr and an exit code.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage, 3 cannot reach the node.
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 the node cannot be reached.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stream_node.cli.system_errors import explain_system_error
 
 FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
 INTERRUPTED = 130
-"""The exit code that shells give to a program that Ctrl-C ended."""
+"""The exit code after Ctrl-C, which is also the exit code that shells use."""
 
 
 def _tell_version(asked: bool) -> None:
@@ -29,7 +29,7 @@ def _tell_version(asked: bool) -> None:
 
 
 def build() -> typer.Typer:
-    """Builds the command line with all commands."""
+    """Returns the command line with all commands."""
     from stream_node.cli import bench, block, cardinal, consume, demo, export, maintenance, repair, serve, settings
 
     app = typer.Typer(
@@ -55,12 +55,13 @@ def about(
 
 
 def main() -> NoReturn:
-    """Runs the command line of this process and exits."""
+    """Runs the command line with the arguments of this process, and exits."""
     sys.exit(run(build()))
 
 
 def run(command: Callable[[], object]) -> int:
-    """Run a command, and return its exit code. An error that a user can cause becomes one line on stderr."""
+    """Runs a command and returns its exit code. An error that a user can cause is printed on stderr, without
+    a traceback."""
     try:
         command()
     except SystemExit as ended:
@@ -86,12 +87,13 @@ def run(command: Callable[[], object]) -> int:
 
 
 def _discard_output() -> None:
-    """Discard the output: its reader is gone, and the bytes in its buffer must not make the end of the process fail."""
+    """Discards all further output. The reader of the output is gone, and flushing the buffer would otherwise fail at
+    the end of the process."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def exit_code(error: BaseException) -> int | None:
-    """Returns the exit code of an error that a user can cause, and None for a bug of ours."""
+    """Returns the exit code for an error that a user can cause. Returns None for any other error, which is a bug."""
     cause = first_cause(error)
     names = {f"{kind.__module__}.{kind.__qualname__}" for kind in type(cause).__mro__}
     return next((code for code, kinds in CODES.items() if not names.isdisjoint(kinds)), None)
@@ -131,7 +133,8 @@ CODES: dict[int, frozenset[str]] = {
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """The first error inside groups of errors. The task groups of the clients raise such groups."""
+    """Returns the first error inside a group of errors, and any other error unchanged. The task groups of the clients
+    raise such groups."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error

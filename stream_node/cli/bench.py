@@ -1,4 +1,4 @@
-"""`stream-node bench push|pull|latency|fanout`: measures a node under a load that the user chooses."""
+"""The commands `stream-node bench push|pull|latency|fanout`: measure a node under a load that the user chooses."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
     from stream_node.bench.run import Result, Work
 
 CLIENTS_MAX = 1_000
-"""The most clients: each has a connection of its own, and this process and the node hold both ends of it."""
+"""The maximum number of clients. Each client needs a connection, and each connection needs a file in this process and
+in the node."""
 STAMPED_BYTES = 8
-"""The first bytes of a fan-out message: the time of its push."""
+"""The number of bytes at the start of a fan-out message that hold the time of its push."""
 HEAD = ("messages/s", "MB/s", "seconds", "p50", "p90", "p99", "p99.9", "max")
 
 MessagesOption = Annotated[int, typer.Option(min=1, help="The number of messages.")]
@@ -76,10 +77,10 @@ def push(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Push messages and measure until the last confirm: a confirmed message is on the node's disk.
+    """Push messages, and measure the time until the last confirm. A confirmed message is on the node's disk.
 
-    The latencies are those of single pushes, from the call to the confirm. They include the time that a push waits
-    in the window.
+    The latencies are those of single pushes, from the call to the confirm. They include the time that a push waits in
+    the window.
 
     Example: stream-node bench push --messages 100000 --size 1000 --publishers 4
     """
@@ -99,7 +100,8 @@ def pull(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Pull stored messages from the first to the last. The run stores them first, which is not measured.
+    """Pull stored messages, and measure the pulls. Each reader pulls all messages. The command first stores the
+    messages, which is not measured.
 
     The latencies are those of single pulls, from the call to the page of messages.
 
@@ -120,7 +122,7 @@ def latency(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Push single messages: each publisher waits for every confirm before its next push.
+    """Measure single pushes. Each publisher waits for the confirm of a push before its next push.
 
     Example: stream-node bench latency --messages 1000 --publishers 10
     """
@@ -140,7 +142,7 @@ def fanout(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Push messages to many consumers, each of which receives every message; the deliveries are counted.
+    """Push messages to many consumers, and count the deliveries. Each consumer receives every message.
 
     The latencies are those of all deliveries, from the push to the receipt.
 
@@ -155,7 +157,7 @@ def fanout(
 def _measure(
     work: Work, load: Load, node: str | None, context: str | None, via: list[str] | None, as_json: bool
 ) -> None:
-    """Runs the load on the given node, or else on a node of its own, and prints the results."""
+    """Runs the load on the chosen node, and prints the results. If no node is chosen, it starts a node for the run."""
     import msgspec
     import trio
 
@@ -163,10 +165,10 @@ def _measure(
     from stream_node.contexts import find_target, resolve_target
     from stream_node.process import NodeNotStarted, interrupted_by
 
-    # A way through another node was asked for, so the node at its beginning was too, and be it the default one.
+    # With --via the user has chosen a node. Without --node or a context, the first node on the way is the default one.
     target = resolve_target(node, context, via) if via else find_target(node, context, ())
     with ExitStack() as stack:
-        # This is entered first, so that a signal also ends a node that is still starting, and its data is removed.
+        # This is entered first, so that a signal also ends a node that is still starting, and removes its data.
         stack.enter_context(interrupted_by(signal.SIGTERM, signal.SIGHUP))
         if is_own := target is None:
             try:
@@ -181,7 +183,7 @@ def _measure(
 
 
 def _about(result: Result) -> str:
-    """Describes the load in words."""
+    """Returns a description of the load in words."""
     each = f"of {counted(result.size_bytes, 'byte')}"
     words = {
         "push": f"{counted(result.clients, 'publisher')}, window {result.window:,}",
@@ -201,7 +203,7 @@ def _table(result: Result) -> list[str]:
 
 
 def _time(time_us: float) -> str:
-    """A time with three figures in the unit that people would use: "640 µs", "1.34 ms", "2.50 s"."""
+    """Formats a time, given in microseconds, with a suitable unit: "640 µs", "1.34 ms", "2.50 s"."""
     for unit, divisor in (("s", 1e6), ("ms", 1e3)):
         if time_us >= divisor:
             value = time_us / divisor

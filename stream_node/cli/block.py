@@ -1,5 +1,4 @@
-"""`stream-node block publish|subscribe|get|status|generate`: sends blocks to a node, reads them back, and makes test
-chains."""
+"""The commands `stream-node block publish|subscribe|get|status|generate`: send, receive, fetch and generate blocks."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ SuffixOption = Annotated[str, typer.Option(help=f"The suffix of the files: {', '
 
 
 def register(app: typer.Typer) -> None:
-    """Register these commands as the group `block`."""
+    """Registers these commands as the group `block`."""
     group = typer.Typer(help="Publish, subscribe to, fetch and generate blocks.", no_args_is_help=True)
     for name, command in (
         ("publish", publish),
@@ -56,11 +55,11 @@ def publish(
     give_up: Annotated[float, typer.Option(help="Fail after this many seconds without an acknowledgement.")] = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish blocks from .blk, .blk.gz and .blk.zstd files. Ends when the node has verified them all and has them
-    on disk.
+    """Publish blocks from .blk, .blk.gz and .blk.zstd files, and wait until the node has verified and stored all of
+    them.
 
-    A block that the node already has is compared by its root; a different block with that number is an error. In a
-    folder, only files named as blocks are published: a number of up to 36 digits and one of the suffixes.
+    If the node already has a block, the root hashes are compared. A different block with the same number is an error.
+    In a folder, only files with the name of a block are published: a number of up to 36 digits and one of the suffixes.
 
     Example: stream-node block publish chain/*.blk.zstd
     """
@@ -113,7 +112,7 @@ def subscribe(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print each verified block as it arrives: stored blocks first, then new ones, without a gap.
+    """Print each verified block as it arrives: first the stored blocks, then new ones, without a gap.
 
     Example: stream-node block subscribe --from 0 --out blocks
     """
@@ -151,7 +150,7 @@ def get(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch one block.
+    """Fetch one block, and print its size and its root hash.
 
     Example: stream-node block get 7 --out 7.blk.gz
     """
@@ -183,7 +182,7 @@ def status(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say which blocks the node has, and which block it wants next.
+    """Print which blocks the node has, and which block it expects next.
 
     Example: stream-node block status --json
     """
@@ -234,8 +233,9 @@ def generate(
     seed: Annotated[int, typer.Option(help="The same seed makes the same chain.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
-    """Generate a chain of block files for testing a node, with signing keys. The keys and their address book go to
-    FOLDER/keys.
+    """Generate a chain of block files for testing a node.
+
+    The signing keys of the chain and their address book are written to FOLDER/keys.
 
     Example: stream-node block generate chain --blocks 100
     """
@@ -265,7 +265,7 @@ def _with_blocks(
     context: str | None,
     via: list[str] | None,
 ) -> None:
-    """Run an async function with a client of the chosen nodes. Raises ContextError, InvalidAddress, ClientError."""
+    """Runs an async function with a client of the chosen nodes. Raises ContextError, InvalidAddress, ClientError."""
 
     from block_node.client import connect
     from block_node.client.settings import ANSWER_S_MAX
@@ -289,9 +289,9 @@ def _with_blocks(
 
 
 def _block_files(paths: list[Path]) -> tuple[list[Path], list[Path]]:
-    """The given files and the block files in the given folders; and the other files in these folders.
+    """Finds the files to publish. Returns them, and the files in the given folders that are not blocks.
 
-    Raises UsageError where there is no block.
+    paths: block files, and folders of block files. Raises UsageError if there is no block file.
     """
     from block_node.blocks.files import find_files
 
@@ -311,7 +311,7 @@ def _block_files(paths: list[Path]) -> tuple[list[Path], list[Path]]:
 
 
 def _passed_over(paths: list[Path]) -> str:
-    """For people: the number of names, and the first of them."""
+    """Returns a text with the number of skipped files and the first few names."""
     more = f" and {len(paths) - PASSED_OVER_SHOWN:,} more" if len(paths) > PASSED_OVER_SHOWN else ""
     names = ", ".join(map(str, paths[:PASSED_OVER_SHOWN]))
     return f"passed over {counted(len(paths), 'file')} not named as a block: {names}{more}"

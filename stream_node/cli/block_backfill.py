@@ -1,4 +1,5 @@
-"""`stream-node block backfill status|run|sources`: shows how missing blocks are fetched, and starts a search."""
+"""The commands `stream-node block backfill status|run|sources`: show how missing blocks are fetched, and start a search
+for them."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ GAPS_SHOWN = 10
 
 
 def register(block: typer.Typer) -> None:
-    """Register these commands as the group `backfill` of the group `block`."""
+    """Registers these commands as the group `backfill` in the group `block`."""
     group = typer.Typer(help="See and start the fetching of missing blocks from other nodes.", no_args_is_help=True)
     for name, command in (("status", status), ("run", run), ("sources", sources)):
         group.command(name)(with_request_options(command, speaks_blocks=True))
@@ -62,7 +63,7 @@ def run(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Search for missing blocks now, and wait until they are stored; exit 1 if some cannot be fetched.
+    """Search for missing blocks now, and wait until they are stored. The exit code is 1 if some cannot be fetched.
 
     Example: stream-node block backfill run
     """
@@ -91,7 +92,7 @@ def run(
 def sources(
     node: NodeOption = None, context: ContextOption = None, via: ViaOption = None, as_json: JsonOption = False
 ) -> None:
-    """List the nodes that missing blocks are fetched from, with their blocks, latency and failures.
+    """List the nodes from which missing blocks are fetched, with their blocks, latency and failures.
 
     Example: stream-node block backfill sources
     """
@@ -111,8 +112,8 @@ Ask = Callable[[bool], Awaitable["BackfillAnswer"]]
 def _with_backfill(
     main: Callable[[Ask], Awaitable[None]], node: str | None, context: str | None, via: list[str] | None
 ) -> None:
-    """Calls `main` with a function that sends requests of `node/block_backfill/1` over one connection. Raises a
-    ClientError."""
+    """Connects to the chosen node, and calls `main` with a function that sends it requests of `node/block_backfill/1`.
+    Raises ClientError."""
     import trio
 
     from block_node.backfill.protocol import BACKFILL, BackfillAsk

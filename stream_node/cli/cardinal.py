@@ -1,4 +1,5 @@
-"""`stream-node cardinal produce` and `consume`: blocks into messages and back. It registers the whole group."""
+"""The commands `stream-node cardinal produce`, which sends blocks as messages, and `consume`, which reads them. It
+registers the whole command group."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from stream_client import StreamClient
 
 GROUP_BLOCKS = 64
-"""The number of blocks that are sent together. A group waits for the disk twice."""
+"""The number of blocks that are sent together. Each group waits for the disk twice."""
 
 
 def register(app: typer.Typer) -> None:
@@ -68,8 +69,8 @@ def produce(
     partitions: PartitionsOption = PARTITIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """Send the blocks that are not stored yet, as messages. Ends when all are on disk. Refuses blocks with
-    sub-batches.
+    """Send the blocks that are not stored yet as messages, and wait until all are on disk. Blocks with sub-batches
+    are refused.
 
     Example: stream-node cardinal produce blocks.json --application evm
 
@@ -126,7 +127,7 @@ def consume(
     values: Annotated[bool, typer.Option("--values", help="Print the changes of each block too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print each change of the heaviest chain: removed and added blocks, in order. Problems go to stderr.
+    """Print each change of the heaviest chain: the removed and added blocks, in order. Problems are printed on stderr.
 
     Example: stream-node cardinal consume --application evm --client indexer --follow --json
 
@@ -173,8 +174,11 @@ def consume(
 
 
 class _UpdatePrinter:
-    """Prints updates and flushes each at once. Its position may be saved, so an update left in the buffer would be
-    lost if this process ended."""
+    """Prints updates of a chain, and flushes the output after each update.
+
+    The position after an update may be saved as soon as the update is printed. If the process ended before a flush, the
+    update would be lost.
+    """
 
     def __init__(self, as_json: bool, values: bool) -> None:
         self._as_json = as_json
@@ -222,7 +226,8 @@ class _UpdatePrinter:
 
 
 def _first_block(application: Application, start: str | None) -> Start | None:
-    """The place where a consumer without a saved position begins. In a simulation, that is a block."""
+    """Returns the block from which a consumer without a saved position continues. Returns None if the consumer begins
+    without such a block."""
     from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED
 
     if start is not None:
@@ -231,9 +236,9 @@ def _first_block(application: Application, start: str | None) -> Start | None:
 
 
 def _read_payloads(files: list[Path]) -> Iterator[Payload]:
-    """Read blocks from files, or from standard input where there are none.
+    """Reads blocks from the files, or from standard input if there are no files.
 
-    Raises `PayloadTextError`, also for sub batches: the text does not have their content, so a block that announced one
+    Raises `PayloadTextError`, also for a block with sub-batches: the text does not have their content, so the block
     could never be complete.
     """
     from cardinal_streams.errors import PayloadTextError

@@ -1,4 +1,5 @@
-"""`stream-node cardinal inspect` and `simulate`: look into files of blocks, and send a chain in disorder on purpose."""
+"""The commands `stream-node cardinal inspect`, which checks files of blocks, and `simulate`, which sends a test chain
+in disorder."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def inspect(
     application: ApplicationOption = "plain",
     as_json: JsonOption = False,
 ) -> None:
-    """Count the contents of a file of blocks and check it; exit 1 if it has problems.
+    """Count the contents of a file of blocks and check the blocks. The exit code is 1 if there are problems.
 
     Example: stream-node cardinal inspect blocks.json --application evm
     """
@@ -89,7 +90,8 @@ def simulate(
     partitions: PartitionsOption = PARTITIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """Send a made-up chain to test consumers: messages are late, repeated and out of order, with forks and reorgs.
+    """Send a generated chain to test consumers. Messages are late, repeated and out of order, and the chain has forks
+    and reorgs.
 
     Example: stream-node cardinal simulate --seed 7 --recording hard.cardinal --expect chain.json
 
@@ -127,7 +129,8 @@ def simulate(
 
 
 async def _send(transport: Transport, steps: list[Step]) -> None:
-    """Send in order. Messages in different partitions have no order anyway, except in a recording."""
+    """Sends these messages. In a recording they keep their order; elsewhere, messages in different partitions have
+    no order."""
     from cardinal_streams.produce.producer import Outgoing
     from cardinal_streams.transports.file_transport import FileTransport
 

@@ -1,4 +1,5 @@
-"""The options that all commands of `stream-node cardinal` share: the application, and where its messages go."""
+"""The options that all commands of `stream-node cardinal` share: the application, and the destination or source of
+its messages."""
 
 from __future__ import annotations
 
@@ -40,11 +41,13 @@ EVM = re.compile(r"evm(?:-([1-9][0-9]{0,18}))?")
 START = re.compile(r"([0-9]{1,20}):0x([0-9a-f]{64}):([0-9]{1,78})")
 PARTITIONS = 4
 NODE_VARIABLE = "STREAM_NODE_ADDRESS"
-"""The variable that names a node. A user who has set only this variable has not asked this command for a node."""
+"""The environment variable with the address of a node. This variable alone does not conflict with --recording
+or --kafka."""
 
 
 def find_application(name: str) -> Application:
-    """Returns the application of that name or file. Raises UsageError, or ApplicationError for a wrong description."""
+    """Returns the application with that name or from that TOML file. Raises UsageError for an unknown name, and
+    ApplicationError for an invalid file."""
     from cardinal_streams.application import Application, parse_application
     from cardinal_streams.evm import evm
     from cardinal_streams.produce.simulation_machine import SIMULATED
@@ -63,7 +66,7 @@ def find_application(name: str) -> Application:
 
 
 def parse_start(text: str) -> Start:
-    """Parses NUMBER:HASH:WEIGHT, where HASH is 0x and 64 hexadecimal digits."""
+    """Parses a block as NUMBER:HASH:WEIGHT, where HASH is 0x and 64 hexadecimal digits. Raises UsageError."""
     from cardinal_streams.machines.chain_events import Start
 
     match = START.fullmatch(text)
@@ -81,7 +84,11 @@ def with_transport(
     context: str | None,
     via: list[str] | None,
 ) -> None:
-    """Run an async function with a recording, a Kafka cluster, or the chosen node and its client."""
+    """Runs an async function with a transport: a recording, a Kafka cluster, or the chosen node.
+
+    The second argument of the function is the client of the node; None if there is no node. partitions: the number of
+    partitions of each topic that is made. Raises UsageError if more than one of the three is chosen.
+    """
     from cardinal_streams.transports.stream_transport import StreamTransport
 
     if recording is None and kafka is None:

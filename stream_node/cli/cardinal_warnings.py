@@ -1,5 +1,5 @@
-"""Warnings of `stream-node cardinal consume`: lines on stderr about dropped messages and blocks given up. It prints no
-updates."""
+"""Prints the warnings of `stream-node cardinal consume` on stderr, about dropped messages and blocks that were
+given up."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from cardinal_streams.application import Application
     from cardinal_streams.machines.reassembly_events import ReassemblyStatistics
 
-# The number of warnings printed one by one; the others are only counted.
+# The maximum number of warnings that are printed. Further warnings are only counted.
 TOLD_MAX = 20
 
 
 class Warnings:
-    """Warnings: it gets every event of a consumer, as its `OnEvent`."""
+    """Prints a warning for each event of a consumer that needs one. It is the `on_event` function of the consumer."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -30,7 +30,8 @@ class Warnings:
             tell(text)
 
     def end(self, application: Application, statistics: ReassemblyStatistics) -> None:
-        """Say the rest, at the end of the input: lines that were held back, incomplete blocks, empty topics."""
+        """Prints the final warnings: the number of warnings that were not printed, incomplete blocks, and topics
+        without messages."""
         if self._count > TOLD_MAX:
             tell(f"{self._count - TOLD_MAX:,} more like these")
         if statistics.incomplete:
@@ -40,7 +41,7 @@ class Warnings:
 
 
 def _text_of(event: Any) -> str | None:
-    """Returns a line for an event that loses data or needs an operator; None for any other event."""
+    """Returns a warning for an event that loses data or needs an operator. Returns None for any other event."""
     from cardinal_streams.machines.chain_events import Dropped, NeedsReorg
     from cardinal_streams.machines.consumer_events import BadMessage, ReadAgain, ReorgRefused
     from cardinal_streams.machines.reassembly_events import Evicted, Refused

@@ -1,4 +1,4 @@
-"""How commands reach a node and find streams on it. The client asks the questions."""
+"""Connects commands to a node, and finds streams on the node."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def with_client(
     *,
     waits: bool = False,
 ) -> None:
-    """Run an async function with a client of the chosen node. Raises ContextError, InvalidAddress, ClientError.
+    """Runs an async function with a client of the chosen node. Raises ContextError, InvalidAddress, ClientError.
 
-    waits: the command runs until it is stopped, so it says when the node is gone, and when it is back.
+    waits: whether the command runs until it is stopped. Such a command says when the connection is lost and when it
+    is back.
     """
     from stream_node.contexts import resolve_target
 
@@ -46,10 +47,10 @@ def with_client(
 def open_client(
     target: Target, on_link: Callable[[ClientError | None], None] | None = None, *, is_given: bool = True
 ) -> AbstractAsyncContextManager[StreamClient]:
-    """A client of this node. It waits for answers as long as --timeout says.
+    """Returns a client of this node. It waits for answers as long as --timeout says.
 
-    on_link: as in `stream_client.connect`. is_given: the node is that of --node, --context and --via, so --service,
-    --index-service and --framing apply to it. They apply to no other node that a command needs.
+    on_link: as in `stream_client.connect`. is_given: whether the node is that of --node, --context and --via. The
+    options --service, --index-service and --framing apply only to that node.
     """
     from ockam.address import tcp
     from stream_client import connect
@@ -60,7 +61,7 @@ def open_client(
         target.address,
         via=tuple(tcp(hop) for hop in target.via),
         service=given.service or target.service,
-        # The context's index service belongs to the context's stream service, so --service replaces both.
+        # The index service of the context belongs to its stream service, so --service replaces both.
         index_service=given.index_service or (None if given.service else target.index_service),
         framing=given.framing or target.framing,
         answer_timeout_s=ANSWER_TIMEOUT_S if given.timeout is None else given.timeout,
@@ -70,9 +71,10 @@ def open_client(
 
 
 def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-    """Run an async function. SIGTERM and SIGHUP cancel it, so that consumers save and release their leases.
+    """Runs an async function. SIGTERM and SIGHUP cancel it, so that consumers save their positions and release
+    their leases.
 
-    Raises typer.Exit with the code that tells the signal.
+    Then it raises typer.Exit with 128 plus the number of the signal.
     """
     import trio
 
@@ -89,10 +91,10 @@ def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None
 
 
 async def check_contact(target: Target) -> None:
-    """Checks that a stream node answers. Raises a ClientError if the peer is no stream node, or does not allow the
-    route.
+    """Checks that a stream node answers. Raises a ClientError if the peer is not a stream node, or does not allow
+    the route.
 
-    The clients of blocks would take long to report this, because they try again while nothing listens.
+    The clients of blocks would report this late, because they try again while nothing listens.
     """
     from ockam.address import tcp
     from stream_client import NodeUnreachable, connect
@@ -109,13 +111,14 @@ async def check_contact(target: Target) -> None:
 
 
 def _tell_link(node: str, error: ClientError | None) -> None:
-    """Say on stderr, once each time, that the node is gone or back."""
+    """Prints on stderr that the node is gone or back. error: the reason why it is gone; None if it is back."""
     text = f"{node} is back" if error is None else f"{node} is gone ({error}); waiting until it is back"
     typer.echo(printable(f"stream-node: {text}"), err=True)
 
 
 async def open_partition(client: StreamClient, name: str, partition: int) -> Stream:
-    """The partition to push to. Partition 0 is made if it is missing; StreamNotFound says how to make others.
+    """Returns the partition to push to. Creates partition 0 if it is missing. For other partitions, raises
+    StreamNotFound, whose text says how to create them.
 
     A push never adds partitions to a stream: with more partitions, keys would belong to other partitions than before.
     """
@@ -134,13 +137,13 @@ async def open_partition(client: StreamClient, name: str, partition: int) -> Str
 
 
 async def _ask_for(client: StreamClient, name: str, partition: int) -> Stream:
-    """The route to a partition on a peer without `node/stream_list/1`. Such a peer tells the route only when it is
-    asked to make the partition."""
+    """Returns a partition of a peer without the protocol `node/stream_list/1`. Such a peer tells the route only in its
+    answer to the creation of the partition."""
     return (await client.create_partitioned(name, partition + 1)).partitions[partition]
 
 
 async def get_partition(client: StreamClient, name: str, partition: int) -> Stream:
-    """The partition, which must exist. Raises StreamNotFound."""
+    """Returns a partition, which must exist. Raises StreamNotFound."""
     from stream_client import RequestRefused
 
     try:
@@ -150,7 +153,7 @@ async def get_partition(client: StreamClient, name: str, partition: int) -> Stre
 
 
 async def get_partitions(client: StreamClient, name: str, partition: int | None) -> list[Stream]:
-    """All partitions of a stream, or the one asked for. Raises StreamNotFound."""
+    """Returns all partitions of a stream, or only the given one. Raises StreamNotFound."""
     from stream_client import StreamNotFound
 
     found: PartitionedStream = await client.get_stream(name)
@@ -165,7 +168,7 @@ async def get_partitions(client: StreamClient, name: str, partition: int | None)
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Rising numbers as text: "0", "0 to 3", "0 and 2 to 3"."""
+    """Formats rising numbers as text: "0", "0 to 3", "0 and 2 to 3"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -1,5 +1,5 @@
-"""`stream-node consume` and `tail`: read streams as they grow. It registers all commands that talk to a node about
-streams."""
+"""The commands `stream-node consume` and `tail`, which read streams as they grow. Also registers the other commands
+for streams."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ TAIL_MESSAGES = 10
 
 
 def register(app: typer.Typer) -> None:
-    """Register these commands, and the groups of commands for streams and positions."""
+    """Registers these commands, `push` and `pull`, and the groups of commands for streams and positions."""
     for command in (push, pull, consume, tail):
         app.command()(with_request_options(command))
     stream_admin.register(app)
@@ -76,7 +76,7 @@ def consume(
     raw: RawOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the messages after this client's saved position, and save the new position.
+    """Print the messages after the saved position of a consumer, and save the new position.
 
     Example: stream-node consume logs --client mailer --follow
 
@@ -139,7 +139,7 @@ def tail(
     raw: RawOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the last messages, then new ones as they arrive, until Ctrl-C. Saves no position.
+    """Print the last messages, then new ones as they arrive, until Ctrl-C. No position is saved.
 
     Example: stream-node tail logs --last 100 --times
 
@@ -179,6 +179,7 @@ def tail(
 
 
 def _show(message: RichMessage, partition: int, print_format: PrintFormat) -> None:
-    """Print at once: a message that was handed out and not printed would be lost with this process."""
+    """Prints and flushes a message. Its position may be saved afterwards, so an unflushed message would be lost if the
+    process ended."""
     write_message(message, partition, print_format)
     flush()

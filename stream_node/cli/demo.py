@@ -1,4 +1,4 @@
-"""`stream-node demo`: the options of the demonstration; `stream_node/demo/` has its steps."""
+"""The command `stream-node demo` and its options. The steps of the demo are in `stream_node/demo/`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making partitions: `stream create` makes the partitions that a stream lacks, and says how many it has then."""
+"""Creates the missing partitions of a stream for the command `stream create`, and describes the result."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class EnsuredPartitions(NamedTuple):
-    """EnsuredPartitions: the result of `stream create`.
+    """The result of `stream create`.
 
-    now: the number of partitions. before: their number before. count_before: the number over which keys were spread,
-    deleted partitions included. A peer that does not list its streams leaves both None, and `now` is the number that
-    was asked for.
+    now: the present partitions. before: the number of partitions before. count_before: the number of partitions over
+    which keys were distributed before, including deleted partitions. If a peer does not list its streams, both numbers
+    are None, and `now` has the requested partitions.
     """
 
     now: Sequence[Stream]
@@ -29,8 +29,10 @@ class EnsuredPartitions(NamedTuple):
 
 
 async def ensure_partitions(client: StreamClient, name: str, partitions: int | None) -> EnsuredPartitions:
-    """Creates the missing partitions up to this number. Without a number, creates a stream of one partition unless
-    the stream exists."""
+    """Creates the missing partitions up to the given number, and returns the result.
+
+    partitions: None creates a stream with one partition, unless the stream exists.
+    """
     from stream_client import RequestRefused
 
     try:
@@ -39,8 +41,8 @@ async def ensure_partitions(client: StreamClient, name: str, partitions: int | N
         return EnsuredPartitions((await client.create_partitioned(name, partitions or 1)).partitions, None, None)
     if before is None or partitions is not None:
         await client.create_partitioned(name, partitions or 1)
-    # The stream is read again, so that the answer includes partitions above the number asked for or created by
-    # others.
+    # The stream is read again, so that the result includes partitions above the requested number and partitions
+    # that other clients created.
     now = (await client.get_stream(name)).partitions
     return (
         EnsuredPartitions(now, 0, 0) if before is None else EnsuredPartitions(now, len(before.partitions), before.count)

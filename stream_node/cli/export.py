@@ -1,6 +1,6 @@
-"""`stream-node export …`: exports the messages of a node to a table, in a process of its own.
+"""The commands `stream-node export …`: export the messages of a node to a table, in a separate process.
 
-`spark_export` is imported inside the commands, and nowhere else in this package.
+In this package, only these commands import `spark_export`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from stream_node.cli.values import CommandFailed, parse_duration, time_text
 
 T = TypeVar("T")
 Settings: TypeAlias = Callable[[], dict[str, Any]]
-"""The settings of an exporter, from the options that `with_settings` adds to a command."""
+"""A function that returns the settings of an export, from the options that `with_settings` adds to a command."""
 
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
 NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
-"""Columns of HEAD that hold numbers."""
+"""The positions of the columns in HEAD that have numbers, counted from 0."""
 SPARK_PARTS = {"pyspark", "pyarrow", "py4j", "aiosqlite", "greenlet", "adbc_driver_sqlite"}
-"""The modules that the extra `spark` brings."""
+"""The modules that the optional extra `spark` installs."""
 
 
 def register(app: typer.Typer) -> None:
@@ -52,7 +52,7 @@ def run(
     log_level: LogLevelOption = "warning",
     as_json: JsonOption = False,
 ) -> None:
-    """Export all messages that came since the last run, then exit. Safe to repeat and to kill.
+    """Export all messages that are new since the last run, then exit. Safe to repeat and to kill.
 
     Example: stream-node export run ./lake --stream orders
 
@@ -93,7 +93,8 @@ def daemon(
 ) -> None:
     """Export new messages at intervals, until SIGTERM or Ctrl-C. Spark starts once, at the first run with messages.
 
-    A start that is due while a run is still going is skipped. A run that fails is logged and repeated.
+    If a run is still in progress when the next one is due, the next one is skipped. A run that fails is logged
+    and repeated.
 
     Example: stream-node export daemon ./lake --every 60s --metrics-file ./export.prom
     """
@@ -151,8 +152,9 @@ def verify(
     quick: Annotated[bool, typer.Option("--quick", help="Do not compute the checksums of the files.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Check from the ledger and the files that the table has every exported message exactly once; exit 1 if not.
-    Needs no node.
+    """Check that the table has every exported message exactly once. The exit code is 1 if it does not.
+
+    The check reads the ledger and the files of the export, and needs no node.
 
     Example: stream-node export verify ./lake
     """
@@ -178,8 +180,9 @@ def verify(
 
 
 def compact(folder: FolderArgument, log_level: LogLevelOption = "warning", as_json: JsonOption = False) -> None:
-    """Merge the small files of a Parquet export into large ones. Readers see the change in one step. Stop the export
-    daemon first.
+    """Merge the small files of a Parquet export into large ones. Stop the export daemon first.
+
+    Readers of the table see the change in one step.
 
     Example: stream-node export compact ./lake
     """
@@ -200,7 +203,7 @@ def compact(folder: FolderArgument, log_level: LogLevelOption = "warning", as_js
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    """One run of the history as text, in the columns of HEAD."""
+    """Returns the texts of a table row for one run, in the order of HEAD."""
     sizes = (f"{row['data_bytes'] / 1e6:,.1f}", f"{row['file_bytes'] / 1e6:,.1f}")
     started = time_text(row["started_us"])[:19] + "Z"
     counts = (f"{row['files']:,}", f"{row['lost']:,}")
@@ -214,7 +217,11 @@ def _run(main: Coroutine[Any, Any, T]) -> T:
 
 
 def _run_until_told(main: Coroutine[Any, Any, T]) -> T:
-    """Run it. SIGTERM ends it in good order, as Ctrl-C does, and gives the exit code that tells the signal."""
+    """Runs a coroutine until it ends or SIGTERM cancels it, and returns its result.
+
+    After SIGTERM, the coroutine can clean up. Then this function raises typer.Exit with 128 plus the number of
+    the signal.
+    """
     import asyncio
 
     async def interruptible() -> T:
@@ -240,7 +247,7 @@ def _configure_logs(level: str) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Callable[[Any], None]]:
-    """A progress bar of rows, with the bytes of data beside it, for a terminal."""
+    """Shows a progress bar of the exported rows and bytes at a terminal. Yields the function that updates it."""
     with progress_shown() as shown:
 
         def told(progress: Any) -> None:
@@ -252,7 +259,7 @@ def _progress() -> Iterator[Callable[[Any], None]]:
 
 @contextmanager
 def _errors_told() -> Iterator[None]:
-    """Turn errors of the exporter, and a missing extra, into the one line of the command."""
+    """Turns errors of the exporter, and a missing extra `spark`, into CommandFailed."""
     from spark_export.errors import SourceError
     from spark_export.exporter.errors import ExportError
 

@@ -1,4 +1,4 @@
-"""Options that the commands of `stream-node export` share, and the exporter settings made from them."""
+"""The options that the commands of `stream-node export` share, and the exporter settings that are made from them."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ NiceOption = Annotated[
     typer.Option(min=0, max=19, help="How far the export and its Spark give way to the node, as in nice(1)."),
 ]
 NICE = 5
-"""The niceness of an export. On two cores, pushes beside an export keep 0.84 of their rate. On a machine
-that is busy otherwise, a larger value would leave the export next to nothing."""
+"""The niceness of an export, as in nice(1). On two cores, pushes keep 0.84 of their rate during an export. On a busy
+machine, an export with a larger value would get almost no processor time."""
 MASTERS = r"inline|local(-cluster)?(\[.+\])?|spark://.+|yarn|k8s://.+"
 LogLevelOption = Annotated[
     str,
@@ -94,7 +94,8 @@ def settings_of(
     client: ClientOption = None,
     accept_lost: AcceptLostOption = False,
 ) -> dict[str, Any]:
-    """The values for `spark_export.exporter.job.ExportSettings`. Raises UsageError, ContextError."""
+    """Checks the options, and returns the values for `spark_export.exporter.job.ExportSettings`. Raises
+    UsageError, ContextError."""
     import re
 
     from spark_export.exporter.node_side import Selection
@@ -136,7 +137,10 @@ def settings_of(
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter `settings` of a command by the options of `settings_of`, which is called with them."""
+    """Adds the options of `settings_of` to a command, in place of its parameter `settings`.
+
+    The command gets a function as `settings`, which calls `settings_of` with the values of the options.
+    """
     shared, own = (inspect.signature(each, eval_str=True).parameters for each in (settings_of, command))
     parameters = [*shared.values(), *(each for name, each in own.items() if name != "settings")]
 

@@ -1,4 +1,4 @@
-"""`stream-node index …`: shows and sets the positions of consumers."""
+"""The commands `stream-node index get|set|list`: show and set the saved positions of consumers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def get(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the index that a consumer reads next, or none. Creates no position.
+    """Print the index of the next message for a consumer, or "none" without a saved position. Does not create
+    a position.
 
     Example: stream-node index get orders --client billing
     """
@@ -78,8 +79,8 @@ def set_to(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set the position from which a consumer goes on, forward or back. Refused while a running consumer holds the
-    partition's lease.
+    """Set the saved position of a consumer, forward or back. This is refused while a running consumer has the lease of
+    the partition.
 
     Example: stream-node index set orders first --client billing --dry-run
 
@@ -114,7 +115,7 @@ def list_all(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List positions, with the number of messages still to read and the holder of the lease.
+    """List the saved positions, each with the number of unread messages and the owner of the lease.
 
     Example: stream-node index list --stream orders
     """
@@ -147,7 +148,11 @@ def list_all(
 async def _places(
     client: StreamClient, stream: str, partition: int | None, start: StartLike | None
 ) -> list[tuple[int, int | None]]:
-    """Each chosen partition with the index that the start means there."""
+    """Returns each chosen partition with the new index for it.
+
+    partition: None means all partitions. start: where the consumer continues; None means that the position is deleted,
+    and then the returned index is None.
+    """
     if start is None and partition is not None:
         # A position can outlive its stream, so deleting one does not look the stream up.
         return [(partition, None)]
@@ -161,7 +166,8 @@ async def _places(
 
 
 async def _find(client: StreamClient, client_id: str, stream: str, partition: int) -> SavedPosition | None:
-    """The saved position, if there is one. The GET of the specification would create one."""
+    """Returns the saved position, or None if there is none. It lists positions, because the GET request of the
+    specification would create one."""
     from stream_client import list_positions
 
     found = None
@@ -172,8 +178,8 @@ async def _find(client: StreamClient, client_id: str, stream: str, partition: in
 
 
 async def _replaceable(client: StreamClient, client_id: str, stream: str, partition: int) -> int | None:
-    """The saved index, or None. Raises RequestRefused if a consumer holds the lease: then nobody
-    else may set a position."""
+    """Returns the saved index, or None without a saved position. Raises RequestRefused if a consumer has the lease,
+    because then no other client may set the position."""
     from stream_client import RequestRefused
 
     found = await _find(client, client_id, stream, partition)
@@ -183,10 +189,10 @@ async def _replaceable(client: StreamClient, client_id: str, stream: str, partit
 
 
 async def _check_exists(client: StreamClient, stream: str, partition: int | None) -> None:
-    """Check that the stream exists. Raises StreamNotFound.
+    """Checks that the stream exists. Raises StreamNotFound. A peer that cannot list its streams is not checked.
 
-    A position can outlive its stream, and real peers save positions of streams that never existed. So this is asked
-    only where no position was found.
+    Positions may exist without a stream: a stream may be deleted before its positions, and real peers save positions of
+    streams that never existed. So commands call this function only if they found no position.
     """
     from stream_client import RequestRefused
 
@@ -195,7 +201,8 @@ async def _check_exists(client: StreamClient, stream: str, partition: int | None
 
 
 def _lag(index: int, stream: StreamInfo | None) -> int | None:
-    """The number of stored messages that are not read yet; None where the stream does not exist."""
+    """Returns the number of stored messages that the consumer has not read. Returns None if the stream does
+    not exist."""
     return None if stream is None else max(0, stream.next_index - max(index, stream.first_index))
 
 

@@ -1,4 +1,5 @@
-"""`stream-node verify`, `backup`, `restore` and `doctor`: commands for the care of a data directory."""
+"""The commands `stream-node verify`, `backup`, `restore` and `doctor`, which check, copy and restore a
+data directory."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from stream_node.cli.output import columns, counted, say
 from stream_node.cli.progress import progress_shown
 
 STREAMS_LISTED = 2**31
-"""More streams than a node can have: `verify` lists all of them, since its progress needs the total of messages."""
+"""A number above the number of streams of any node. The command `verify` lists all streams, because its progress needs
+the total number of messages."""
 
 
 def register(app: typer.Typer) -> None:
@@ -27,7 +29,7 @@ def backup(
     verify: Annotated[bool, typer.Option("--verify", help="Read and check every message of the copy.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy the data directory of a running or stopped node, and sync the copy to disk.
+    """Copy the database of a running or stopped node, and sync the copy to disk.
 
     Example: stream-node backup /backups/monday --data-dir ./data --verify
     """
@@ -69,8 +71,9 @@ def restore(
 ) -> None:
     """Restore a backup into a data directory that a node can serve. The SHA-256 of the backup is always checked.
 
-    Messages pushed and positions saved since the backup are lost; a consumer whose position lies beyond the end of
-    its stream gets an error that says so. Leases of shared streams start again, with fences above all earlier ones.
+    Messages and positions that were stored after the backup are lost. If the position of a consumer is after the end of
+    its stream, the consumer gets an error that says so. Leases of shared streams start again, with fences (lease
+    numbers) above all earlier ones.
 
     Example: stream-node restore /backups/monday --data-dir ./data --verify
 
@@ -110,7 +113,7 @@ def restore(
 
 
 def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
-    """Read everything in a data directory and check it: schema, gaps, order, checksums, sizes.
+    """Read and check everything in the database: schema, gaps, order, checksums and sizes.
 
     Example: stream-node verify --data-dir ./data
     """
@@ -150,10 +153,10 @@ def doctor(
     listen: ListenOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check whether this machine and these settings are fit for a node; exit 1 when something is wrong.
+    """Check whether this machine and these settings are suitable for a node. The exit code is 1 if something is wrong.
 
-    Checks SQLite and its known bugs, the file system, the duration of a sync, free disk space, the clock and the
-    limit of open files.
+    The checks are: SQLite and its known bugs, the file system, the duration of a sync, free disk space, the clock and
+    the limit on open files.
 
     Example: stream-node doctor --data-dir ./data --json
     """

@@ -1,4 +1,4 @@
-"""Reads messages from files for `push`, and prints messages for the commands that read streams."""
+"""Reads messages from files for the command `push`, and prints messages for the commands that read streams."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ if TYPE_CHECKING:
     from stream_client import Header, RichMessage, StreamMessage
 
 LENGTH = struct.Struct(">I")
-"""The length in front of each message of a length-framed file: u32, big-endian."""
+"""The length before each message of a length-framed file: an unsigned 32-bit big-endian number of bytes."""
 CHUNK_BYTES = 256 * 1024
-"""The bytes that are read at once, at most."""
+"""The maximum number of bytes that one read returns."""
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
-"""The longest message: no frame carries more, so a larger length is an error in the file."""
+"""The largest size of a message in bytes. No frame carries more, so a larger length means that the file is invalid."""
 
 
 def read_inputs(files: list[Path], *, whole: bool, framed: bool) -> Iterator[list[bytes]]:
-    """Yields the messages of the files in turn, or of standard input if there are no files.
+    """Yields the messages of the files one after the other, or those of standard input if there are no files.
 
-    Each list holds the messages of one read, so that no message waits for later ones of a slow writer.
+    Each list has the messages of one read, so that a message does not wait for later ones from a slow writer. whole:
+    whether each file is one message. framed: whether each message follows its length. Otherwise each line is a message.
     """
     split = split_framed if framed else split_lines
-    # The reader is unbuffered: a thread waiting in a buffered reader holds a lock that the process needs to exit.
+    # The reader is unbuffered. A thread that waits in a buffered reader holds a lock that the process needs to exit.
     if not files:
         with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as source:
             yield from ([source.readall()],) if whole else split(_chunks(source))
@@ -50,7 +51,8 @@ def _chunks(source: io.FileIO) -> Iterator[bytes]:
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The lines without their line ends. The last line may have no line end."""
+    """Yields the lines without their line ends, in one list for each chunk with a line end. The last line may lack its
+    line end."""
     begun: list[bytes] = []
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
@@ -64,7 +66,7 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def split_framed(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The messages of length-framed bytes. Raises UsageError where one is cut short or cannot be sent."""
+    """Yields the messages of length-framed bytes. Raises UsageError if a message is incomplete or too large."""
     left = bytearray()
     for chunk in chunks:
         left += chunk
@@ -84,7 +86,8 @@ def split_framed(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def _framed_bytes(left: bytearray, at: int) -> int | None:
-    """The length of the next message; None while the length itself is incomplete. Raises UsageError."""
+    """Returns the length of the message at offset `at`. Returns None while the length itself is incomplete. Raises
+    UsageError if the message is too large."""
     if len(left) - at < LENGTH.size:
         return None
     (size_bytes,) = LENGTH.unpack_from(left, at)
@@ -94,7 +97,7 @@ def _framed_bytes(left: bytearray, at: int) -> int | None:
 
 
 def split_key(line: bytes) -> tuple[bytes, bytes]:
-    """Splits a line of `pull --keys` into its key and its message. Raises UsageError."""
+    """Splits a line of `pull --keys` into the key and the message. Raises UsageError."""
     key, tab, data = line.partition(b"\t")
     if not tab:
         raise UsageError(f"no tab ends the key in the line {line[:40].decode(errors='replace')!r}; leave --keys out")
@@ -102,7 +105,10 @@ def split_key(line: bytes) -> tuple[bytes, bytes]:
 
 
 class MessageInput(NamedTuple):
-    """MessageInput: a message to push, and the partition that its line names, if it names one."""
+    """A message to push.
+
+    key: its key; None if it has none. partition: the partition that its line names; None if it names none.
+    """
 
     data: bytes
     key: bytes | None = None
@@ -111,9 +117,9 @@ class MessageInput(NamedTuple):
 
 
 def parse_ndjson(line: bytes) -> MessageInput:
-    """Reads a message from a line in the format that `--ndjson` and `--json` print. Raises UsageError.
+    """Parses a message from a line in the format that `--ndjson` and `--json` print. Raises UsageError.
 
-    The index and the time in the line are ignored: a pushed message gets new ones.
+    The index and the time in the line are ignored, because a pushed message gets new ones.
     """
     import msgspec
 
@@ -130,7 +136,8 @@ def parse_ndjson(line: bytes) -> MessageInput:
 
 @cache
 def _ndjson_type() -> Any:
-    """Returns the type of an NDJSON line. It is built at first use, so that `--help` does not import msgspec."""
+    """Returns the type that an NDJSON line is decoded to. It is built at first use, so that `--help` does not
+    import msgspec."""
     import msgspec
 
     text: Any = str | None | msgspec.UnsetType
@@ -157,7 +164,8 @@ def _required(row: Any, name: str) -> bytes:
 
 
 def _bytes_of(row: Any, name: str) -> bytes | None:
-    """The value of this name, given as text or in base64 but never as both; None without one. Raises ValueError."""
+    """Returns the value of a field, which may be given as text or as base64. Returns None if it is not given. Raises
+    ValueError if both are given."""
     import msgspec
 
     text, encoded = getattr(row, name), getattr(row, f"{name}_base64")
@@ -169,8 +177,12 @@ def _bytes_of(row: Any, name: str) -> bytes | None:
 
 
 class PrintFormat(NamedTuple):
-    """PrintFormat: the columns that are printed beside the data of a message, and their format. escaped: control
-    characters are escaped, for a terminal."""
+    """The format in which messages are printed.
+
+    keys, headers, times: whether these columns are printed before the data. as_json: whether each line is a JSON
+    object. framed: whether each message is printed after its length. escaped: whether control characters are escaped,
+    for a terminal.
+    """
 
     keys: bool = False
     headers: bool = False
@@ -183,7 +195,7 @@ class PrintFormat(NamedTuple):
     def of(
         cls, keys: bool, headers: bool, times: bool, as_json: bool, ndjson: bool, framed: bool = False, *, raw: bool
     ) -> PrintFormat:
-        """Makes the format from the options of a command. Raises UsageError if an option would be ignored."""
+        """Makes the format from the options of a command. Raises UsageError if an option would have no effect."""
         if framed and (keys or headers or times or as_json or ndjson):
             raise UsageError(
                 "--length-framed prints the data of a message and nothing else; use --ndjson alone, which has its key, "
@@ -194,15 +206,15 @@ class PrintFormat(NamedTuple):
 
     @property
     def is_rich(self) -> bool:
-        """Whether the columns need more than a plain pull returns."""
+        """Whether a column needs more than a plain pull returns."""
         return self.keys or self.headers or self.times
 
 
 def write_message(message: StreamMessage | RichMessage, partition: int, print_format: PrintFormat) -> None:
     """Writes one message to standard output in the given format. The caller flushes.
 
-    The formats are: a line with the chosen columns and the data; the length and the data; or JSON, where a value
-    that is not UTF-8 is written as `…_base64`.
+    A message is written as a line with the chosen columns and the data, as its length and its data, or as JSON. In
+    JSON, a value that is not UTF-8 is written in base64 under the name `…_base64`.
     """
     if print_format.as_json:
         sys.stdout.buffer.write(json.dumps(_row(message, partition, print_format)).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""The options that many commands share, defined once so that each has one spelling and one help text."""
+"""The options that many commands share. Each is defined once, so that it has the same name and help text everywhere."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from stream_node.cli.values import UsageError
 
 
 def not_empty(text: str | None) -> str | None:
-    """Check a name: no node accepts an empty one. An empty name usually comes from "$NAME" of a variable that is not
-    set."""
+    """Returns a name unchanged. Raises UsageError for an empty name, which usually comes from an unset variable, as
+    in "$NAME"."""
     if text == "":
         raise UsageError("a name is empty; write one, such as orders")
     return text

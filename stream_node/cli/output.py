@@ -1,4 +1,4 @@
-"""Output of commands: text for people or one JSON object a line; counts in words; tables."""
+"""Prints the output of commands: text for people, or one JSON object per line. Also formats counts and tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stream_node.printable import printable
 
 
 def say(as_json: bool, report: Mapping[str, Any], text: str | Iterable[str]) -> None:
-    """Print the report as JSON, or the text, line by line."""
+    """Prints the report as JSON if `as_json` is True. Otherwise prints the text, which may have several lines."""
     if as_json:
         say_json(report)
         return
@@ -22,7 +22,7 @@ def say(as_json: bool, report: Mapping[str, Any], text: str | Iterable[str]) -> 
 
 
 def tell(text: str) -> None:
-    """Print a line for people on stderr, beside the output of the command."""
+    """Prints a line for people on stderr, apart from the output of the command."""
     typer.echo(f"stream-node: {printable(text)}", err=True)
 
 
@@ -31,7 +31,8 @@ def say_json(report: Mapping[str, Any]) -> None:
 
 
 def confirmed(question: str) -> bool:
-    """Ask a question on stderr, where a program that reads the output does not see it. Only a whole `yes` means yes."""
+    """Asks a question on stderr, so that programs do not read it as output. Returns whether the answer is
+    exactly `yes`."""
     typer.echo(f"{printable(question)} Type yes: ", err=True, nl=False)
     return sys.stdin.readline().strip() == "yes"
 
@@ -42,8 +43,10 @@ def counted(number: int, noun: str) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> Iterator[str]:
-    """The lines of a table. Each column is as wide as its widest cell. right: the columns that are aligned to the
-    right."""
+    """Yields the lines of a table. Each column is as wide as its widest cell.
+
+    right: the numbers of the columns that are aligned to the right, from 0.
+    """
     shown = [[printable(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
     for row in shown:

@@ -1,5 +1,4 @@
-"""The progress of a long command, as one line on stderr that is redrawn and removed at the end. It measures no work
-itself."""
+"""Shows the progress of a long command as one line on stderr. The line is redrawn, and removed at the end."""
 
 from __future__ import annotations
 
@@ -14,19 +13,19 @@ if TYPE_CHECKING:
     from stream_node.backup import Progress
 
 DRAWN_EVERY_S = 0.1
-"""The time between two drawings: faster ones cannot be read."""
+"""The shortest interval between two drawings, in seconds. Faster changes could not be read."""
 ESTIMATED_AFTER_S = 1.0
-"""Before this time, the time left is only a guess."""
+"""The time after which the remaining time is shown, in seconds. An earlier estimate would be a guess."""
 BAR_COLUMNS_MIN, BAR_COLUMNS_MAX = 10, 40
 COLUMNS_DEFAULT = 80
-"""The width of a terminal that does not tell its width."""
+"""The assumed width of a terminal that does not tell its width, in columns."""
 
 
 class ProgressLine:
-    """ProgressLine: draws how far a command is. A context manager: the line is gone when the block ends.
+    """Draws the progress of a command. A context manager, which removes the line at the end of the block.
 
-    enabled: False where nothing may be drawn: stderr is no terminal, another program has the terminal (the command is
-    in the background), or the user types the input of the command there.
+    enabled: whether the line is drawn. It is False if stderr is not a terminal, if the command runs in the background,
+    or if the user types the input of the command at the terminal.
     """
 
     def __init__(self, *, input_is_typed: bool = False) -> None:
@@ -42,8 +41,11 @@ class ProgressLine:
             _write("\r\x1b[K")
 
     def draw(self, what: str, done: int, total: int | None, facts: Sequence[str] = ()) -> None:
-        """Draw how far the command is, at most ten times a second. facts: more to say where there is room, the first
-        ones first."""
+        """Draws the progress of a step, at most ten times a second.
+
+        what: the name of the step. total: None if it is unknown. facts: further texts, the most important first; those
+        that do not fit are left out.
+        """
         now_s = time.monotonic()
         if not self.enabled or now_s < self._drawn_s + DRAWN_EVERY_S:
             return
@@ -54,8 +56,11 @@ class ProgressLine:
 
 
 def progress_text(what: str, done: int, total: int | None, facts: Sequence[str], elapsed_s: float, columns: int) -> str:
-    """The line: what is done, and the share and the time left where the total is known; then as many facts as fit, and
-    a bar in the remaining room."""
+    """Returns the text of the progress line, which is at most `columns` - 1 characters long.
+
+    It has the name of the step, the share that is done and the remaining time, both only if the total is known, the
+    facts that fit, and a bar if there is room.
+    """
     words = [what]
     share = min(1.0, done / total) if total else None
     if share is not None:
@@ -81,15 +86,15 @@ def progress_shown() -> Iterator[Progress]:
 
 
 def _time_text(seconds: float) -> str:
-    """A time as in "5 s", "2 min", "3 h": as exact as an estimate is."""
+    """Formats a remaining time as "5 s", "2 min" or "3 h". An estimate is not more exact than this."""
     if seconds < 100:
         return f"{max(1, round(seconds))} s"
     return f"{round(seconds / 60)} min" if seconds < 6_000 else f"{round(seconds / 3_600)} h"
 
 
 def _has_the_terminal() -> bool:
-    """Whether this command is in the foreground. A command in the background (`&`) must not draw where somebody types
-    another."""
+    """Returns whether this command runs in the foreground. A command in the background (`&`) must not draw, because the
+    user may be typing another command."""
     with suppress(OSError):
         return os.tcgetpgrp(sys.stderr.fileno()) == os.getpgrp()
     return True

@@ -1,4 +1,5 @@
-"""`stream-node pull`: prints stored messages. Also holds the options that all commands that read streams share."""
+"""The command `stream-node pull`: prints stored messages. This module also has the options that commands that read
+streams share."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def pull(
     raw: RawOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print stored messages, one a line; --keys, --headers and --times print columns before them.
+    """Print stored messages, one per line. --keys, --headers and --times add columns before the message.
 
     Example: stream-node pull logs --index 100 --limit 5 --json
 
@@ -73,8 +74,7 @@ def pull(
 
     Everything, in a form that `push` reads: stream-node pull logs --all-partitions --limit 1000000 --ndjson
 
-    --all-partitions prints one partition after the other; --index, --from, --last and --limit apply to each
-    partition.
+    --all-partitions prints one partition after the other. --index, --from, --last and --limit apply to each partition.
     """
     if all_partitions and partition:
         raise UsageError("--partition and --all-partitions say different things; leave one out")
@@ -98,8 +98,10 @@ def pull(
 
 
 async def _pull_plain(source: Stream, begin: Any, left: int, print_format: PrintFormat) -> int | None:
-    """Pull by the protocol of the specification, which every node has. Returns where to go on; None at the end of the
-    stream."""
+    """Prints up to `left` messages by the plain protocol of the specification, which every node has.
+
+    Returns the index after the last printed message, or None at the end of the stream.
+    """
     while left > 0 and (page := await source.pull(begin, left)):
         for message in page:
             write_message(message, source.partition, print_format)
@@ -109,8 +111,10 @@ async def _pull_plain(source: Stream, begin: Any, left: int, print_format: Print
 
 
 async def _pull_rich(source: Stream, begin: StartLike, left: int, print_format: PrintFormat) -> int | None:
-    """Pull by our own protocol, which returns keys, headers and times. Returns where to go on; None at the end of the
-    stream."""
+    """Prints up to `left` messages by this project's own protocol, which returns keys, headers and times.
+
+    Returns the index from which to continue, or None at the end of the stream.
+    """
     while left > 0 and (page := await source.pull_page(begin, left)).messages:
         for message in page.messages:
             write_message(message, source.partition, print_format)
@@ -120,7 +124,8 @@ async def _pull_rich(source: Stream, begin: StartLike, left: int, print_format: 
 
 
 async def _tell_of_more(source: Stream, resume_index: int, ctx: typer.Context) -> None:
-    """Say on stderr how many messages follow those that were printed, if any, and which command prints them."""
+    """Prints on stderr how many messages follow the printed ones, and a command that prints them. Prints nothing if no
+    messages follow."""
     from stream_client import RequestRefused
 
     try:
@@ -136,10 +141,10 @@ async def _tell_of_more(source: Stream, resume_index: int, ctx: typer.Context) -
 
 
 def _command_again(ctx: typer.Context, **changed: Any) -> str:
-    """Returns the running command as a shell line, with some parameters changed.
+    """Returns the present command as a shell line, with some parameters changed.
 
-    The line holds the parameters of the command line; those from the environment and the contexts apply again
-    without being named. changed: new values by parameter name; None leaves a parameter out.
+    The line has the parameters that were given on the command line. Those from the environment and the contexts apply
+    again without being named. changed: the new values by parameter name; None leaves a parameter out.
     """
     words = ctx.command_path.split()
     values: dict[str, Any] = {}
@@ -155,7 +160,7 @@ def _command_again(ctx: typer.Context, **changed: Any) -> str:
 
 
 def _typed(parameter: Any, value: Any) -> Iterator[str]:
-    """The words that give a parameter this value; no words for None and for an option that is off."""
+    """Yields the words that set a parameter to this value. Yields nothing for None and False."""
     if value is None or value is False:
         return
     for each in value if isinstance(value, list | tuple) else (value,):
@@ -168,7 +173,8 @@ def _typed(parameter: Any, value: Any) -> Iterator[str]:
 
 
 def begin_at(index: int | None, start: str | None, last: int | None) -> StartLike:
-    """The start of a pull, from the three options that can say it; without any, the earliest stored message."""
+    """Returns the start of a pull, from --index, --from or --last. Without them, it is the earliest stored message.
+    Raises UsageError if more than one is given."""
     from stream_client import FromEnd
 
     if sum(each is not None for each in (index, start, last)) > 1:

@@ -1,4 +1,4 @@
-"""`stream-node push`: pushes messages from files, standard input or an argument into a stream."""
+"""The command `stream-node push`: pushes messages from files, standard input or an argument to a stream."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ def push(
     window: WindowOption = 1_000,
     as_json: JsonOption = False,
 ) -> None:
-    """Push the lines of the input as messages, and print for each partition at which indexes they are stored.
+    """Push the lines of the input as messages, and print the indexes at which they are stored, for each partition.
 
-    Ends when all messages are on the node's disk. When a push fails, it lists the messages that are not stored and
-    those whose result is unknown (see --idempotent).
+    The command ends when all messages are on the node's disk. If a push fails, the command lists the messages that are
+    not stored and those whose result is unknown (see --idempotent).
 
     Example: journalctl --follow | stream-node push logs
 
@@ -149,7 +149,7 @@ def _check(
     all_partitions: bool,
     partition: int | None,
 ) -> None:
-    """Check the options. Raises UsageError where one of them would be ignored in silence."""
+    """Checks the combination of options. Raises UsageError if one of them would have no effect."""
     if sum((data is not None, file_per_message, length_framed, keys, ndjson)) > 1:
         raise UsageError(
             "--data, --file-per-message, --length-framed, --keys and --ndjson are five kinds of input; choose one"
@@ -165,14 +165,23 @@ def _check(
 
 
 class _Spread(enum.Enum):
-    """_Spread: how messages get their partitions where not all go to one: by key, in turn, or as each says."""
+    """How the partition of each message is chosen if the messages go to several partitions.
+
+    TURNS: by the key of the message, or in rotation for messages without a key. AS_SAID: each line of the input names
+    its partition; without a name it is partition 0.
+    """
 
     TURNS = enum.auto()
     AS_SAID = enum.auto()
 
 
 class _Job(NamedTuple):
-    """_Job: where to push and how. place: one partition by its number, or how messages get theirs."""
+    """Where and how to push.
+
+    place: the number of a partition, or how the partition of each message is chosen. window: the maximum number of
+    unconfirmed pushes. rate: the maximum number of messages per second; None means no limit. extent: the size of the
+    input. input_is_typed: whether the user types the input at the terminal.
+    """
 
     stream: str
     place: int | _Spread
@@ -187,7 +196,8 @@ class _Job(NamedTuple):
 async def _push_all(
     client: StreamClient, job: _Job, lines: AsyncGenerator[bytes, None], message_of: Callable[[bytes], MessageInput]
 ) -> None:
-    """Push the input up to the first push that fails, and say what was confirmed, also after a failure."""
+    """Pushes the input until its end or the first failed push. Prints which messages were confirmed, also after
+    a failure."""
     import trio
 
     from stream_client import PushesFailed, StreamNotFound
@@ -217,7 +227,8 @@ async def _push_all(
 async def _opened(
     client: StreamClient, job: _Job, publishers: AsyncExitStack
 ) -> Callable[[MessageInput], Awaitable[Push]]:
-    """A function that pushes one message to its partition. The publishers end with the stack. Raises StreamNotFound."""
+    """Returns a function that pushes one message to its partition. `publishers` closes the publishers.
+    Raises StreamNotFound."""
     options: dict[str, Any] = {"window": job.window, "idempotent": job.idempotent}
     if job.place is _Spread.TURNS:
         spread = await publishers.enter_async_context((await client.get_stream(job.stream)).publisher(**options))
@@ -265,7 +276,8 @@ async def _push_lines(
 
 
 def _report(counts: PushCounts, job: _Job) -> None:
-    """Prints the confirmed messages of each partition pushed to; without any push, those of the first partition."""
+    """Prints the number and the indexes of the stored messages, for each partition that was pushed to. If nothing was
+    pushed, it reports 0 messages for the chosen partition or partition 0."""
     seconds = time.monotonic() - counts.started_s
     for partition in sorted(counts.partitions) or [job.place if isinstance(job.place, int) else 0]:
         stored = counts.partitions.get(partition, PartitionCounts())
@@ -281,10 +293,11 @@ def _report(counts: PushCounts, job: _Job) -> None:
 async def _read_messages(
     batches: Callable[[], Iterator[list[bytes]]], times: int, *, from_input: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yields the messages of the input, `times` times over.
+    """Yields all messages of the input, and repeats this `times` times.
 
-    A thread reads the input, so that sending and confirms go on while the input is slow. Standard input can be read
-    only once, so its messages are kept if they are needed again.
+    A thread reads the input, so that pushes and confirms continue while the input is slow. from_input: whether
+    the messages come from standard input. It can be read only once, so its messages are kept in memory if they
+    are repeated.
     """
     import trio
 
@@ -302,15 +315,20 @@ async def _read_messages(
 
 
 async def _pace(counts: PushCounts, rate: float) -> None:
-    """Wait until the next message is due. Messages that are late because the node was slow come at once."""
+    """Waits until the next message is due at `rate` messages per second. Messages that are already late are
+    not delayed."""
     import trio
 
     await trio.sleep(max(0.0, counts.started_s + counts.sent / rate - time.monotonic()))
 
 
 class _Extent(NamedTuple):
-    """_Extent: the size of the input. total_bytes: None where the input does not tell its size. around_bytes: the line
-    end or length of each message, so that messages add up to their input."""
+    """The size of the input.
+
+    total_bytes: the size of the whole input, or None if it is unknown. around_bytes: the size of the line end or
+    the length that belongs to each message. It is added to the size of each message, so that the progress reaches
+    the total.
+    """
 
     total_bytes: int | None
     around_bytes: int

@@ -1,4 +1,4 @@
-"""PushCounts: counts the messages of `stream-node push` by outcome: stored, not stored, unknown. It sends nothing."""
+"""Counts the messages of `stream-node push` by their results: stored, not stored or unknown. It sends nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 class PushCounts:
-    """PushCounts: the pushed messages by partition, and since when. on_failure: called with each push that fails."""
+    """The counts of pushed messages.
+
+    started_s: the start of the command on the monotonic clock, in seconds. sent, stored: the numbers of all sent
+    and all stored messages. partitions: the counts of each partition, by number. on_failure: called after each push
+    that fails.
+    """
 
     def __init__(self) -> None:
         self.started_s = time.monotonic()
@@ -47,10 +52,11 @@ class PushCounts:
 
 
 class PartitionCounts:
-    """PartitionCounts: the outcomes of the pushes to one partition.
+    """The results of the pushes to one partition.
 
-    sent, count: how many were sent and how many are stored, from first_index to last_index. not_stored, unknown: the
-    numbers of the other messages, counted from 1 over the whole input. A message without an answer is unknown.
+    sent, count: the numbers of sent and stored messages. first_index, last_index: the lowest and highest index of the
+    stored messages; None if there are none. not_stored, unknown: the numbers of the other messages in the whole input,
+    counted from 1. A message is unknown if the node may have stored it, which includes messages without an answer.
     """
 
     def __init__(self) -> None:
@@ -62,8 +68,8 @@ class PartitionCounts:
 
 
 def print_unconfirmed(counts: PushCounts, stream: str) -> None:
-    """Prints for people which messages are not stored and which may be stored. Programs find them in the JSON
-    report."""
+    """Prints which messages are not stored, and for which the result is unknown. This text is for people; programs use
+    the JSON report."""
     for partition in sorted(counts.partitions):
         stored = counts.partitions[partition]
         for numbers, state in ((stored.not_stored, "not stored"), (stored.unknown, "unknown, may be stored or not")):

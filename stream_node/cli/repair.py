@@ -1,4 +1,4 @@
-"""`stream-node repair`: recovers the messages of a data directory whose write-ahead log is damaged."""
+"""The command `stream-node repair`: recovers the messages of a data directory whose write-ahead log is damaged."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def repair(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Repair a damaged write-ahead log of a stopped node; without --yes, print what would be done.
+    """Repair a damaged write-ahead log of a stopped node. Without --yes, print what would be done.
 
-    Everything that the checksums prove is recovered. If a page is lost, the repair needs --accept-loss: an empty
-    message with the header node/lost/1 then takes the place of each lost message, so that no index is assigned
-    twice. The old log is kept in the data directory. The exit code is 1 while something is left to repair.
+    Everything that the checksums prove is recovered. If a page is lost, the repair needs --accept-loss. It then puts an
+    empty message with the header node/lost/1 in the place of each lost message, so that no index is assigned twice. The
+    old log is kept in the data directory. If a repair is needed and not done, the exit code is 1.
 
     Example: stream-node repair --data-dir ./data --yes
     """
@@ -69,7 +69,10 @@ def repair(
 
 
 def _lines(plan: Plan, *, done: bool) -> Iterator[str]:
-    """The findings, and what is saved and lost of each stream, as text."""
+    """Yields the findings as lines of text: the damage, and what is saved and lost of each stream.
+
+    done: whether the repair has been done.
+    """
     if not plan.needed:
         return
     yield (

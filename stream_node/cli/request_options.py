@@ -1,7 +1,7 @@
-"""The options that every command that talks to a node has besides --node, --context and --via: timeout and framing.
+"""The options that all commands with --node share: --timeout, --service, --index-service and --framing.
 
-No command has them in its signature. `with_request_options` adds them, and `request_options()` returns their values
-while the command runs.
+`with_request_options` adds them to a command, so no command has them in its signature. `request_options()` returns
+their values while the command runs.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, NamedTuple
 import typer
 
 CONTACT_TIMEOUT_S = 2.0
-"""The time without --timeout: a node that is there, and its services, answer within milliseconds."""
+"""The longest wait for the first answer of a node, in seconds, unless --timeout is given. A running node and its
+services answer within milliseconds."""
 
 TimeoutOption = Annotated[
     float | None,
@@ -54,7 +55,11 @@ FramingOption = Annotated[
 
 
 class RequestOptions(NamedTuple):
-    """RequestOptions: the values of these options; None for an option that was not given."""
+    """The values of the shared options; None for an option that was not given.
+
+    timeout: the longest wait for an answer, in seconds. service, index_service: the names of the services on the node.
+    framing: the framing of messages on the connection.
+    """
 
     timeout: float | None = None
     service: str | None = None
@@ -63,7 +68,7 @@ class RequestOptions(NamedTuple):
 
     @property
     def contact_timeout_s(self) -> float:
-        """The time that the node may take for its first sign of life."""
+        """The longest wait for the first answer of the node, in seconds."""
         return CONTACT_TIMEOUT_S if self.timeout is None else self.timeout
 
 
@@ -71,12 +76,15 @@ _given: ContextVar[RequestOptions] = ContextVar("request_options", default=Reque
 
 
 def request_options() -> RequestOptions:
-    """The options of the command that runs."""
+    """Returns the values of the shared options for the running command."""
     return _given.get()
 
 
 def with_request_options(command: Callable[..., None], *, speaks_blocks: bool = False) -> Callable[..., None]:
-    """Add these options to a command that has --node. speaks_blocks: leave out the services and the framing."""
+    """Adds the shared options to a command that has --node. Returns any other command unchanged.
+
+    speaks_blocks: whether the command talks to the block node. Such a command gets only --timeout.
+    """
     own = inspect.signature(command, eval_str=True).parameters
     if "node" not in own:
         return command

@@ -1,4 +1,4 @@
-"""`stream-node serve`: runs a node in this process."""
+"""The command `stream-node serve`: runs a node in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stream_node.cli.options import ConfigOption, ForwardOption, ListenOption, L
 from stream_node.cli.output import say
 
 GC_OBJECTS = 20_000
-"""The number of new objects between two rounds of the garbage collector."""
+"""The number of new objects after which the garbage collector of Python runs."""
 
 
 def register(app: typer.Typer) -> None:
@@ -30,9 +30,10 @@ def serve(
     log_level: LogLevelOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the line in JSON, also at a terminal.")] = False,
 ) -> None:
-    """Serve streams until SIGTERM, SIGINT or SIGHUP; then confirm all committed messages and stop.
+    """Serve streams until SIGTERM, SIGINT or SIGHUP. Then confirm all committed messages and stop.
 
-    Prints one line when it listens: words at a terminal, otherwise JSON. Log lines go to stderr in the same format.
+    The command prints one line when it listens: text at a terminal, otherwise JSON. Log lines go to stderr in the
+    same format.
 
     Example: stream-node serve --data-dir ./data --listen 127.0.0.1:4000
     """
@@ -51,9 +52,9 @@ def serve(
     settings = load_config(flags, file=config)
     configure_logs(settings.log_level)
     server = Server(settings)
-    # Messages form no reference cycles, so the garbage collector finds little. At its default of every 700 objects
-    # it takes an eighth of the processor time of a node with many streams. `freeze` exempts the modules imported so
-    # far, which stay anyway.
+    # Messages form no reference cycles, so the garbage collector finds little. By default it runs after every 700 new
+    # objects, which takes an eighth of the processor time of a node with many streams. `freeze` exempts the modules
+    # that are already imported, because they stay in memory anyway.
     gc.set_threshold(GC_OBJECTS, 20, 20)
     gc.freeze()
 

@@ -1,5 +1,5 @@
-"""`stream-node config` and `stream-node context`: show the settings of a node, and name nodes for the client
-commands."""
+"""The commands `stream-node config`, which show and check settings, and `stream-node context`, which give names
+to nodes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def config_check(
     log_level: LogLevelOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the settings of a file, the environment and the flags without starting a node; exit 2 if one is wrong.
+    """Check the settings from a file, the environment and the flags without starting a node. The exit code is 2 if one
+    is wrong.
 
     Example: stream-node config check --config node.toml
     """
@@ -63,7 +64,7 @@ def config_show(
     log_level: LogLevelOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the value that `serve` would use for every setting, and where it comes from.
+    """Print the value that `serve` would use for each setting, and where the value was set.
 
     Example: STREAM_NODE_LOG_LEVEL=debug stream-node config show --config node.toml
     """
@@ -86,7 +87,7 @@ def add(
     replace: Annotated[bool, typer.Option("--replace", help="Replace the context that has this name.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Add a context: a name for a node.
+    """Add a context, which is a name for a node.
 
     Example: stream-node context add office 10.0.0.5:4000 --use
 
@@ -104,7 +105,7 @@ def add(
 
 
 def list_all(as_json: JsonOption = False) -> None:
-    """List the contexts; a star marks the one in use.
+    """List the contexts. A star marks the current one.
 
     Example: stream-node context list --json
     """
@@ -123,7 +124,7 @@ def use(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Use this context from now on, unless --node, --context or STREAM_NODE_ADDRESS is given.
+    """Make a context the current one. Commands use it unless --node, --context or STREAM_NODE_ADDRESS is given.
 
     Example: stream-node context use office
     """
@@ -174,7 +175,7 @@ def _context(name: str, target: Target, current: bool) -> dict[str, Any]:
 
 
 def _way(target: Target) -> str:
-    """The address of a context, with everything that differs from the usual."""
+    """Returns the addresses of a context as text, with all its settings that are not defaults."""
     words = [target.address, *target.via]
     words += [] if target.service == STREAM_SERVICE else [f"service={target.service}"]
     words += [] if target.index_service is None else [f"index_service={target.index_service}"]

@@ -1,4 +1,4 @@
-"""`stream-node stream …`: creates, copies, lists, truncates and deletes streams, and sets their retention."""
+"""The commands `stream-node stream …`: create, copy, list, truncate and delete streams, and set their retention."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ BytesOption = Annotated[
 ]
 HEAD = ("stream", "partition", "first", "next", "messages", "bytes", "newest", "keeps")
 NUMBERS = frozenset({1, 2, 3, 4, 5})
-"""Columns of HEAD that hold numbers."""
+"""The positions of the columns in HEAD that have numbers, counted from 0."""
 
 
 def register(app: typer.Typer) -> None:
@@ -79,11 +79,12 @@ def create(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Create a stream, or its missing partitions, and print how many it has; safe to repeat.
+    """Create a stream, or its missing partitions, and print the number of its partitions. Safe to repeat.
 
     Example: stream-node stream create orders --partitions 4 --max-age 7d
 
-    Only this command adds partitions to a stream: with more partitions, a key may belong to another one than before.
+    Only this command adds partitions to a stream. With more partitions, a key may belong to another partition
+    than before.
     """
     kept = _retention(max_age, max_messages, max_bytes)
 
@@ -106,7 +107,7 @@ def list_all(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List streams, one line per partition.
+    """List streams, with one line for each partition.
 
     Example: stream-node stream list orders --json
     """
@@ -132,7 +133,7 @@ def info(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the first and next index, size, newest time and retention of each partition of a stream.
+    """Print the first and next index, the size, the newest time and the retention of each partition of a stream.
 
     Example: stream-node stream info orders
     """
@@ -158,9 +159,9 @@ def delete(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a stream with all its messages. The positions of its consumers stay (see `index set`).
+    """Delete a stream with all its messages. The positions of its consumers are kept (see `index set`).
 
-    At a terminal it asks first, unless --yes is given. In a script it does not ask.
+    At a terminal the command first asks for a confirmation, unless --yes is given. In a script it does not ask.
 
     Example: stream-node stream delete orders --dry-run
     """
@@ -202,7 +203,7 @@ def truncate(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete the messages before an index or a time, or older than an age. Their indexes are never used again.
+    """Delete the messages before an index or a time, or those older than an age. Their indexes are never used again.
 
     Example: stream-node stream truncate orders --before 7d --dry-run
 
@@ -230,7 +231,7 @@ def truncate(
 
 
 async def _foreseen(stream: Stream, end: int | datetime) -> tuple[int, int]:
-    """Returns how many messages a truncate would delete, and the first index after it."""
+    """Returns the number of messages that a truncate would delete, and the first index of the remaining messages."""
     now = await stream.info()
     index = end if isinstance(end, int) else await stream.find_index(end)
     first_index = min(max(index, now.first_index), now.next_index)
@@ -252,7 +253,7 @@ def retention(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set the retention of a stream, replacing the old one. Messages beyond its limits are deleted within seconds.
+    """Set the retention of a stream, which replaces its old one. Messages beyond its limits are deleted within seconds.
 
     Example: stream-node stream retention orders --max-age 7d --max-bytes 10GiB --dry-run
 

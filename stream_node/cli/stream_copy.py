@@ -1,4 +1,4 @@
-"""`stream-node stream copy`: copies a stream under another name, or to another node."""
+"""The command `stream-node stream copy`: copies a stream to another name or to another node."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from stream_client import RichMessage, Stream, StreamClient, StreamInfo
 
 PAGE_MESSAGES = 1_000
-"""The messages of one pull: as many as a node returns at once. A page is 1 MiB of data, or one message."""
+"""The number of messages that one pull requests, which is the most that a node returns. A page also has at most 1 MiB
+of data, or one message."""
 
 
 def copy(
@@ -44,9 +45,9 @@ def copy(
 
     Under another name, and later its new messages: stream-node stream copy orders orders-copy --resume
 
-    Every message keeps its partition and index, so consumers' positions stay valid. Messages published during the
-    copy may be missing; --resume copies them, and is safe to repeat. The default retention of the target node
-    applies to the copy, by the original times of the messages.
+    Every message keeps its partition and index, so saved positions of consumers stay valid. Messages that are published
+    during the copy may be missing. --resume copies them, and is safe to repeat. If the target node has a default
+    retention, it applies to the copy, by the original times of the messages.
     """
     if to is None and source == target:
         raise UsageError("a stream cannot be copied onto itself; choose another name, or another node with --to")
@@ -83,7 +84,11 @@ def copy(
 
 @asynccontextmanager
 async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[StreamClient]:
-    """A client of the node that gets the copy, by its address or its context. None: the node of the original."""
+    """Yields a client of the node that gets the copy.
+
+    to: the address of the node or the name of a context; None means the node of the original. here: a client of
+    that node.
+    """
     from ockam.address import complete_address
     from stream_node.contexts import Target, contexts_file, load_contexts
 
@@ -99,8 +104,11 @@ async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[Stream
 async def _open_target(
     client: StreamClient, name: str, infos: Sequence[StreamInfo], *, resume: bool
 ) -> tuple[Sequence[Stream], bool]:
-    """The target partition for each partition of the source, in order, and whether they were made now. Raises
-    CommandFailed."""
+    """Returns the target partition for each source partition, in the same order, and whether the target stream was
+    created now.
+
+    infos: the state of the source partitions. Raises CommandFailed if an existing target does not fit the source.
+    """
     wanted = [each.partition for each in infos]
     found = await client.find_stream(name)
     if found is None:
@@ -122,7 +130,8 @@ async def _open_target(
 
 
 async def _begin(source: Stream, info: StreamInfo, target: Stream) -> int:
-    """The index of the first message that the target lacks. Raises CommandFailed where it cannot be continued."""
+    """Returns the index of the first message that the target lacks. Raises CommandFailed if the target is not a copy
+    that can be continued."""
     there = await target.info()
     if there.next_index:
         await _check_follows(source, info, target, there)
@@ -132,8 +141,8 @@ async def _begin(source: Stream, info: StreamInfo, target: Stream) -> int:
 async def _copy_partition(
     source: Stream, index: int, end_index: int, target: Stream, told: Callable[[int], None]
 ) -> None:
-    """Copy the messages from `index` to before `end_index`. Raises CommandFailed where somebody else pushes to the
-    target."""
+    """Copies the messages from `index` up to, but not including, `end_index`. Raises CommandFailed if another client
+    pushes to the target."""
     place = f"{target.name}/{target.partition}"
     while index < end_index:
         messages = (await source.pull_page(index, min(PAGE_MESSAGES, end_index - index))).messages
@@ -154,8 +163,10 @@ async def _copy_partition(
 
 
 async def _check_follows(source: Stream, info: StreamInfo, target: Stream, there: StreamInfo) -> None:
-    """Checks that the target is a copy of the source, by the last message that both still have. Raises CommandFailed
-    if not."""
+    """Checks that the target is a copy of the source, and that the next source message can be appended to it.
+
+    It compares the last message that both have. Raises CommandFailed if the check fails.
+    """
     place, last = f"{target.name}/{target.partition}", there.next_index - 1
     if there.next_index > info.next_index or there.next_index < info.first_index:
         raise CommandFailed(
@@ -169,7 +180,8 @@ async def _check_follows(source: Stream, info: StreamInfo, target: Stream, there
 
 
 async def _has(target: Stream, message: RichMessage) -> bool:
-    """Whether the target has this message at its index. The times may differ, since the clocks may."""
+    """Returns whether the target has this message at the same index. Times are not compared, because the clocks
+    may differ."""
     found = (await target.pull_page(message.index, 1)).messages
     return bool(found) and (found[0].index, found[0].key, list(found[0].headers), found[0].data) == (
         message.index,

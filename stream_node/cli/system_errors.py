@@ -1,4 +1,4 @@
-"""Error numbers of the system in words that say what to do next. It catches nothing."""
+"""Explains error numbers of the operating system in words that say what to do next. It handles no errors itself."""
 
 from __future__ import annotations
 
@@ -23,12 +23,13 @@ ERRORS = {
     socket.EAI_NONAME: "there is no host of that name",
     socket.EAI_AGAIN: "the host's name cannot be looked up just now",
 }
-"""The words by error number: of the system, and of the resolver, whose numbers are below 0 on Linux."""
+"""The explanation of each error number of the system and of its name resolver. The numbers of the resolver are negative
+on Linux."""
 _NUMBERED = re.compile(r"\[Errno (-?\d+)\] (.*?)(?:: ['\"](.*)['\"])?$")
 
 
 def explain_system_error(text: str) -> str:
-    """The text, with an error number of the system at its end put into words. Any other text is returned as it is."""
+    """Returns the text, with a system error number at its end replaced by words. Returns any other text unchanged."""
     found = _NUMBERED.search(text)
     if found is None:
         return text

@@ -1,4 +1,5 @@
-"""Reads places in a stream, times, sizes and headers as people type them. It asks no node."""
+"""Parses the values of command-line options: starts in a stream, times, sizes and headers. It does not connect to
+a node."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ START_HELP = "first, last, new, an index, a time (2026-11-01T08:00Z) or an age (
 
 
 class UsageError(Exception):
-    """A value on the command line cannot be read. The text says what it may be."""
+    """A value on the command line is invalid. The text says which values are allowed."""
 
 
 class CommandFailed(Exception):
-    """A command failed, in a package whose own errors are loaded only with the package. The text says why."""
+    """A command failed. The text says why. It stands for the errors of packages that are imported only when needed."""
 
 
 def parse_start(text: str, now: datetime) -> StartLike:
-    """Parses first, last, new, an index, a time or an age into the client's form."""
+    """Parses first, last, new, an index, a time or an age into the form that the client takes. Raises UsageError."""
     from stream_client import FIRST, LAST, NEW
 
     named: dict[str, StartLike] = {"first": FIRST, "last": LAST, "new": NEW}
@@ -35,8 +36,10 @@ def parse_start(text: str, now: datetime) -> StartLike:
 
 
 def parse_index_or_time(text: str, now: datetime, others: str = "") -> int | datetime:
-    """An index, a time with its zone, or an age such as 2h, which means that long before now. others: further words for
-    the error."""
+    """Parses an index, a time with its time zone, or an age. Returns an index or a time. Raises UsageError.
+
+    The age 2h means the time two hours before `now`. others: further allowed words, for the error message.
+    """
     if text.isascii() and text.isdigit():
         if int(text) > INDEX_MAX:
             raise UsageError(f"{text} is no index: the highest is {INDEX_MAX}")
@@ -58,7 +61,8 @@ def _parse_time(text: str, others: str) -> datetime:
 
 
 def _find_time(text: str) -> datetime | None:
-    """A time in ISO 8601. A date alone means its midnight, also with a Z behind it."""
+    """Parses a time in ISO 8601. Returns None if the text is no time. A date alone means its midnight, also with a Z
+    after the date."""
     for each in (text, text.removesuffix("Z") + "T00:00Z" if text.endswith("Z") else text):
         try:
             return datetime.fromisoformat(each)
@@ -68,7 +72,8 @@ def _find_time(text: str) -> datetime | None:
 
 
 def parse_duration(text: str) -> int:
-    """The seconds of 30s, 15m, 2h, 7d or 1w (`stream_node.units`). Raises UsageError."""
+    """Parses a duration such as 30s, 15m, 2h, 7d or 1w (`stream_node.units`). Returns it in seconds.
+    Raises UsageError."""
     try:
         return units.parse_duration(text)
     except units.UnitError as error:
@@ -76,7 +81,8 @@ def parse_duration(text: str) -> int:
 
 
 def parse_size(text: str) -> int:
-    """The bytes of 1000, 64kB, 64KiB, 10MB or 1GiB (`stream_node.units`). Raises UsageError."""
+    """Parses a size such as 1000, 64kB, 64KiB, 10MB or 1GiB (`stream_node.units`). Returns it in bytes.
+    Raises UsageError."""
     try:
         return units.parse_size(text)
     except units.UnitError as error:
@@ -84,7 +90,7 @@ def parse_size(text: str) -> int:
 
 
 def parse_headers(texts: list[str]) -> list[Header]:
-    """The headers of texts NAME=VALUE. Names may repeat. Raises UsageError."""
+    """Parses texts of the form NAME=VALUE into headers. A name may occur more than once. Raises UsageError."""
     from stream_service.extensions import Header
 
     headers = []
@@ -97,7 +103,7 @@ def parse_headers(texts: list[str]) -> list[Header]:
 
 
 def time_text(time_us: int) -> str:
-    """The text of a time in microseconds since 1970, in UTC."""
+    """Formats a time, given in microseconds since 1970, as ISO 8601 in UTC."""
     return (datetime.fromtimestamp(0, UTC) + timedelta(microseconds=time_us)).isoformat().replace("+00:00", "Z")
 
 

@@ -1,6 +1,7 @@
-"""The bronze, silver and gold tables of a declarative pipeline; docs/export.md describes them.
+"""The bronze, silver and gold tables of a declarative pipeline of Spark. docs/export.md describes them.
 
-STREAM_NODE_ADDRESS: the node. STREAM_NODE_CARDINAL: a regular expression for streams that are Cardinal topics.
+STREAM_NODE_ADDRESS: the address of the node. STREAM_NODE_CARDINAL: a regular expression that matches the streams with
+Cardinal topics.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ CARDINAL = os.environ.get("STREAM_NODE_CARDINAL", "cardinal[.].*")
 
 @dp.table(format="parquet")
 def bronze() -> DataFrame:
-    """The bronze table: messages as they are stored. Each executor resolves the node's address itself."""
+    """The bronze table: the messages as they are stored. Each executor reads the address of the node from its
+    own environment."""
     options = {"subscribePattern": ".*", "startingOffsets": "earliest", "includeHeaders": "true"}
     return spark.readStream.format("stream_node").options(endpoint="env:STREAM_NODE_ADDRESS", **options).load()
 
