@@ -18,6 +18,8 @@ from typing import Final, Self
 from urllib.parse import quote
 
 from spark_export.exporter.errors import ExportError, ExportInUse, ExportMismatch
+from spark_export.store.errors import PlaceRefused
+from spark_export.store.place import parse_place
 from storage.durable_files import make_folder, rename_durably, sync
 
 TABLE, GENERATIONS, STAGING = "messages", "generations", "staging"
@@ -38,7 +40,11 @@ class Layout:
     """The paths of one export. folder: the export folder; every executor must reach this folder under the same path."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder.absolute()
+        """Raises PlaceRefused for the address of a store, which `Path` would take for a relative folder."""
+        place = parse_place(folder)
+        if not place.is_local:
+            raise PlaceRefused(f"{folder}: tables on object stores are not served yet; give a folder")
+        self.folder = place.folder
         self.table = self.folder / TABLE
         self.ledger = self.folder / LEDGER
         self.staging = self.folder / STAGING

@@ -13,8 +13,29 @@ import typer
 from stream_node.cli.options import ContextOption, NodeOption
 from stream_node.cli.values import UsageError
 
+
+def parse_folder(text: str) -> Path:
+    """The folder of an export. Raises UsageError for an address that is not served, and for one that is not a
+    folder's."""
+    from spark_export.store.errors import PlaceRefused
+    from spark_export.store.place import parse_place
+
+    try:
+        place = parse_place(text)
+    except PlaceRefused as error:
+        raise UsageError(str(error)) from error
+    if not place.is_local:
+        raise UsageError(f"{text}: tables on object stores are not served yet; give a folder")
+    return place.folder
+
+
 FolderArgument = Annotated[
-    Path, typer.Argument(help="The folder of the export. With a cluster, every executor must see it under this path.")
+    Path,
+    typer.Argument(
+        parser=parse_folder,
+        metavar="FOLDER",
+        help="The folder of the export. With a cluster, every executor must see it under this path.",
+    ),
 ]
 StreamOption = Annotated[
     list[str] | None,

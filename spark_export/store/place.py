@@ -1,0 +1,96 @@
+"""The address of a table: a folder, or a prefix in an object store. This module opens nothing; executors load it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from spark_export.store.errors import PlaceRefused
+
+FILE: Final = "file"
+SCHEMES: Final = {
+    "file": FILE,
+    "s3": "s3",
+    "s3a": "s3",
+    "s3n": "s3",
+    "gs": "gs",
+    "gcs": "gs",
+    "abfs": "abfs",
+    "abfss": "abfs",
+    "az": "abfs",
+    "hdfs": "hdfs",
+}
+"""Each scheme that is served, and the name under which the same store is known here."""
+SERVED: Final = "a folder, file://, s3:// (s3a, s3n), gs:// (gcs), abfs:// (abfss, az) and hdfs:// are served"
+
+_URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>/{1,3})(?P<rest>[^/].*|)")
+"""A folder whose name has a colon is taken for an address only if a slash follows the colon. One slash is an address,
+too: `pathlib` makes `s3:/bucket` of `s3://bucket`."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """The address of a table or of a folder in it.
+
+    scheme: a value of SCHEMES. authority: the bucket or container; of hdfs the host and port; of a file empty. path:
+    absolute for a file, relative to the authority for a store; without a slash at its end.
+    """
+
+    scheme: str
+    authority: str
+    path: str
+
+    @property
+    def is_local(self) -> bool:
+        return self.scheme == FILE
+
+    @property
+    def folder(self) -> Path:
+        """The folder of a local place."""
+        assert self.is_local
+        return Path(self.path)
+
+    @property
+    def name(self) -> str:
+        """The last part of the path; the authority if the path is empty."""
+        return self.path.rpartition("/")[2] or self.authority
+
+    def __truediv__(self, name: str) -> Place:
+        return Place(self.scheme, self.authority, f"{self.path}/{name}" if self.path else name)
+
+    def __str__(self) -> str:
+        return self.path if self.is_local else f"{self.scheme}://{self.authority}/{self.path}".rstrip("/")
+
+
+def parse_place(text: str | Path) -> Place:
+    """Reads an address. Raises PlaceRefused if its scheme is not served, or if it names no bucket.
+
+    A relative folder is made absolute. The text of a file address may be escaped; that of a store is taken as it is.
+    """
+    found = _URI.fullmatch(str(text))
+    if found is None:
+        return Place(FILE, "", str(Path(text).absolute()))
+    scheme = SCHEMES.get(found["scheme"].lower())
+    if scheme is None:
+        raise PlaceRefused(f"{text}: nothing serves {found['scheme']}://; {SERVED}")
+    if scheme == FILE:
+        return _parse_file(str(text), found["slashes"], found["rest"])
+    authority, _, path = found["rest"].partition("/")
+    parts = [part for part in path.split("/") if part]
+    if not authority or found["slashes"] == "/" * 3:
+        raise PlaceRefused(f"{text} names no bucket: write {found['scheme']}://BUCKET/PREFIX")
+    if {".", ".."} & set(parts):
+        raise PlaceRefused(f"{text}: a name in a store has no parts `.` and `..`")
+    return Place(scheme, authority, "/".join(parts))
+
+
+def _parse_file(text: str, slashes: str, rest: str) -> Place:
+    """file:///folder, file:/folder and file://localhost/folder."""
+    if slashes == "//":
+        host, _, rest = rest.partition("/")
+        if host != "localhost":
+            raise PlaceRefused(f"{text} names the machine {host or '(none)'}: write file:///FOLDER")
+    return Place(FILE, "", str(Path("/" + unquote(rest))))

@@ -1,0 +1,88 @@
+"""Goal: an address of a table is read as its user means it, and an address that nothing serves is refused in one line.
+
+Method: addresses as text, and the command, which must leave no folder where it was started.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from spark_export.store.errors import PlaceRefused
+from spark_export.store.place import Place, parse_place
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("/srv/lake", Place("file", "", "/srv/lake")),
+        ("/srv/a:b/c", Place("file", "", "/srv/a:b/c")),
+        ("file:///srv/my%20lake", Place("file", "", "/srv/my lake")),
+        ("file:/srv/lake/", Place("file", "", "/srv/lake")),
+        ("file://localhost/srv/lake", Place("file", "", "/srv/lake")),
+        ("s3://bucket/lake/", Place("s3", "bucket", "lake")),
+        ("S3A://bucket/a//b", Place("s3", "bucket", "a/b")),
+        ("s3n://bucket", Place("s3", "bucket", "")),
+        ("gcs://bucket/lake", Place("gs", "bucket", "lake")),
+        ("abfss://box@account.dfs.core.windows.net/lake", Place("abfs", "box@account.dfs.core.windows.net", "lake")),
+        ("az://box/lake", Place("abfs", "box", "lake")),
+        ("hdfs://name:8020/lake", Place("hdfs", "name:8020", "lake")),
+    ],
+)
+def test_an_address_is_read(text: str, place: Place) -> None:
+    assert parse_place(text) == place
+    assert parse_place(str(place)) == place
+
+
+def test_a_relative_folder_is_made_absolute() -> None:
+    assert parse_place("lake") == Place("file", "", str(Path.cwd() / "lake"))
+    assert parse_place("./s3:/lake") == Place("file", "", str(Path.cwd() / "s3:/lake"))
+
+
+@pytest.mark.parametrize(
+    "text", ["ftp://host/lake", "s3x://bucket/lake", "http://host/lake", "dbfs:/lake", "oss://b/x"]
+)
+def test_a_scheme_that_is_not_served_is_refused(text: str) -> None:
+    with pytest.raises(PlaceRefused, match=r"nothing serves .*s3://.*gs://.*abfs://.*hdfs:// are served"):
+        parse_place(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("s3:///lake", "names no bucket"),
+        ("s3://", "names no bucket"),
+        ("s3://bucket/../x", "no parts"),
+        ("file://elsewhere/lake", "names the machine elsewhere"),
+    ],
+)
+def test_an_incomplete_address_is_refused(text: str, said: str) -> None:
+    with pytest.raises(PlaceRefused, match=said):
+        parse_place(text)
+
+
+def test_an_address_that_pathlib_has_shortened_is_still_an_address() -> None:
+    assert parse_place(Path("s3://bucket/lake")) == Place("s3", "bucket", "lake")
+
+
+@pytest.mark.parametrize("verb", ["run", "daemon", "history", "verify", "compact"])
+@pytest.mark.parametrize("text", ["ftp://host/lake", "s3x://bucket/lake"])
+def test_the_command_refuses_a_scheme_and_makes_no_folder(tmp_path: Path, verb: str, text: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "stream_node", "export", verb, text],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "nothing serves" in line
+    assert list(tmp_path.iterdir()) == []
