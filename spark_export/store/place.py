@@ -82,6 +82,8 @@ def parse_place(text: str | Path) -> Place:
     parts = [part for part in path.split("/") if part]
     if not authority or found["slashes"] == "/" * 3:
         raise PlaceRefused(f"{text} names no bucket: write {found['scheme']}://BUCKET/PREFIX")
+    if "@" in authority and scheme in ("s3", "gs"):
+        raise PlaceRefused(f"an address on {scheme}:// holds no credentials: put them into the environment")
     if {".", ".."} & set(parts):
         raise PlaceRefused(f"{text}: a name in a store has no parts `.` and `..`")
     return Place(scheme, authority, "/".join(parts))

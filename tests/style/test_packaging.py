@@ -28,6 +28,7 @@ OPTIONAL = {
     "cardinal_streams/transports/kafka_transport.py": "kafka",
     "spark_export/exporter/delta_table.py": "delta",
     "spark_export/exporter/iceberg_table.py": "iceberg",
+    "spark_export/store/object_store.py": "store",
 }
 
 # What is not in the locks, and why.

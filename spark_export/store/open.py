@@ -1,0 +1,30 @@
+"""Opens the store of an address."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from spark_export.store.options import complete_options
+from spark_export.store.place import FILE, Place, parse_place
+from spark_export.store.store import Store
+
+
+def open_store(address: str | Path | Place, options: Mapping[str, str] | None = None) -> Store:
+    """Opens the store of an address. No request is sent yet. options: see `spark_export.store.options`.
+
+    Raises PlaceRefused, and ExtraMissing if the library of a cloud is not installed.
+    """
+    place = address if isinstance(address, Place) else parse_place(address)
+    complete = complete_options(place, options or {})
+    if place.scheme == FILE:
+        from spark_export.store.local_store import LocalStore
+
+        return LocalStore(place, complete)
+    if place.scheme == "hdfs":
+        from spark_export.store.versioned_store import VersionedStore
+
+        return VersionedStore(place, complete)
+    from spark_export.store.object_store import ObjectStore
+
+    return ObjectStore(place, complete)
