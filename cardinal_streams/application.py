@@ -1,5 +1,8 @@
-"""The description of an application's data: its key prefixes, the topics on which they travel, and the schemas of their
-values (specification, "Application Layer Requirements"). This module moves no messages.
+"""The description of an application's data: its key prefixes, their topics, and the schemas of their values.
+
+Specification, "Application Layer Requirements". This module sends and reads no messages. The command line reads such a
+description as TOML (`parse_application`):
+
 
     default_topic = "blocks"
     reorg_threshold = 128
@@ -10,7 +13,6 @@ values (specification, "Application Layer Requirements"). This module moves no m
     schema = "rlp(account)"
     tracked = true
 
-is such a description in TOML, as the command line reads it (`parse_application`).
 """
 
 from __future__ import annotations
@@ -33,9 +35,10 @@ REORG_THRESHOLD = 128
 class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A group of keys: all keys that begin with a match of the regular expression `pattern`.
 
-    `topic`: the topic on which these keys travel. Without a topic they travel on the default topic, inside the Batch.
-    `schema`: the format of the values, as a text for people. `check`: a function that raises ValueError for a value
-    that has another format. `tracked`: whether a consumer receives this prefix when it does not choose prefixes itself.
+    `topic`: the topic on which the messages of these keys are sent. None means that the keys are sent inside the
+    block's Batch message, on the default topic. `schema`: the format of the values, as a text for people. `check`: a
+    function that raises ValueError for a value of another format. `tracked`: whether a consumer receives these keys if
+    it does not choose prefixes itself.
     """
 
     pattern: str
@@ -46,9 +49,10 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Application:
-    """The prefixes, topics and schemas of one application. Raises `PrefixError` and `ApplicationError`.
+    """The prefixes, topics and schemas of one application. Raises `PrefixError` and `ApplicationError` if they are
+    invalid.
 
-    When several patterns match a key, the first of them counts, as in the real producer.
+    If several patterns match a key, the first one is used, as in the real producer.
     """
 
     def __init__(
@@ -76,22 +80,28 @@ class Application:
         self._rules = [(compile_pattern(prefix.pattern), prefix) for prefix in prefixes]
 
     def producer(self) -> Producer:
-        """A new producer that uses this application's topics."""
+        """Returns a new producer that uses this application's topics."""
         return Producer(self.default_topic, self.topic_of, limits=self.limits.message)
 
     def tracked(self) -> Tracked:
-        """The entries that a consumer of this application receives: all of them, unless a prefix has `tracked`
-        false."""
+        """Returns the entries that a consumer of this application receives by default.
+
+        These are all entries. If a prefix has `tracked` false, they are only the entries of the prefixes with `tracked`
+        true.
+        """
         if all(prefix.tracked for prefix in self.prefixes):
             return Tracked((".*",))
         return Tracked(prefix.pattern for prefix in self.prefixes if prefix.tracked)
 
     def find_prefix(self, key: str) -> Prefix | None:
-        """The prefix whose pattern matches the beginning of this key, or None."""
+        """Returns the first prefix whose pattern matches the beginning of this key, or None."""
         return next((prefix for rule, prefix in self._rules if rule.match(key)), None)
 
     def problems(self, batch: CompleteBatch) -> list[str]:
-        """The values of a block that contradict the schema of their prefix. Keys without a prefix are not checked."""
+        """Returns a text for each value of a block that contradicts the schema of its prefix.
+
+        Keys without a prefix are not checked.
+        """
         found = []
         for key, value in batch.values.items():
             prefix = self.find_prefix(key)
@@ -118,8 +128,10 @@ class ApplicationText(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def parse_application(name: str, text: str) -> Application:
-    """Reads the description of an application in TOML. Raises `ApplicationError`, and `PrefixError` for its
-    patterns."""
+    """Reads the description of an application in TOML.
+
+    Raises `ApplicationError`, and `PrefixError` for an invalid pattern.
+    """
     try:
         found = msgspec.convert(tomllib.loads(text), ApplicationText)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:

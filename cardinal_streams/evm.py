@@ -1,5 +1,7 @@
-"""The application of Ethereum-like chains: the keys that the real plugins use, with a topic for each kind of data.
+"""The `Application` for Ethereum-like chains: the keys that the real plugins use, with a topic for each kind of data.
+
 `CHAIN` is the chain's id in hexadecimal:
+
 
     c/CHAIN/b/HASH/h        block header, RLP                c/CHAIN/n/NUMBER           hash of the block, 32 bytes
     c/CHAIN/b/HASH/d        total difficulty, big-endian     c/CHAIN/a/ACCOUNT/d        account, RLP
@@ -9,7 +11,7 @@
     c/CHAIN/b/HASH/r/I      receipt, RLP                     c/CHAIN/s                  sub batch of the state changes
     c/CHAIN/b/HASH/l/T/I    log of transaction T, RLP
 
-Values are not decoded. A check looks only at as many bytes as it needs to recognise the format.
+Values are not decoded. A check reads only the bytes that it needs to recognise the format.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from __future__ import annotations
 from cardinal_streams.application import REORG_THRESHOLD, Application, Prefix
 from cardinal_streams.limits import HASH_BYTES
 
-# The state of a chain's accounts comes as one sub batch with this path below `c/CHAIN/`.
+# The changes of a block to accounts are one sub batch, whose path is `c/CHAIN/` and this text.
 STATE_PATH = "s"
 # EIP-2718: the first byte of a typed transaction is its type, at most 0x7f; an RLP list begins at 0xc0.
 TYPE_MAX = 0x7F
 
 
 def evm(chain_id: int = 1, *, reorg_threshold: int = REORG_THRESHOLD) -> Application:
-    """The application for the chain with this id; 1 is Ethereum's main network."""
+    """Returns the `Application` for the chain with this id; 1 is Ethereum's main network."""
     chain = f"c/{chain_id:x}"
     name = f"evm-{chain_id}"
     block = f"{chain}/b/[0-9a-f]+"
@@ -60,8 +62,9 @@ def check_rlp_list(value: bytes) -> None:
 
 
 def _check_items(value: bytes, at: int, end: int) -> None:
-    """Checks the items from `at` to `end`, and those of lists within. It does not recurse, since the sender chooses how
-    deep lists are nested.
+    """Checks the RLP items from byte `at` to byte `end`, including the items of nested lists.
+
+    It does not recurse, since the sender of the value chooses how deep lists are nested.
     """
     ends = [end]
     while ends:
@@ -80,7 +83,8 @@ def _check_items(value: bytes, at: int, end: int) -> None:
 
 
 def _head(value: bytes, at: int) -> tuple[int, int, bool]:
-    """The item at `at`: where its contents begin, their size in bytes, and whether the item is a list."""
+    """Returns where the contents of the RLP item at byte `at` begin, their size in bytes, and whether the item is a
+    list."""
     first = value[at]
     if first < 0x80:
         return at, 1, False

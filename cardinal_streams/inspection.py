@@ -1,4 +1,4 @@
-"""Summaries of a recording or of a list of batches: counts, and the problems found. This module reads no files."""
+"""Summaries of a recording or of a list of blocks: counts, and the problems found. This module reads no files."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cardinal_streams.payload import CompleteBatch, Payload
 from cardinal_streams.prefixes import TRACK_ALL
 from cardinal_streams.transports.transport import Delivery
 
-# All problems are counted, but only this many are listed.
+# The largest number of problems that a summary lists. Further problems are only counted.
 PROBLEMS_TOLD_MAX = 20
 
 
 class TopicSummary(msgspec.Struct):
-    """The figures of one topic, or of one reorg channel, of a recording. Sizes of keys and values are in bytes."""
+    """The counts of one topic, or of one reorg channel (the topic of one reorg). `size_bytes`: all keys and values."""
 
     topic: str
     partitions: int = 0
@@ -29,7 +29,13 @@ class TopicSummary(msgspec.Struct):
 
 
 class Summary(msgspec.Struct):
-    """The summary: the complete blocks, the messages and bytes that they consist of, and the problems found."""
+    """The summary of a recording or of a list of blocks: counts, and the problems found.
+
+    `blocks`: the complete blocks. `values` and `deletes` count the entries of these blocks. `duplicates`: the repeated
+    messages of a recording, or the repeated blocks of a list. `incomplete`: the blocks that lack messages.
+    `first_number` and `last_number`: the lowest and the highest block number, or None without blocks. `problems`: the
+    number of problems found; `told` has the texts of the first ones.
+    """
 
     blocks: int = 0
     values: int = 0
@@ -50,7 +56,7 @@ class Summary(msgspec.Struct):
 
 
 def summarise_deliveries(application: Application, deliveries: Iterable[Delivery]) -> Summary:
-    """Summarises a recording: puts all its blocks together, those of reorg channels too."""
+    """Summarises a recording: rebuilds all its blocks, including those of reorg channels."""
     summary = Summary()
     topics: dict[str, TopicSummary] = {}
     sources: set[str] = set()
@@ -85,7 +91,7 @@ def summarise_deliveries(application: Application, deliveries: Iterable[Delivery
 
 
 def summarise_payloads(application: Application, payloads: Iterable[Payload]) -> Summary:
-    """Summarises payloads: makes the messages of each, as the application's producer would."""
+    """Summarises a list of blocks: makes the messages of each block, as the application's producer would."""
     summary = Summary()
     topics: dict[str, TopicSummary] = {}
     producer = application.producer()

@@ -1,9 +1,11 @@
-"""Whole batches as JSON, in the form of the real WebSocket feed and its test data:
+"""Blocks as JSON, in the format of the real WebSocket feed and its test data:
+
 
     {"number": "0x1", "weight": "0x7ff", "hash": "0x…", "parent": "0x…",
      "values": {"a/k": "0x01"}, "deletes": ["a/d"], "batches": {"s/": "0x…"}}
 
-Numbers are hexadecimal without a fixed length, hashes and ids 32 bytes, values any number of bytes.
+All numbers and bytes are hexadecimal. Numbers have no fixed length, hashes and sub batch ids have 32 bytes, and values
+have any number of bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ _NUMBER = re.compile("0x[0-9a-f]+")
 
 
 class BatchText(msgspec.Struct, forbid_unknown_fields=True):
-    """One batch, with the field names of the JSON text."""
+    """One block, with the field names of the JSON text."""
 
     number: str
     weight: str
@@ -36,7 +38,7 @@ _READER = msgspec.json.Decoder(list[BatchText])
 
 
 def parse_payloads(text: bytes) -> list[Payload]:
-    """Reads a list of batches. Raises `PayloadTextError`."""
+    """Reads a JSON list of blocks. Raises `PayloadTextError`."""
     try:
         batches = _READER.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
@@ -45,7 +47,7 @@ def parse_payloads(text: bytes) -> list[Payload]:
 
 
 def format_payloads(payloads: Iterable[Payload]) -> bytes:
-    """Writes a list of batches in the form that `parse_payloads` reads."""
+    """Writes a JSON list of blocks, in the format that `parse_payloads` reads."""
     return msgspec.json.encode([_text_of(payload) for payload in payloads])
 
 

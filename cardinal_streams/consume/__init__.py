@@ -1,1 +1,1 @@
-"""Consumers as programs use them, and their checkpoints."""
+"""Consumers: iterations over a chain or over its blocks, and the checkpoints that consumers save."""

@@ -1,5 +1,7 @@
-"""A consumer's checkpoint in a file, for consumers that do not read from a node. Each save replaces the whole file, so
-the file always holds one complete checkpoint: the last one that was saved."""
+"""Saves the checkpoint of a consumer in a file, for consumers that do not read from a node.
+
+Each save replaces the whole file, so the file always has exactly one complete checkpoint: the one that was saved last.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from storage.durable_files import write_durably
 
 
 class FileCheckpoints:
-    """A `CheckpointStore` in one file. Raises OSError, and `CheckpointError` for a file that holds no checkpoint."""
+    """A `CheckpointStore` in one file. Raises OSError, and `CheckpointError` if the file has no valid checkpoint."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -33,5 +35,5 @@ class FileCheckpoints:
         return parse_checkpoint(text)
 
     def _save(self, text: bytes) -> None:
-        """Replaces the file. After a kill or a power cut the file holds the old checkpoint or the new one."""
+        """Replaces the file. After a kill or a power cut, the file has either the old checkpoint or the new one."""
         write_durably(self.path, text)

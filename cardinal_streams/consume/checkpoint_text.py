@@ -1,4 +1,4 @@
-"""A consumer's checkpoint as one JSON text:
+"""Converts the checkpoint of a consumer to and from one JSON text:
 
     {"version": 1, "start": {"hash": "0x…", "number": 7, "weight": "0x…"},
      "position": "topic:partition=offset;…", "history": "",
@@ -6,7 +6,8 @@
      "finished_reorgs": [{"ancestor": "0x…", "first_block": "0x…"}],
      "read": "topic:partition=offset;…", "needed": ["0x…"]}
 
-`position`, `history` and `read` are resumption tokens. This module does not save the text; a `CheckpointStore` does.
+`position`, `history` and `read` are resumption tokens (see the module `resumption`). `Checkpoint` explains the fields.
+A `CheckpointStore` saves the text; this module does not.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def format_checkpoint(checkpoint: Checkpoint) -> bytes:
 
 
 def parse_checkpoint(text: bytes) -> Checkpoint:
-    """Reads a checkpoint that `format_checkpoint` wrote. Raises `CheckpointError`."""
+    """Reads a checkpoint that `format_checkpoint` wrote. Raises `CheckpointError` for any other text."""
     try:
         found = _READER.decode(text)
         position, history, read = map(parse_token, (found.position, found.history, found.read))

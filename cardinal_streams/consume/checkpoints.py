@@ -1,12 +1,13 @@
-"""Keeps a consumer's checkpoint on the node that the consumer reads from. An application with a database of its own
-should keep the checkpoint in that database, in the transaction that applies the update: then every update is processed
-exactly once.
+"""Saves the checkpoint of a consumer on the node that the consumer reads from.
 
-On the node a checkpoint consists of two parts. The checkpoint's text is the last message of a stream that belongs to
-the client id (`checkpoint_stream`). The position of each partition is saved in the index service under the client id,
-so that `stream-node index list` shows the consumer's lag. The text decides where reading goes on: a text is one
-message, so it never mixes two states. A position in the index service can only move a partition back, to have it read
-again.
+An application with its own database should save the checkpoint there instead, in the transaction that applies the
+update. Then every update is processed exactly once.
+
+On the node, a checkpoint has two parts. The checkpoint's text is the last message of a stream that belongs to the
+client id (`checkpoint_stream`). The offset of each partition is saved in the index service under the client id, so that
+`stream-node index list` shows the consumer's lag. The text decides where reading continues: it is one message, so it
+never mixes two states. A lower offset in the index service moves only its partition back, so that the partition is read
+again from there.
 """
 
 from __future__ import annotations
@@ -23,25 +24,26 @@ from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.transport import is_reorg_topic
 from stream_client import LAST, RequestRefused, Retention, SavedIndexes, Stream, StreamClient
 
-# The last one is what is read; a few before it are left for who wants to look.
+# The number of checkpoints that the stream keeps. Only the last one is read; the others help to find errors.
 KEPT_CHECKPOINTS = 16
 
 
 class CheckpointStore(Protocol):
-    """The interface of what keeps the last checkpoint of one consumer."""
+    """An interface: a place where one consumer saves its last checkpoint."""
 
     async def load(self) -> Checkpoint | None:
-        """The checkpoint that was saved last; None if there is none."""
+        """Returns the checkpoint that was saved last; None if no checkpoint was saved."""
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """Saves a checkpoint. The checkpoint is durable when this returns."""
+        """Saves a checkpoint. The checkpoint is durable when `save` returns."""
 
 
 class NodeCheckpoints:
     """A `CheckpointStore` on a node.
 
-    When two consumers use one client id, both receive everything, and after a restart both go on at the checkpoint
-    that was saved last. Raises the client's errors, and `CheckpointError` for a text that cannot be read.
+    If two consumers use the same client id, both receive all messages. After a restart both continue with the
+    checkpoint that was saved last. Raises the client's errors, and `CheckpointError` for a checkpoint that cannot be
+    read.
     """
 
     def __init__(self, client: StreamClient, client_id: str) -> None:
@@ -63,11 +65,14 @@ class NodeCheckpoints:
                 position[source_of(topic, partition)] = min(index, offsets[partition])
         if position == checkpoint.position:
             return checkpoint
-        # Somebody wants to have it read again, so all of it counts.
+        # Somebody lowered an offset in order to read messages again, so no message may count as read before.
         return msgspec.structs.replace(checkpoint, position=position, read={}, needed=())
 
     async def save(self, checkpoint: Checkpoint) -> None:
-        """The text first: an index without it would be of no use, and without an index the partition is read again."""
+        """Saves the text of the checkpoint first, then the offset of each partition.
+
+        If the process dies between the two, the older offsets cause messages to be read again, but none to be skipped.
+        """
         stream = await self._open()
         await stream.push(format_checkpoint(checkpoint))
         for topic, offsets in _by_topic(checkpoint.position).items():
@@ -76,7 +81,7 @@ class NodeCheckpoints:
     async def _open(self) -> Stream:
         if self._stream is None:
             stream = await self._client.create(checkpoint_stream(self.client_id))
-            # A node without retentions keeps them all, which costs only room.
+            # A node without retentions keeps all checkpoints, which only costs disk space.
             with contextlib.suppress(RequestRefused):
                 await stream.set_retention(Retention(messages=KEPT_CHECKPOINTS))
             self._stream = stream
@@ -84,12 +89,12 @@ class NodeCheckpoints:
 
 
 def checkpoint_stream(client_id: str) -> str:
-    """The name of the stream with the checkpoints of this client id."""
+    """Returns the name of the stream that has the checkpoints of this client id."""
     return f"cardinal.checkpoints.{client_id}"
 
 
 def _by_topic(position: Mapping[str, int]) -> dict[str, dict[int, int]]:
-    """The offsets of the normal feed, by topic and partition."""
+    """Returns the offsets by topic and partition, without the channels (topics) of reorgs."""
     found: dict[str, dict[int, int]] = {}
     for source, offset in position.items():
         topic, partition = split_source(source)

@@ -1,16 +1,18 @@
-"""Consumers as a program uses them: iterations over the updates of a chain, or over its complete blocks, on any
-transport and under trio or asyncio. The program calls `done()` on each item when it has processed the item. The
-machines (`consumer_machine`, `unordered_machine`) decide which items there are.
+"""The entry points of consumers: iterations over the updates of a chain, or over its complete blocks.
+
+They run on any transport, under trio or asyncio. The program calls `done()` on each item after it has processed the
+item. The modules `consumer_machine` and `unordered_machine` decide which items there are.
+
 
     async with consume(application, transport, NodeCheckpoints(client, "indexer")) as updates:
         async for update in updates:
             …undo update.removed, do update.added…
             update.done()
 
-The store keeps a checkpoint behind the last item that is done: the iteration saves one every `save_interval_s`, and one
-when the `async with` block ends without an exception. After a crash, items that were done since the last save come
-again. An application that stores `updates.checkpoint()` in its own database, in the transaction that applies the
-update, processes every update exactly once.
+The store has a checkpoint after the last item that was done before the save. While items are done, the iteration saves
+a checkpoint every `save_interval_s` seconds, and once more when the `async with` block ends without an exception. After
+a crash, the items that were done since the last save are returned again. An application can process every update
+exactly once: it stores `updates.checkpoint()` in its own database, in the transaction that applies the update.
 """
 
 from __future__ import annotations
@@ -39,11 +41,12 @@ SAVE_INTERVAL_S = 1.0
 
 
 class Update:
-    """One change of the chain. The application first undoes the blocks in `removed`, then applies those in `added`;
-    both lists ascend by number.
+    """One change of the chain: the application first undoes the blocks in `removed`, then applies the blocks in
+    `added`.
 
-    `reverted_to`: a Reorg message said that the chain ends at this block. Then `removed` lists only the blocks that the
-    consumer still held: the application must be able to return to that block by itself.
+    Both lists are in ascending order of block numbers. `reverted_to` is None in most updates. Otherwise the chain goes
+    back to this block, because of a Reorg message or a reorg that was given up. Then `removed` has only the blocks that
+    the consumer still had in memory, so the application must be able to return to that block by itself.
     """
 
     __slots__ = ("_finish", "event")
@@ -65,12 +68,15 @@ class Update:
         return self.event if isinstance(self.event, Revert) else None
 
     def done(self) -> None:
-        """The application has finished this update and all before it. Raises ValueError the second time."""
+        """Notes that the application has finished this update and all earlier ones.
+
+        Raises ValueError the second time.
+        """
         self._finish(self.event)
 
 
 class Arrival:
-    """A complete block, of the heaviest chain or of a fork."""
+    """A complete block, either of the heaviest chain or of a fork."""
 
     __slots__ = ("_finish", "event")
 
@@ -83,7 +89,7 @@ class Arrival:
         return self.event.batch
 
     def done(self) -> None:
-        """The application has finished this block. Raises ValueError the second time."""
+        """Notes that the application has finished this block. Raises ValueError the second time."""
         self._finish(self.event)
 
 
@@ -94,7 +100,7 @@ class Updates(Consumption[ChainConsumer, Update]):
         return self.machine.statistics()
 
     def abandon_reorg(self, ancestor: bytes) -> None:
-        """Gives up a reorg whose producer will not go on; see `consumer_machine.ChainConsumer.abandon_reorg`."""
+        """Gives up a reorg that its producer will not complete; see `consumer_machine.ChainConsumer.abandon_reorg`."""
         self.handle(self.machine.abandon_reorg(ancestor))
         self._feeds.wake()
 
@@ -120,12 +126,13 @@ async def consume(
     save_interval_s: float = SAVE_INTERVAL_S,
     on_event: OnEvent | None = None,
 ) -> AsyncIterator[Updates]:
-    """Iterate over the updates of the chain, endlessly, or up to the present end of the topics (`stop_at_end`).
+    """Iterates over the updates of the chain: endlessly, or up to the present end of the topics (`stop_at_end`).
 
-    The iteration begins at the first of these that is given: `checkpoint`; the checkpoint in `store`; behind the block
-    `start`, which the application has together with all blocks below it; the first block that arrives. `wanted` maps a
-    block number to the only hash that is accepted for it. When `ConsumerLimits.unfinished_max` updates are not done,
-    the iteration waits until the program calls `done`.
+    The iteration begins at the first of these that exists: `checkpoint`; the checkpoint in `store`; the block after
+    `start`, if the application has `start` and all its ancestors; the first block that arrives. `wanted` maps a block
+    number to the only hash that is accepted for this number. `tracked`: the entries of blocks that are wanted.
+    `save_interval_s`: the time between saves, in seconds. `on_event`: receives the events that are not updates. While
+    `ConsumerLimits.unfinished_max` updates are not done, the iteration waits until the program calls `done`.
     """
     known = await _known(checkpoint, store, start, application, transport)
     machine = ChainConsumer(
@@ -162,8 +169,10 @@ async def consume_unordered(
     save_interval_s: float = SAVE_INTERVAL_S,
     on_event: OnEvent | None = None,
 ) -> AsyncIterator[Arrivals]:
-    """Iterate over complete blocks, those of forks too, as soon as they are complete. The arguments are those of
-    `consume`."""
+    """Iterates over complete blocks, including blocks of forks, as soon as each block is complete.
+
+    The arguments have the same meaning as those of `consume`.
+    """
     known = await _known(checkpoint, store, None, application, transport)
     machine = UnorderedConsumer(tracked=tracked or application.tracked(), checkpoint=known, limits=application.limits)
 
@@ -194,8 +203,8 @@ async def _known(
         return Checkpoint(start=start)
     if not checkpoint.read:
         return checkpoint
-    # When a backup of the node was restored, its partitions may end before the offsets that were read earlier. What is
-    # stored behind those ends is new, so the consumer must not take it for messages that it has read.
+    # After a backup of the node was restored, its partitions may end before the offsets that were read earlier.
+    # Messages that are stored after these ends are new, and must not count as read.
     ends = await transport.ends(application.topics)
     read = {source: min(end, ends.get(source, end)) for source, end in checkpoint.read.items()}
     return msgspec.structs.replace(checkpoint, read=read)
@@ -203,6 +212,6 @@ async def _known(
 
 @asynccontextmanager
 async def _feed_set(transport: Transport, stop_at_end: bool) -> AsyncIterator[FeedSet]:
-    """A set of feeds. Their tasks end with the `async with` block."""
+    """Makes a set of feeds (subscriptions). The tasks that read them end with the `async with` block."""
     async with background_tasks() as tasks:
         yield FeedSet(tasks, partial(transport.subscribe, stop_at_end=stop_at_end))

@@ -1,5 +1,7 @@
-"""The shell around a consumer machine: it opens and reads the feeds that the machine asks for, gives the deliveries to
-the machine, and saves checkpoints. The module `consuming` defines the items and how an iteration begins.
+"""The I/O code around a consumer machine, which itself does no I/O.
+
+It reads the feeds (subscriptions) that the machine asks for, gives each message to the machine, and saves checkpoints.
+The module `consuming` defines the items of an iteration, and how an iteration begins.
 """
 
 from __future__ import annotations
@@ -21,18 +23,18 @@ from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.feeds import Feed, FeedSet
 from cardinal_streams.transports.transport import Transport, reorg_topic
 
-# How many channels' positions are remembered after they were closed.
+# The number of reorg channels whose offsets are remembered, so that a channel that is opened again continues there.
 CHANNELS_REMEMBERED = 64
 
 OnEvent: TypeAlias = Callable[[Any], None]
-"""Told of everything that a machine says besides what the iteration gives (`consumer_events.ConsumerEvent`)."""
+"""A function that receives the events that do not become items of the iteration (`consumer_events.ConsumerEvent`)."""
 
 M = TypeVar("M", bound="Machine")
 T = TypeVar("T")
 
 
 class Machine(Protocol):
-    """The interface of the two consumer machines."""
+    """The methods that the two consumer machines, `ChainConsumer` and `UnorderedConsumer`, have in common."""
 
     @property
     def feeds(self) -> Feeds: ...
@@ -52,9 +54,11 @@ class Machine(Protocol):
 
 
 class Consumption(Generic[M, T]):
-    """An iteration over the items of one machine. One task iterates; other tasks may call `done` on items.
+    """An iteration over the items of one consumer machine: updates of the chain, or complete blocks.
 
-    Invariant: every event of the machine is either an item in `_items` or was passed to `on_event`.
+    Only one task may iterate. Other tasks may call `done` on items.
+
+    Invariant: each event of the machine either became an item in `_items` or was passed to `on_event`.
     """
 
     def __init__(
@@ -84,7 +88,7 @@ class Consumption(Generic[M, T]):
         return self
 
     async def __anext__(self) -> T:
-        """The next item. Waits for one while the feeds are followed. Raises the error that ended a feed."""
+        """Returns the next item, and waits until there is one. Raises the error that ended a feed (subscription)."""
         while not self._items:
             await self._save_if_due()
             feed = self._feeds.next_readable(self._is_allowed)
@@ -101,12 +105,11 @@ class Consumption(Generic[M, T]):
         return self._items.popleft()
 
     def checkpoint(self) -> Checkpoint:
-        """The checkpoint behind the last item that is done: another consumer can go on there."""
+        """Returns the checkpoint after the last item that is done. Another consumer can continue with it."""
         return self.machine.checkpoint()
 
     async def save(self) -> None:
-        """Saves a checkpoint now, if items were done since the last save. The checkpoint is durable when this
-        returns."""
+        """Saves a checkpoint if items were done since the last save. The checkpoint is durable when `save` returns."""
         if self._store is not None and self._save_due_s < math.inf:
             self._save_due_s = math.inf
             try:
@@ -116,22 +119,26 @@ class Consumption(Generic[M, T]):
                 raise
 
     def why_incomplete(self, hash_: bytes) -> Missing:
-        """The messages that the block with this hash still lacks."""
+        """Returns the messages that the block with this hash still lacks."""
         return self.machine.why_incomplete(hash_)
 
     def lags(self) -> dict[str, int]:
-        """By source, the number of records that are known to exist and were not yet given to the machine."""
+        """Returns, by source (`topic:partition`), the number of messages that the consumer has not taken yet.
+
+        The ends of the partitions are those that the receivers know without asking the transport.
+        """
         ends = {source: end for receiver in self._feeds.receivers() for source, end in receiver.ends.items()}
         return {source: end - self._read.get(source, 0) for source, end in ends.items()}
 
     def finished(self) -> None:
-        """To be called when an item was done: a save becomes due, and feeds that waited may be read on."""
+        """Notes that an item is done: a save becomes due, and feeds that had to wait may be read again."""
         if self._store is not None and self._save_due_s == math.inf:
             self._save_due_s = anyio.current_time() + self._save_interval_s
         self._feeds.wake()
 
     def handle(self, events: list[Any]) -> None:
-        """Carries out the machine's events: queues items, opens and closes feeds, and tells `on_event`."""
+        """Handles the machine's events: queues the items, opens and closes feeds, and passes other events to
+        `on_event`."""
         for event in events:
             item = self._make(event)
             if item is not None:
@@ -148,7 +155,7 @@ class Consumption(Generic[M, T]):
                 self._on_event(event)
 
     async def begin(self, transport: Transport, checkpoint: Checkpoint) -> None:
-        """Gives the machine the old messages that the checkpoint's `history` names, then opens the feeds."""
+        """Gives the machine the old messages that `Checkpoint.history` names, then opens the feeds."""
         ends = {self._channel_of(reorg.hash): reorg.offset for reorg in checkpoint.open_reorgs}
         for source, offset in checkpoint.history.items():
             topic, _ = split_source(source)
@@ -166,7 +173,10 @@ class Consumption(Generic[M, T]):
             self.open_channel(ancestor)
 
     def open_channel(self, ancestor: bytes) -> None:
-        """Opens the channel of a reorg, at the offset where reading stopped earlier, or at its beginning."""
+        """Opens the channel of the reorg with this common ancestor.
+
+        Reading begins at the offset where it stopped earlier, or at the beginning of the channel.
+        """
         topic = self._channel_of(ancestor)
         offset = self._channel_offsets.find(ancestor) or 0
         self._feeds.open(ancestor, (topic,), {source_of(topic, 0): offset})
@@ -175,7 +185,7 @@ class Consumption(Generic[M, T]):
         return reorg_topic(self._application.default_topic, ancestor)
 
     def _hand_over(self, feed: Feed) -> None:
-        """Gives the machine deliveries of one page, until the machine returns an event or the page ends."""
+        """Gives the machine the messages of one page, until the machine returns an event or the page ends."""
         receive, receive_reorg = self.machine.receive, self.machine.receive_reorg
         ancestor = feed.ancestor
         while feed.has_page:
@@ -199,7 +209,10 @@ class Consumption(Generic[M, T]):
         return feeds.normal if feed.ancestor is None else feed.ancestor in feeds.channels
 
     def _may_end(self) -> bool:
-        """Whether every feed that may be read was read to its end. A feed that waits for `done` has not ended."""
+        """Whether the iteration may end: all feeds that may be read now were read to their end.
+
+        False while all feeds wait until the application calls `done`.
+        """
         feeds = self.machine.feeds
         return (feeds.normal or bool(feeds.channels)) and self._feeds.all_ended(self._is_allowed)
 

@@ -7,18 +7,18 @@ chain must take, and does not store the chain. The table shows the next state af
     LISTENING    ACTIVE, or EXAMINING if   dropped                          ignored
                  a reorg to this ancestor
                  was finished before
-    EXAMINING    ignored                   the ancestor's child decides:    LISTENING
-                                           known SKIPPING, else ACTIVE
+    EXAMINING    ignored                   a child of the ancestor:         LISTENING
+                                           SKIPPING if a finished reorg
+                                           had it, else ACTIVE
     SKIPPING     ignored                   dropped                          LISTENING
-    ACTIVE       ignored                   to the chain                     over, and closed
+    ACTIVE       ignored                   put on the chain                 finished, and closed
 
 A ReorgComplete that names the ancestor gives the reorg up. The application can give it up too. Then the states ACTIVE,
 EXAMINING and SKIPPING become LISTENING, and the producer may try the reorg again on the same channel. If the state was
 ACTIVE, the chain returns to its heaviest branch.
 
 A channel is ANNOUNCED, and is not read, until the chain has reached the common ancestor. If the application went back
-for a reorg before a restart, the channel of that reorg is ACTIVE from the start, so that no block of the normal feed
-comes between.
+for a reorg before a restart, the channel of that reorg is ACTIVE at once.
 
 Several producers may write to one channel. A second Reorg before the ReorgComplete is a repetition. The messages after
 the first ReorgComplete may repeat the whole reorg. The first block shows whether such messages are a repetition or

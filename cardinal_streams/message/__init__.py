@@ -1,1 +1,1 @@
-"""The message layer: keys and values of every message, as values and as bytes."""
+"""The messages of Cardinal Streams, as Python objects and as the bytes of a key and a value."""

@@ -1,13 +1,14 @@
-"""Reads the Avro values of the message layer strictly: Batch, SubBatchMsg and "int". It does not check ranges that only
-the message layer knows.
+"""Reads the Avro values of the message layer strictly: Batch, SubBatchMsg and "int".
 
-The reader accepts every legal split into blocks and both signs of block counts, and raises `MessageError` with the
-offset of the first irregular byte. It refuses what many Avro readers accept: varints that are longer than they need to
-be or above 64 bits, a block whose size is not the size of its items, booleans other than 00 and 01, repeated map keys,
-and bytes after the end. A message therefore has exactly one form, and what is read can be written again.
+It does not check the ranges of numbers that only the message layer knows. The reader accepts any division into Avro
+blocks and both signs of block counts. It raises `MessageError` with the offset of the first invalid byte.
 
-No memory is allocated because a length claims it: a count only ever loops over bytes that have arrived. The reader is
-as fast as an Avro library whose result must be written again to find what it forgave.
+It refuses forms that many Avro readers accept: varints that are longer than necessary or above 64 bits, a block whose
+size is not the size of its items, booleans other than 00 and 01, repeated map keys, and bytes after the end. Apart from
+its division into blocks, a value therefore has exactly one form.
+
+A length in the data never causes an allocation: a count only loops over bytes that have arrived. The reader is as fast
+as the usual alternative, an Avro library whose result is written again and compared in order to find such forms.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from cardinal_streams.limits import HASH_BYTES
 from cardinal_streams.message.avro_records import BatchRecord, SubBatchRecord, UpdateRecord
 
 PART = "value"
-# 64 bits in groups of 7.
+# The longest varint, in bytes: 64 bits in groups of 7.
 VARINT_BYTES_MAX = 10
 
 
 class Cursor:
-    """A position in a value. Every `read_…` moves it; none moves it past the end."""
+    """A reading position in a value.
+
+    Every `read_…` method moves the position, but never beyond the end of the value.
+    """
 
     __slots__ = ("data", "offset")
 
@@ -33,7 +37,7 @@ class Cursor:
         self.offset = offset
 
     def read_varint(self) -> int:
-        """An Avro int or long, minimal and within 64 bits."""
+        """Reads an Avro int or long. Its form must be the shortest one, and it must fit 64 bits."""
         start = at = self.offset
         raw = shift = 0
         while True:
@@ -85,7 +89,11 @@ class Cursor:
         return byte == 1
 
     def read_block(self) -> tuple[int, int | None]:
-        """The head of a block: how many items follow, and the offset where they must end, if it is given."""
+        """Reads the head of an Avro block.
+
+        Returns the number of items that follow, and the offset at which they must end, or None if the head does not say
+        it.
+        """
         start = self.offset
         count = self.read_varint()
         if count >= 0:
@@ -106,7 +114,7 @@ class Cursor:
 
 
 def decode_batch(value: bytes) -> BatchRecord:
-    """The value of a Batch message. Raises `MessageError`; the ranges of its numbers are the caller's to check."""
+    """Reads the value of a Batch message. Raises `MessageError`. The caller must check the ranges of the numbers."""
     cursor = Cursor(value)
     number = cursor.read_varint()
     weight = cursor.read_bytes("the weight")
@@ -125,7 +133,7 @@ def decode_batch(value: bytes) -> BatchRecord:
 
 
 def decode_sub_batch(value: bytes) -> SubBatchRecord:
-    """The value of a SubBatchMsg message. Raises `MessageError`."""
+    """Reads the value of a SubBatchMsg message. Raises `MessageError`."""
     cursor = Cursor(value)
     deletes: list[str] = []
     while True:
@@ -149,7 +157,7 @@ def decode_sub_batch(value: bytes) -> SubBatchRecord:
 
 
 def decode_varint(value: bytes) -> int:
-    """A value that is one Avro int or long and nothing else. Raises `MessageError`."""
+    """Reads a value that consists of one Avro int or long. Raises `MessageError`."""
     cursor = Cursor(value)
     number = cursor.read_varint()
     cursor.end_value()

@@ -1,7 +1,8 @@
-"""The Avro records of the message layer, with their schemas as the specification gives them. No bytes are read or
-written here: `avro_reader` and `avro_writer` do that.
+"""The Avro records of the message layer, with their schemas from the specification.
 
-All values are bare Avro binary: there is no object container, no magic and no fingerprint.
+The modules `avro_reader` and `avro_writer` read and write the bytes. All values are plain Avro binary, without an
+object container, a magic or a fingerprint.
+
 
     record   field field …                      varint   zigzag, 7 bits a byte, least significant first
     bytes    varint(length) raw                 string   as bytes, UTF-8
@@ -15,7 +16,10 @@ from typing import TypedDict
 
 
 class UpdateRecord(TypedDict):
-    """One entry of `BatchRecord.updates`. A field that says nothing is empty, 0, False or 32 zeros."""
+    """One entry of `BatchRecord.updates`. At most one of its fields is set.
+
+    A field that is not set is empty, 0, False or 32 zero bytes.
+    """
 
     value: bytes
     count: int
@@ -34,7 +38,7 @@ class UpdateRecord(TypedDict):
 #       {"name": "delete", "type": "boolean"},
 #       {"name": "subbatch", "type": {"name": "subb", "type": "fixed", "size": 32}}]}}}]}
 class BatchRecord(TypedDict):
-    """The value of a Batch message."""
+    """The Avro value of a Batch message, which lists the contents of a block."""
 
     num: int
     weight: bytes
@@ -46,7 +50,7 @@ class BatchRecord(TypedDict):
 #   {"name": "delete", "type": {"name": "del", "type": "array", "items": "string"}},
 #   {"name": "updates", "type": {"name": "upd", "type": "map", "values": "bytes"}}]}
 class SubBatchRecord(TypedDict):
-    """The value of a SubBatchMsg message."""
+    """The Avro value of a SubBatchMsg message, which is one item of a sub batch."""
 
     delete: list[str]
     updates: dict[str, bytes]

@@ -1,8 +1,8 @@
 """Writes the Avro values of the message layer: Batch, SubBatchMsg and "int". It does not know what a value means.
 
-Maps and arrays are written in blocks of at most `BLOCK_ITEMS_MAX` items, each with a negative count and its size in
-bytes, as the real producer writes them. Avro libraries write positive counts only, so the bytes are made here. Entries
-keep the order of the mapping they come from.
+Maps and arrays are written in blocks of at most `BLOCK_ITEMS_MAX` items. Each block begins with a negative count and
+its size in bytes, as the real producer writes them. Avro libraries write only positive counts, so this module writes
+the bytes itself. Entries keep the order of their mapping.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _FALSE_TRUE = (b"\x00", b"\x01")
 
 
 def encode_varint(value: int) -> bytes:
-    """An Avro int or long. The caller has checked the range; no more than 64 bits are meaningful."""
+    """Writes an Avro int or long. The caller must have checked that the value fits 64 bits."""
     rest = value << 1 if value >= 0 else ~(value << 1)
     if rest < 0x80:
         return _ONE_BYTE[rest]
@@ -31,14 +31,14 @@ def encode_varint(value: int) -> bytes:
 
 
 def encode_batch(record: BatchRecord) -> bytes:
-    """The value of a Batch message."""
+    """Writes the value of a Batch message."""
     weight = record["weight"]
     head = encode_varint(record["num"]) + encode_varint(len(weight)) + weight + record["parent"]
     return head + _blocks([_update_item(name, update) for name, update in record["updates"].items()])
 
 
 def encode_sub_batch(record: SubBatchRecord) -> bytes:
-    """The value of a SubBatchMsg message."""
+    """Writes the value of a SubBatchMsg message."""
     deletes = _blocks([_prefixed(name.encode()) for name in record["delete"]])
     return deletes + _blocks([_prefixed(k.encode()) + _prefixed(v) for k, v in record["updates"].items()])
 
@@ -57,7 +57,7 @@ def _prefixed(raw: bytes) -> bytes:
 
 
 def _blocks(items: list[bytes]) -> bytes:
-    """Items in blocks of negative count and size, closed by an empty block."""
+    """Writes items in Avro blocks, each with a negative count and its size in bytes, and an empty block at the end."""
     if not items:
         return b"\x00"
     return b"".join(_framed(items)) + b"\x00"

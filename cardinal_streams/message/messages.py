@@ -1,7 +1,8 @@
-"""The messages of the Cardinal Streams message layer: what their keys and values look like. It does not know what
-follows from a message, nor how it travels.
+"""Converts the messages of Cardinal Streams to and from the bytes of a key and a value.
 
-Specification: "Messages". The prefix byte is followed by the fields without separators:
+This module does not know what a message means or how it is transported. Specification: "Messages". A key begins with a
+prefix byte, and its fields follow without separators:
+
 
     00 hash(32)                          Batch            Avro record "batch"
     01 hash(32) id(32)                   SubBatchHeader   Avro int: item count
@@ -13,13 +14,13 @@ Specification: "Messages". The prefix byte is followed by the fields without sep
     ff producer id(32)                   Ping             opaque; not in the specification, but the real producer
                                                           puts one on the default topic every 30 s
 
-Reading is strict: a message has exactly one key, so that a key can serve as its identity, and anything left over,
-cut off or out of range is a `MessageError`. A weight of fewer than 32 bytes may have leading zeros: the
-specification names no shortest form. Each entry of a Batch is one of a value, a count, a delete or a sub batch;
-an entry where none is set is an empty value, since nothing else is left that it could be.
+Reading is strict. Each message has exactly one possible key, so a key identifies its message. Extra bytes, missing
+bytes and numbers out of range raise `MessageError`. A weight of fewer than 32 bytes may have leading zeros, because the
+specification does not demand the shortest form. Each entry of a Batch is a value, a count, a delete or a sub batch. An
+entry with none of these set is an empty value.
 
-A Reorg's number is written as an Avro long. Up to 32 bits its bytes are those of the Avro int that the real
-producer writes; beyond, the real one writes another number.
+A Reorg's number is written as an Avro long. For numbers of up to 32 bits, the bytes are the same as those of the Avro
+int that the real producer writes. For larger numbers, the real producer writes a wrong number.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ __all__ = [
 
 
 def decode(key: bytes, value: bytes, limits: MessageLimits = DEFAULT_MESSAGE_LIMITS) -> Message:
-    """Reads a message. Raises `MessageError`, and nothing else whatever the bytes are."""
+    """Reads a message. Raises `MessageError` and no other error, whatever the bytes are."""
     if len(key) > limits.key_bytes_max:
         raise OversizedMessage(f"a key of {len(key)} bytes", "key", limits.key_bytes_max)
     if len(value) > limits.value_bytes_max:
@@ -74,5 +75,5 @@ def decode(key: bytes, value: bytes, limits: MessageLimits = DEFAULT_MESSAGE_LIM
 
 
 def encode(message: Message) -> Record:
-    """Writes a message. Raises `PayloadOutOfRange` for what the format cannot carry."""
+    """Writes a message. Raises `PayloadOutOfRange` for a value that does not fit the format."""
     return ENCODERS[type(message)](message)

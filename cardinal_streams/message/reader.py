@@ -1,5 +1,7 @@
-"""Reads keys and values strictly: one function per message. The prefix byte has chosen the function; the layouts are
-drawn in `messages`."""
+"""Reads keys and values strictly: one function for each type of message.
+
+The prefix byte of the key chooses the function. The docstring of the module `messages` shows the layouts.
+"""
 
 from __future__ import annotations
 
@@ -100,7 +102,7 @@ def _decode_ping(key: bytes, value: bytes) -> Ping:
 
 
 def _hash_of(key: bytes) -> bytes:
-    """The hash of a key that holds nothing else."""
+    """Returns the hash from a key that has only the prefix byte and a hash."""
     if len(key) < KEY_BYTES:
         raise TruncatedMessage(f"the key has {len(key)} of {KEY_BYTES} bytes", "key", len(key))
     if len(key) > KEY_BYTES:
@@ -109,7 +111,10 @@ def _hash_of(key: bytes) -> bytes:
 
 
 def _sub_batch_id(key: bytes) -> bytes:
-    """The id that a key carries. All zeros mean "no sub batch" in a Batch, so no sub batch can have that id."""
+    """Returns the sub batch id from a key.
+
+    Raises `MalformedMessage` for an id of only zeros, which means "no sub batch" in a Batch.
+    """
     id_ = key[KEY_BYTES:SUB_BATCH_KEY_BYTES]
     if id_ == ZERO_HASH:
         raise MalformedMessage("the id of a sub batch is all zeros", "key", KEY_BYTES)

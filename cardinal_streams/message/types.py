@@ -1,4 +1,4 @@
-"""The messages of the Cardinal Streams message layer as values. How they look on the wire is in `messages`."""
+"""The messages of Cardinal Streams as Python objects. The module `messages` explains their bytes."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import msgspec
 
 
 class Record(NamedTuple):
-    """A message as a transport carries it."""
+    """A message as a transport carries it: the bytes of its key and of its value."""
 
     key: bytes
     value: bytes
 
 
 class Batch(msgspec.Struct, frozen=True):
-    """What a block consists of. Each mapping is a part of the specification's `updates`, by the field that is set:
-    `values` (key to value), `deletes`, `counts` (prefix to number of BatchMsg and BatchDeleteMsg), `sub_batches`
-    (path to id). No name is in two of them.
+    """A message that lists the contents of a block.
+
+    The specification has one map, `updates`, for all entries. Here each kind of entry has its own field. `values`: by
+    key, the value. `deletes`: the deleted keys. `counts`: by prefix, the number of BatchMsg and BatchDeleteMsg
+    messages. `sub_batches`: by path, the id of a sub batch. No name is in two of these fields.
     """
 
     hash: bytes
@@ -31,7 +33,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class SubBatchHeader(msgspec.Struct, frozen=True, gc=False):
-    """A sub batch has `item_count` items, numbered from 0."""
+    """A message that says that a sub batch of a block has `item_count` items, with indexes from 0."""
 
     hash: bytes
     id: bytes
@@ -39,7 +41,7 @@ class SubBatchHeader(msgspec.Struct, frozen=True, gc=False):
 
 
 class SubBatchMsg(msgspec.Struct, frozen=True):
-    """Item `index` of a sub batch."""
+    """A message with item `index` of a sub batch: the keys that the item deletes, and the values that it sets."""
 
     hash: bytes
     id: bytes
@@ -49,7 +51,7 @@ class SubBatchMsg(msgspec.Struct, frozen=True):
 
 
 class BatchMsg(msgspec.Struct, frozen=True, gc=False):
-    """A block sets `key` to `value`."""
+    """A message that sets `key` to `value` in the block with this hash."""
 
     hash: bytes
     key: str
@@ -57,28 +59,34 @@ class BatchMsg(msgspec.Struct, frozen=True, gc=False):
 
 
 class BatchDeleteMsg(msgspec.Struct, frozen=True, gc=False):
-    """A block deletes `key`."""
+    """A message that deletes `key` in the block with this hash."""
 
     hash: bytes
     key: str
 
 
 class Reorg(msgspec.Struct, frozen=True, gc=False):
-    """A reorg deeper than the threshold: `hash` and `number` are those of the common ancestor."""
+    """A message that begins a reorg deeper than the threshold. `hash` and `number` are those of the common ancestor."""
 
     hash: bytes
     number: int
 
 
 class ReorgComplete(msgspec.Struct, frozen=True, gc=False):
-    """The last message of a reorg channel."""
+    """The last message of a reorg channel (the topic of one reorg).
+
+    `hash` and `number` are those of the last block, or those of the common ancestor if the reorg is given up.
+    """
 
     hash: bytes
     number: int
 
 
 class Ping(msgspec.Struct, frozen=True, gc=False):
-    """A producer is alive. It belongs to the transport; `stamp` is the producer's own form of time."""
+    """A message that shows that a producer is alive. It belongs to the transport, not to a block.
+
+    `stamp`: the time in the producer's own format.
+    """
 
     producer_id: bytes
     stamp: bytes

@@ -1,5 +1,7 @@
-"""Writes keys and values: one function per message, and the checks of what the format can carry. The layouts are
-drawn in `messages`."""
+"""Writes keys and values: one function for each type of message, and checks of what the format can carry.
+
+The docstring of the module `messages` shows the layouts.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,17 @@ from cardinal_streams.message.types import (
 
 
 def check_hash(raw: bytes, what: str) -> bytes:
-    """Raises `PayloadOutOfRange` unless `raw` has 32 bytes."""
+    """Returns `raw`. Raises `PayloadOutOfRange` unless `raw` has 32 bytes."""
     if len(raw) != HASH_BYTES:
         raise PayloadOutOfRange(f"{what} has {len(raw)} bytes instead of {HASH_BYTES}")
     return raw
 
 
 def check_number(number: int) -> int:
-    """Raises `PayloadOutOfRange` unless `number` is unsigned, 64 bits, and fits the signed Avro long."""
+    """Returns `number`.
+
+    Raises `PayloadOutOfRange` unless `number` is from 0 to 2^63 - 1, the largest number of an Avro long.
+    """
     if not 0 <= number <= U64_MAX:
         raise PayloadOutOfRange(f"the number {number} is no unsigned 64-bit integer")
     if number > NUMBER_ON_WIRE_MAX:
@@ -41,35 +46,44 @@ def check_number(number: int) -> int:
 
 
 def check_weight(weight: int) -> int:
-    """Raises `PayloadOutOfRange` unless `weight` is an unsigned 256-bit integer."""
+    """Returns `weight`. Raises `PayloadOutOfRange` unless `weight` is an unsigned 256-bit integer."""
     if not 0 <= weight <= WEIGHT_MAX:
         raise PayloadOutOfRange(f"the weight {weight} is no unsigned 256-bit integer")
     return weight
 
 
 def check_count(count: int, what: str) -> int:
-    """Raises `PayloadOutOfRange` unless `count` is an unsigned integer that an Avro int carries."""
+    """Returns `count`.
+
+    Raises `PayloadOutOfRange` unless `count` is from 0 to 2^31 - 1, the largest number of an Avro int.
+    """
     if not 0 <= count <= COUNT_MAX:
         raise PayloadOutOfRange(f"{what} is {count}, outside of 0 to {COUNT_MAX}")
     return count
 
 
 def check_present(count: int, what: str) -> int:
-    """As `check_count`, and not 0: an entry of a Batch that counts nothing would read as an empty value."""
+    """Returns `count`. Raises `PayloadOutOfRange` like `check_count`, and also for 0.
+
+    A Batch entry with the count 0 would be read as an empty value.
+    """
     if not count:
         raise PayloadOutOfRange(f"{what} is 0")
     return check_count(count, what)
 
 
 def check_sub_batch_id(id_: bytes) -> bytes:
-    """Raises `PayloadOutOfRange` unless `id_` has 32 bytes, and not only zeros, which mean no sub batch."""
+    """Returns `id_`. Raises `PayloadOutOfRange` unless `id_` has 32 bytes that are not all zero.
+
+    Only zeros mean "no sub batch".
+    """
     if check_hash(id_, "the id of a sub batch") == ZERO_HASH:
         raise PayloadOutOfRange("the id of a sub batch is all zeros")
     return id_
 
 
 def check_key(key: str) -> str:
-    """Raises `PayloadOutOfRange` unless `key` is a text with at least one character."""
+    """Returns `key`. Raises `PayloadOutOfRange` if `key` is empty or cannot be encoded as UTF-8."""
     if not key:
         raise PayloadOutOfRange("a key is empty")
     try:

@@ -1,1 +1,1 @@
-"""Producers as programs use them, and the messages that they make of blocks."""
+"""Producers: they turn blocks into messages, and send the messages over a transport."""

@@ -1,5 +1,7 @@
-"""Makes the messages of blocks, by topic. This module sends no messages: the caller gives each list to a transport, and
-the messages of a list leave in their order.
+"""Makes the messages of blocks, by topic.
+
+This module sends no messages: the caller gives each returned list to a transport, which must keep the order of the
+list.
 
     add_block       for each key with a prefix, a BatchMsg or BatchDeleteMsg on the prefix's topic. All other keys and
                     the counts are in one Batch, which is the last message of the default topic. The default topic is
@@ -7,10 +9,11 @@ the messages of a list leave in their order.
     send_sub_batch  a SubBatchHeader, then all deletes as item 0 if there are any, then one item per update,
                     ordered by key, on the topic of the sub batch's path.
 
-The messages of a reorg deeper than the threshold are made by a `reorg_channel.ReorgChannel` over a producer.
+A `reorg_channel.ReorgChannel` makes the messages of a reorg deeper than the threshold; it uses a `Producer`.
 
-Several producers may send the same chain. The caller passes every key that arrives on the default topic to `observe`.
-`add_block` and `send_sub_batch` make no messages for a block whose Batch was seen there or was sent by this producer.
+Several producers may send the same chain. The caller passes the key of every message that arrives on the default topic
+to `observe`. `add_block` and `send_sub_batch` make no messages for a block whose Batch message arrived there or was
+made by this producer.
 """
 
 from __future__ import annotations
@@ -29,16 +32,19 @@ from cardinal_streams.payload import Payload
 from cardinal_streams.prefixes import TopicMap
 from cardinal_streams.recent import RecentMap
 
-# How many hashes the real producer remembers.
+# The number of block hashes that a producer remembers, as in the real producer.
 SEEN_MAX = 4_096
-# The most sub batches that are announced and not yet sent. The real application has one per block.
+# The largest number of sub batches that are announced and not sent. The real application has one for each block.
 OPEN_SUB_BATCHES_MAX = 65_536
 
 Outgoing = dict[str, list[Record]]
 
 
 class ProducerStatistics(msgspec.Struct, frozen=True):
-    """The producer's figures since it was made. `open_sub_batches` is the number of open sub batches at this moment."""
+    """The statistics of a `Producer`, counted since it was made, except `open_sub_batches`.
+
+    `open_sub_batches`: the present number of sub batches that a block announced and that were not sent yet.
+    """
 
     blocks_sent: int
     blocks_skipped: int
@@ -49,11 +55,11 @@ class ProducerStatistics(msgspec.Struct, frozen=True):
 class Producer:
     """Makes the messages of blocks.
 
-    Raises `PrefixError` for a topic map with patterns that exclude each other. All other errors are `PayloadError`s,
-    and leave the producer as it was.
+    Raises `PrefixError` if patterns in `topics` are invalid or overlap. All other errors are `PayloadError`s, and do
+    not change the producer.
 
-    Invariant: `_open` has exactly the sub batches that were announced and not sent. Each maps to its topic, or to None
-    when its block was skipped.
+    Invariant: `_open` has exactly the sub batches that were announced and not sent. It maps each of them to its topic,
+    or to None if its block was skipped.
     """
 
     def __init__(
@@ -72,21 +78,26 @@ class Producer:
         self._sent = self._skipped = self._made = 0
 
     def observe(self, key: bytes) -> None:
-        """Notes a message of another producer on the default topic: the block of a Batch counts as seen."""
+        """Takes the key of another producer's message on the default topic.
+
+        The block of a Batch message counts as sent.
+        """
         if len(key) == KEY_BYTES and key[0] == 0:
             self._seen.put(key[1:], None)
 
     def has_seen(self, hash_: bytes) -> bool:
-        """Whether the Batch of this block was seen or sent, so that `add_block` makes no messages for it."""
+        """Whether the Batch message of this block was seen or sent, so that `add_block` skips the block."""
         return hash_ in self._seen
 
     def forget(self, hash_: bytes) -> None:
-        """Lets a block be sent again. To be called when the producer that sent the block is known to have died half
-        way."""
+        """Allows a block to be sent again, e.g. because the producer that sent it died before the end of the block."""
         self._seen.discard(hash_)
 
     def add_block(self, payload: Payload) -> Outgoing:
-        """The messages of a block by topic; no messages if the block was seen. Raises `PayloadError`."""
+        """Returns the messages of a block by topic; an empty dict if the block was sent before.
+
+        Raises `PayloadError`.
+        """
         messages = self._messages_of(payload)
         seen = payload.hash in self._seen
         new = {(payload.hash, id_): None if seen else self._topic_of(path) for path, id_ in payload.sub_batches.items()}
@@ -106,10 +117,11 @@ class Producer:
     def send_sub_batch(
         self, hash_: bytes, id_: bytes, deletes: Collection[str] = (), updates: Mapping[str, bytes] | None = None
     ) -> Outgoing:
-        """The messages of a sub batch, at least its header; no messages if its block was skipped.
+        """Returns the messages of a sub batch by topic; an empty dict if its block was skipped.
 
-        Raises `UnknownSubBatch` if the block did not announce the sub batch, or if it was sent before. Ids of sub
-        batches are unique within a block only.
+        The messages include a header even if the sub batch is empty. Raises `UnknownSubBatch` if the block did not
+        announce the sub batch, or if the sub batch was sent before. Ids of sub batches need to be unique only within a
+        block.
         """
         if (hash_, id_) not in self._open:
             raise UnknownSubBatch(f"block {hash_.hex()} has no open sub batch {id_.hex()}")
@@ -122,14 +134,15 @@ class Producer:
         return outgoing
 
     def reopen_sub_batch(self, hash_: bytes, id_: bytes, outgoing: Outgoing) -> None:
-        """Lets a sub batch be sent again, after the transport failed to send the messages that `send_sub_batch`
-        returned."""
+        """Allows a sub batch to be sent again, after the transport failed to send its messages.
+
+        `outgoing` is the result of `send_sub_batch`.
+        """
         for topic in outgoing:
             self._open[hash_, id_] = topic
 
     def block_records(self, payload: Payload) -> list[Record]:
-        """All messages of a block in one list, for a reorg's channel. The block's messages are made even if it was
-        seen."""
+        """Returns all messages of a block in one list, for a reorg's channel, even if the block was sent before."""
         messages = [message for of_topic in self._messages_of(payload).values() for message in of_topic]
         records = self._checked(messages)
         self._seen.put(payload.hash, None)
@@ -139,7 +152,7 @@ class Producer:
     def sub_batch_records(
         self, hash_: bytes, id_: bytes, deletes: Collection[str], updates: Mapping[str, bytes]
     ) -> list[Record]:
-        """All messages of a sub batch in one list, for a reorg's channel."""
+        """Returns all messages of a sub batch in one list, for a reorg's channel."""
         records = self._checked(sub_batch_messages(hash_, id_, deletes, updates))
         self._made += len(records)
         return records
@@ -201,7 +214,7 @@ class Producer:
 def sub_batch_messages(
     hash_: bytes, id_: bytes, deletes: Collection[str], updates: Mapping[str, bytes]
 ) -> list[Message]:
-    """The messages of a sub batch, ordered and split as by the real producer: header, deletes, updates by key."""
+    """Returns the messages of a sub batch in the order of the real producer: header, deletes, updates by key."""
     check_sub_batch_id(id_)
     items: list[Message] = []
     if deletes:
@@ -212,7 +225,7 @@ def sub_batch_messages(
 
 
 def _check_conflicts(batch: Batch) -> None:
-    """Raises `PrefixConflict` if a name would be two entries of the Batch, or two paths share an id."""
+    """Raises `PrefixConflict` if two entries of the Batch have the same name, or two sub batches have the same id."""
     names = [*batch.values, *batch.deletes, *batch.counts, *batch.sub_batches]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)

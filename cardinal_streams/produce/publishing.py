@@ -1,17 +1,20 @@
-"""A producer as a program uses it: the program gives it blocks, and it sends their messages over a transport. The
-module `producer` makes the messages.
+"""The entry point of producers: a program gives blocks to a publisher, which sends their messages over a transport.
+
+The module `producer` makes the messages.
+
 
     async with publish(application, transport) as publisher:
         await publisher.send([Block(payload, {id: SubBatch(updates={…})})])
         async with publisher.reorg(ancestor.hash, ancestor.number, removed_weight) as channel:
             await channel.send(blocks)
 
-The Batch message of a block is sent after the transport has kept all other messages of the block. A stored Batch
-therefore proves that the block is whole. A producer that dies half way leaves no Batch; the next producer, or the same
-one after a restart, sends the block again, and consumers drop the messages that they have already.
+The Batch message of a block lists the block's contents. It is sent after the transport has stored all other messages of
+the block. A stored Batch message therefore proves that the block is complete. If a producer dies in the middle of a
+block, no Batch message is stored. The next producer, or the same one after a restart, sends the block again. Consumers
+drop the messages that they already have.
 
-Several producers may send the same chain: each follows the default topic, and sends no block whose Batch it has seen.
-When two producers begin with a block at the same moment, both send it.
+Several producers may send the same chain. Each of them reads the default topic, and skips a block if its Batch message
+is there. If two producers begin with a block at the same moment, both send the block.
 """
 
 from __future__ import annotations
@@ -33,44 +36,50 @@ from cardinal_streams.produce.reorg_channel import ChannelState, ReorgChannel
 from cardinal_streams.transports.transport import Delivery, Transport
 from stream_client.shell.background import background_tasks
 
-# How many messages of each partition are read at the start; the real producer reads 100.
+# The number of messages of each partition that a publisher reads at its start. The real producer reads 100.
 CATCH_UP_MESSAGES = 1_000
-# How long telling the consumers that a reorg is given up may take, when the `async with` block ends by an exception.
+# The time limit for sending the message that gives a reorg up, after the `async with` block ended by an exception.
 ABANDON_TIMEOUT_S = 5.0
 
 
 class SubBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """The changes of one sub batch."""
+    """The contents of one sub batch, a part of a block that is sent separately."""
 
     updates: Mapping[str, bytes] = {}
     deletes: Collection[str] = ()
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A payload and its sub batches, by id. The program sends sub batches that are missing here by `send_sub_batch`."""
+    """A block and its sub batches, by id.
+
+    Sub batches that the payload announces and that are missing here must be sent by `ChainPublisher.send_sub_batch`.
+    """
 
     payload: Payload
     sub_batches: Mapping[bytes, SubBatch] = {}
 
 
 class ChainPublisher:
-    """Sends the blocks of a chain; made by `publish`. Its methods raise the transport's errors, and `PayloadError` for
-    blocks that cannot be sent.
+    """Sends the blocks of a chain. Programs get a publisher from `publish`.
+
+    Its methods raise the transport's errors, and `PayloadError` for blocks that cannot be sent.
     """
 
     def __init__(self, producer: Producer, transport: Transport) -> None:
         self.producer = producer
         self.latest: Start | None = None
-        """The block with the highest number among those whose Batch was seen or sent. A producer may go on behind
-        it."""
+        """The block with the highest number whose Batch message was seen or sent; None before the first. A program may
+        continue after this block.
+        """
         self._transport = transport
         self._error: Exception | None = None
 
     async def send(self, blocks: Sequence[Block]) -> int:
-        """Sends blocks, all together. Returns the number of blocks that were new. The transport has kept all when it
-        returns.
+        """Sends blocks together, and returns the number of blocks that were new. Blocks that were sent before are
+        skipped.
 
-        If it raises an error, none of the new blocks counts as sent, and all may be sent again.
+        The transport has stored all messages when `send` returns. After an error no new block counts as sent, and all
+        blocks may be sent again.
         """
         if self._error is not None:
             raise self._error
@@ -101,10 +110,9 @@ class ChainPublisher:
     async def send_sub_batch(
         self, hash_: bytes, id_: bytes, deletes: Collection[str] = (), updates: Mapping[str, bytes] | None = None
     ) -> None:
-        """Sends a sub batch that was not known when its block was sent. Sends no messages if the block had been seen
-        before.
+        """Sends a sub batch that was not given together with its block. Sends nothing if the block was skipped.
 
-        If it raises an error, the sub batch may be sent again.
+        After an error the sub batch may be sent again.
         """
         outgoing = self.producer.send_sub_batch(hash_, id_, deletes, updates)
         try:
@@ -115,10 +123,11 @@ class ChainPublisher:
 
     @asynccontextmanager
     async def reorg(self, ancestor: bytes, number: int, removed_weight: int) -> AsyncIterator[ReorgSession]:
-        """Announces a reorg deeper than the threshold. The program fills the reorg's channel within the `async with`
-        block; the end of the block completes the channel.
+        """Announces a reorg that removes more blocks than the reorg threshold.
 
-        If the block ends by an exception, consumers are told that the reorg is given up, if they can still be reached.
+        The program sends the new blocks within the `async with` block; the end of the block completes the reorg. If the
+        block ends by an exception, a message gives the reorg up. If the transport cannot send this message, a note is
+        added to the exception.
         """
         channel = ReorgChannel(self.producer, ancestor, number, removed_weight)
         try:
@@ -134,8 +143,10 @@ class ChainPublisher:
         return self.producer.statistics()
 
     async def catch_up(self, messages: int) -> dict[str, int]:
-        """Reads the last messages of each partition of the default topic, `messages` of each. Returns the offsets
-        behind them."""
+        """Reads the last `messages` messages of each partition of the default topic, and notes the blocks in them.
+
+        Returns, by source (`topic:partition`), the offset after the last message that was read.
+        """
         topics = (self.producer.default_topic,)
         position = {source: max(0, end - messages) for source, end in (await self._transport.ends(topics)).items()}
         async with self._transport.subscribe(topics, position, stop_at_end=True) as receiver:
@@ -146,8 +157,10 @@ class ChainPublisher:
         return position
 
     async def follow(self, position: Mapping[str, int]) -> None:
-        """Reads the default topic endlessly, from `position` on. An error that ends the reading is raised by the next
-        `send`."""
+        """Reads the default topic endlessly, beginning at `position`, and notes the blocks that other producers send.
+
+        The next `send` raises the error that ends the reading.
+        """
         try:
             async with self._transport.subscribe((self.producer.default_topic,), position) as receiver:
                 while page := await receiver.receive_some():
@@ -170,7 +183,7 @@ class ChainPublisher:
             try:
                 message = decode(delivery.key, delivery.value)
             except MessageError:
-                # Consumers report the bad message. For a producer it names no block, so there is none to remember.
+                # Consumers report the bad message. A producer learns no block from it.
                 return
             if isinstance(message, Batch):
                 self._note(message.hash, message.number, message.weight)
@@ -181,14 +194,14 @@ class ChainPublisher:
 
 
 class ReorgSession:
-    """The channel of one reorg, while a program fills it. Made by `ChainPublisher.reorg`."""
+    """The channel (topic) of one reorg, while a program sends the reorg's blocks. `ChainPublisher.reorg` makes it."""
 
     def __init__(self, channel: ReorgChannel, transport: Transport) -> None:
         self.channel = channel
         self._transport = transport
 
     async def send(self, blocks: Sequence[Block]) -> None:
-        """Sends the next blocks, in order, each with all its sub batches. Raises `ReorgOrder`."""
+        """Sends the next blocks of the reorg, in order, each with all its sub batches. Raises `ReorgOrder`."""
         records = []
         for block in blocks:
             records += self.channel.add_block(block.payload)
@@ -205,11 +218,11 @@ async def publish(
     redundant: bool = True,
     catch_up_messages: int = CATCH_UP_MESSAGES,
 ) -> AsyncIterator[ChainPublisher]:
-    """A publisher of blocks, for an `async with` block.
+    """Makes a publisher of blocks, for an `async with` block.
 
-    `redundant`: other producers may send the same blocks. The publisher then reads the default topic, from
-    `catch_up_messages` before the end of each partition on, and sends no block that it finds there. If `redundant` is
-    false, the publisher only knows the blocks that it has sent itself.
+    `redundant`: whether other producers may send the same blocks. If True, the publisher reads the default topic,
+    beginning `catch_up_messages` messages before the end of each partition, and skips all blocks that it finds there.
+    If False, the publisher skips only the blocks that it has sent itself.
     """
     publisher = ChainPublisher(application.producer(), transport)
     if not redundant:

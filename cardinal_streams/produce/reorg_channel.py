@@ -1,13 +1,13 @@
-"""The producer's side of the Reorg protocol: the messages of one dedicated, ordered channel.
+"""The producer's side of the Reorg protocol: the messages of one reorg channel, an ordered topic for one reorg.
 
-Specification, "Reorg Handling": a Reorg message with the common ancestor, the blocks after it up to one that is
-heavier than the heaviest removed block, a ReorgComplete message. The Reorg message goes to the channel and, as the
-announcement that a channel exists, to the default topic. Blocks go to the channel whole, whatever their prefixes,
-and whether or not they were sent before.
+Specification, "Reorg Handling": a channel has a Reorg message with the common ancestor, then the blocks after the
+ancestor, then a ReorgComplete message. One of the blocks must be heavier than the heaviest removed block. The Reorg
+message is sent both to the channel and to the default topic, where it announces the channel. Each block is sent to the
+channel with all its messages, whatever their prefixes, even if it was sent before.
 
-The specification leaves the hash and number of a ReorgComplete open. We send those of the last block. A ReorgComplete
-with the hash and number of the ancestor says that the producer gives the reorg up: consumers go back to the chain that
-they had before, if that chain is heavier.
+The specification does not say which hash and number a ReorgComplete has. We send those of the last block. A
+ReorgComplete with the hash and number of the ancestor means that the producer gives the reorg up. Consumers then return
+to the chain that they had before, if that chain is heavier.
 """
 
 from __future__ import annotations
@@ -32,15 +32,13 @@ class ChannelState(enum.Enum):
 
 
 class ReorgChannel:
-    """The messages of one reorg: `begin`, then `add_block` and `send_sub_batch`, then `complete`.
+    """Makes the messages of one reorg: call `begin`, then `add_block` and `send_sub_batch`, then `complete`.
 
     `ancestor` and `number` are the common ancestor's hash and number. `removed_weight` is the weight of the heaviest
-    block on the removed chain, which the blocks of the channel must outweigh.
+    removed block, which the blocks of the channel must outweigh. The caller must send every returned list of records on
+    `topic`, in the order of the calls. A step that is not allowed raises `ReorgOrder` and changes nothing.
 
-    Send every list of records on `topic`, one list after the other, in order. A step that is not allowed raises
-    `ReorgOrder` and changes nothing.
-
-    Invariant: `_tip` is the last block added, or the ancestor.
+    Invariant: `_tip` is the hash of the last block that was added, or of the ancestor before the first block.
     """
 
     def __init__(self, producer: Producer, ancestor: bytes, number: int, removed_weight: int) -> None:
@@ -56,15 +54,17 @@ class ReorgChannel:
         self._open: set[tuple[bytes, bytes]] = set()
 
     def begin(self) -> dict[str, list[Record]]:
-        """The Reorg message, for the channel first and then for the default topic."""
+        """Returns the Reorg message, by topic: for the channel first, then for the default topic."""
         self._expect(ChannelState.NEW, "begun")
         self.state = ChannelState.OPEN
         record = encode(Reorg(self.ancestor, self.number))
         return {self.topic: [record], self._producer.default_topic: [record]}
 
     def add_block(self, payload: Payload) -> list[Record]:
-        """The messages of the next block. Its parent must be the block before it; the first block's parent is the
-        ancestor."""
+        """Returns the messages of the next block.
+
+        Its parent must be the block before it, or the ancestor for the first block.
+        """
         self._expect(ChannelState.OPEN, "given a block")
         if payload.parent != self._tip:
             raise ReorgOrder(f"block {payload.hash.hex()} does not follow {self._tip.hex()}")
@@ -79,7 +79,10 @@ class ReorgChannel:
     def send_sub_batch(
         self, hash_: bytes, id_: bytes, deletes: Collection[str] = (), updates: Mapping[str, bytes] | None = None
     ) -> list[Record]:
-        """The messages of a sub batch of a block on this channel. Raises `UnknownSubBatch`."""
+        """Returns the messages of a sub batch (a separate part) of a block on this channel.
+
+        Raises `UnknownSubBatch` if no block on this channel announced the sub batch, or if it was sent before.
+        """
         self._expect(ChannelState.OPEN, "given a sub batch")
         if (hash_, id_) not in self._open:
             raise UnknownSubBatch(f"block {hash_.hex()} has no open sub batch {id_.hex()} on this channel")
@@ -88,7 +91,10 @@ class ReorgChannel:
         return records
 
     def complete(self) -> list[Record]:
-        """The ReorgComplete message. All sub batches must have been sent, and the new chain must be the heavier one."""
+        """Returns the ReorgComplete message.
+
+        Raises `ReorgOrder` if a sub batch was not sent, or if no new block is heavier than the heaviest removed block.
+        """
         self._expect(ChannelState.OPEN, "completed")
         if self._open:
             raise ReorgOrder(f"{len(self._open)} sub batches are not sent")
@@ -98,9 +104,10 @@ class ReorgChannel:
         return [encode(ReorgComplete(self._tip, self._tip_number))]
 
     def abandon(self) -> list[Record]:
-        """Gives the reorg up. Returns the ReorgComplete message that names the ancestor, or no message before `begin`.
+        """Gives the reorg up. Returns the ReorgComplete message that names the ancestor, or an empty list before
+        `begin`.
 
-        For another attempt, make a new `ReorgChannel` to the same ancestor.
+        To try the reorg again, make a new `ReorgChannel` with the same ancestor.
         """
         if self.state is ChannelState.NEW:
             self.state = ChannelState.ABANDONED

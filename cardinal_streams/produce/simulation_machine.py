@@ -1,8 +1,9 @@
-"""A simulation of producers, made from a seed: blocks, forks and reorgs, as messages that arrive late, twice, in
-disorder, or at the second attempt only. The simulation sends no messages; it makes test data for consumers.
+"""Simulates producers, from a random seed: blocks, forks and reorgs, as messages that arrive in disorder.
 
-A simulation ends with one heaviest chain, and every consumer must end with that chain, in whatever order messages
-arrived: all weights differ, no fork is longer than the threshold, and lost messages are sent again.
+Some messages arrive late, some twice, and some are lost at first and sent again. The simulation sends no messages; it
+makes test data for consumers. It ends with one heaviest chain. Every consumer must end with that chain, in whatever
+order the messages arrive, because all weights differ, no fork is longer than the reorg threshold, and every lost
+message is sent again.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ GENESIS = Start(bytes(HASH_BYTES), 0, 0)
 
 
 class Randomness(Protocol):
-    """The methods of `random.Random` that the simulation uses. The caller seeds it."""
+    """The methods of `random.Random` that the simulation uses. The caller gives it its seed."""
 
     def random(self) -> float: ...
 
@@ -49,12 +50,14 @@ class Randomness(Protocol):
 
 
 class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of a simulation.
+    """The parameters of a simulation. All rates are probabilities from 0 to 1.
 
-    `blocks`: of the chain, without forks. `keys`: updates of a block under each prefix. `fork_rate`: the chance that a
-    fork begins at a block; it has at most `fork_blocks_max`. `deep_reorgs`: reorgs beyond the threshold. `producers`:
-    how many send everything. `duplicate_rate`: the chance that a message comes twice. `loss_rate`: that it is lost,
-    and sent again later. `delay_max`: by how many places a message may come late.
+    `blocks`: the number of blocks of the chain, without forks. `keys`: the number of updates under each prefix in a
+    block. `fork_rate`: the probability that a fork begins at a block. `fork_blocks_max`: the largest number of blocks
+    in a fork. `deep_reorgs`: the number of reorgs beyond the threshold. `producers`: the number of producers, each of
+    which sends every block. `duplicate_rate`: the probability that a message arrives twice. `loss_rate`: the
+    probability that a message is lost and sent again later. `delay_max`: the largest number of places by which a
+    message arrives late.
     """
 
     blocks: int = 100
@@ -69,15 +72,18 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One message that arrives on a topic."""
+    """One message of a simulation, which arrives on a topic."""
 
     topic: str
     record: Record
 
 
 class Simulation(msgspec.Struct, frozen=True):
-    """The steps in order, the chain that a consumer that begins at `GENESIS` has at the end, with each block's
-    contents, and how many blocks are not on it."""
+    """A simulation: the messages in the order of arrival, and the chain that results from them.
+
+    `chain`: the final chain of a consumer that begins at `GENESIS`. `contents`: the keys and values of each block, by
+    the block's hash. `blocks_off_chain`: the number of blocks that are not on the final chain.
+    """
 
     steps: list[Step]
     chain: list[Payload]
@@ -86,7 +92,7 @@ class Simulation(msgspec.Struct, frozen=True):
 
 
 def simulate(randomness: Randomness, options: SimulationOptions) -> Simulation:
-    """Makes a simulation. Raises `SimulationError` for options that contradict each other."""
+    """Makes a simulation. Raises `SimulationError` for options that are invalid or contradict each other."""
     _check(options)
     world = _World(randomness, options)
     world.run()
@@ -94,8 +100,11 @@ def simulate(randomness: Randomness, options: SimulationOptions) -> Simulation:
 
 
 class _World:
-    """The growing chain. `sent`: the messages in the order of sending; messages of reorg channels arrive in this
-    order."""
+    """The growing chain of a simulation.
+
+    `sent`: the messages in the order of sending, each with True if it is on a reorg's channel. The messages of a
+    reorg's channel also arrive in this order.
+    """
 
     def __init__(self, randomness: Randomness, options: SimulationOptions) -> None:
         self.chain: list[Payload] = []
@@ -123,9 +132,11 @@ class _World:
         self._send(block)
 
     def _fork(self, blocks_max: int) -> None:
-        """Adds a fork of a few blocks on the tip, each lighter than the block of the chain that will have its number.
-        The fork is never longer than the part that the chain will add before it ends or is removed, so that no fork is
-        the heaviest."""
+        """Adds a fork of a few blocks after the last block of the chain.
+
+        Each block is lighter than the chain's next block with the same number. The fork has at most `blocks_max`
+        blocks, so that it never becomes the heaviest branch.
+        """
         at = self._tip()
         for _ in range(self._randomness.randint(1, min(blocks_max, self._options.fork_blocks_max))):
             block = self._block(at, self._randomness.randint(0, 4))
@@ -134,7 +145,8 @@ class _World:
             at = Start(block.hash, block.number, block.weight)
 
     def _reorg(self, depth: int) -> None:
-        """Makes a deep reorg: the last blocks are replaced by one more block than there were, on a channel."""
+        """Makes a deep reorg: replaces the last `depth` blocks by `depth` + 1 new blocks, which are sent on a reorg
+        channel."""
         removed = self.chain[-depth:]
         del self.chain[-depth:]
         self.off_chain += depth
@@ -201,7 +213,7 @@ class _World:
 
 
 def _disordered(randomness: Randomness, options: SimulationOptions, sent: list[tuple[Step, bool]]) -> list[Step]:
-    """Delays some messages and repeats some. Messages of a reorg's channel stay in order."""
+    """Returns the messages with some delayed and some repeated. Messages of a reorg's channel stay in order."""
     late = options.delay_max
 
     def places() -> Iterator[tuple[int, Step]]:

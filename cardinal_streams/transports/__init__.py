@@ -1,1 +1,1 @@
-"""The transports, which carry messages: the streams of a node, a recorded file, and Kafka."""
+"""The transports, which carry messages: over the streams of a node, a recorded file, or Kafka."""

@@ -1,5 +1,6 @@
-"""The feeds of a consumer's shell: several subscriptions that are read at once, each one page ahead. The machine
-decides which feed it takes deliveries from.
+"""The feeds of a consumer: several subscriptions that are read at the same time, each one page ahead.
+
+The consumer machine decides from which feed it takes messages.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ NO_DELIVERIES: Sequence[Delivery] = ()
 
 
 class Feed:
-    """One subscription: the normal feed, or the channel of the reorg with this ancestor.
+    """One subscription: the normal feed, i.e. the application's topics, or the channel (topic) of one reorg.
 
-    Invariant: the deliveries of `page` from `at` on were read and not yet given to the machine. The next page is read
-    when none is left.
+    `ancestor`: the hash of the reorg's common ancestor, or None for the normal feed.
+
+    Invariant: the deliveries of `page` from index `at` on were read and not yet given to the machine. The next page is
+    read when no such delivery is left.
     """
 
     def __init__(self, ancestor: bytes | None) -> None:
@@ -37,7 +40,7 @@ class Feed:
         return self.at < len(self.page)
 
     def take(self) -> Delivery:
-        """Takes the next delivery of the page. There must be one."""
+        """Takes the next delivery of the page. The caller must have checked `has_page`."""
         delivery = self.page[self.at]
         self.at += 1
         if self.at >= len(self.page):
@@ -47,7 +50,10 @@ class Feed:
     async def pump(
         self, subscribe: Callable[[], AbstractAsyncContextManager[Receiver]], on_change: Callable[[], None]
     ) -> None:
-        """Reads page after page, each when all of the page before was taken. An error ends the reading, and is kept."""
+        """Reads page after page. Each page is read after all deliveries of the previous page were taken.
+
+        An error ends the reading, and is stored in `error`.
+        """
         with self.scope:
             try:
                 async with subscribe() as receiver:
@@ -65,7 +71,7 @@ class Feed:
 
 
 class FeedSet:
-    """The feeds of one consumer. The tasks that read them run in the given task group."""
+    """The feeds (subscriptions) of one consumer. The tasks that read them run in the given task group."""
 
     def __init__(
         self,
@@ -78,19 +84,22 @@ class FeedSet:
         self._changed = anyio.Event()
 
     def open(self, ancestor: bytes | None, topics: Collection[str], position: Mapping[str, int]) -> None:
-        """Begins to read a feed. Safe to repeat while the feed is open."""
+        """Begins to read a feed. Does nothing if the feed is open. `ancestor` is None for the normal feed."""
         if ancestor not in self._feeds:
             feed = self._feeds[ancestor] = Feed(ancestor)
             self._tasks.start_soon(feed.pump, lambda: self._subscribe(topics, position), self.wake)
 
     def close(self, ancestor: bytes | None) -> None:
-        """Ends the reading of a feed, and forgets deliveries that were read ahead."""
+        """Ends the reading of a feed, and drops the deliveries that were read but not taken."""
         feed = self._feeds.pop(ancestor, None)
         if feed is not None:
             feed.scope.cancel()
 
     def next_readable(self, is_allowed: Callable[[Feed], bool]) -> Feed | None:
-        """An allowed feed that has deliveries; the feeds take turns. Raises the error that ended a feed."""
+        """Returns an allowed feed that has deliveries, or None.
+
+        The feeds take turns. Raises the error that ended a feed.
+        """
         for ancestor, feed in tuple(self._feeds.items()):
             if feed.error is not None:
                 raise feed.error
@@ -100,18 +109,18 @@ class FeedSet:
         return None
 
     def all_ended(self, is_allowed: Callable[[Feed], bool]) -> bool:
-        """Whether the allowed feeds have ended, and no other feed can be allowed any more."""
+        """Whether all allowed feeds were read to their end, and all their deliveries were taken."""
         return all(feed.ended and not feed.has_page for feed in self._feeds.values() if is_allowed(feed))
 
     def receivers(self) -> list[Receiver]:
-        """The receivers of all feeds that are being read."""
+        """Returns the receivers of all feeds that are being read."""
         return [feed.receiver for feed in self._feeds.values() if feed.receiver is not None]
 
     def wake(self) -> None:
         self._changed.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Waits until a page arrives, a feed ends, `wake` is called, or the time is over."""
+        """Waits until a page arrives, a feed ends, `wake` is called, or `timeout_s` seconds are over."""
         with anyio.move_on_after(timeout_s):
             await self._changed.wait()
         self._changed = anyio.Event()

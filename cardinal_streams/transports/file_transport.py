@@ -1,7 +1,7 @@
-"""A transport over one file. All sent records are appended to the file, and can be replayed in the same order any
-number of times. A subscription ends at the present end of the file: it does not follow a file that grows.
+"""A transport over one file: sent messages are appended to the file, and can be replayed any number of times.
 
-Reading and writing run in worker threads, under trio or asyncio.
+A replay has the order in which the messages were sent. A subscription ends at the present end of the file: it does not
+follow a file that grows. Reading and writing run in worker threads, under trio or asyncio.
 """
 
 from __future__ import annotations
@@ -25,22 +25,27 @@ from cardinal_streams.transports.transport import Delivery, is_reorg_topic, part
 from storage.durable_files import sync_names
 
 READ_BYTES = 256 * 1024
-# How many deliveries one call to a worker thread fetches.
+# The largest number of deliveries that one call to a worker thread returns.
 RECEIVE_MAX = 1_024
 
 
 class RecorderStatistics(msgspec.Struct, frozen=True):
-    """The figures of a recorder. `cut_bytes`: the bytes that were cut off a torn file when it was opened."""
+    """The statistics of a `Recorder`.
+
+    `recorded`: the number of deliveries that it appended. `cut_bytes`: the number of bytes that it cut off when it
+    opened a torn file.
+    """
 
     recorded: int
     cut_bytes: int
 
 
 class Recorder:
-    """Appends deliveries to a recording; makes the file if there is none. Use it in a `with` block.
+    """Appends deliveries to a recording, and creates the file if it does not exist. Use it in a `with` block.
 
-    A torn file is cut after its last whole record. Raises `RecordingError` for a damaged one, and leaves it alone.
-    After an error of the file system the recorder is closed: what was written last may be torn.
+    A torn file (its last record is incomplete) is cut after its last complete record. A damaged file raises
+    `RecordingError`, and is not changed. An error of the file system closes the recorder; the record that was written
+    last may then be incomplete.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -55,12 +60,12 @@ class Recorder:
         self._file.seek(end)
         if end == 0:
             self._write(MAGIC)
-        # A file that exists is synced with its folder, too: the process that made it may have been killed before its
-        # sync.
+        # The folder is synced even if the file existed: the process that created the file may have been killed before
+        # it synced the folder.
         sync_names(self.path)
 
     def record(self, deliveries: Iterable[Delivery]) -> None:
-        """Appends deliveries. They are on disk when this returns."""
+        """Appends deliveries. They are on disk when `record` returns."""
         deliveries = list(deliveries)
         self._write(encode_deliveries(deliveries))
         self._recorded += len(deliveries)
@@ -102,10 +107,11 @@ def replay(
     *,
     torn_ok: bool = False,
 ) -> Generator[Delivery, None, None]:
-    """The deliveries of a recording, of these topics or of all topics. Each partition begins at its offset in
-    `position`.
+    """Yields the deliveries of a recording, either of the given topics or of all topics.
 
-    Raises `RecordingError` for damage, and `TornRecording` at the end of a torn file unless that is `torn_ok`.
+    Each partition begins at its offset in `position`, which is by source (`topic:partition`), or else at its first
+    delivery. Raises `RecordingError` for damage. Raises `TornRecording` at the end of a file whose last record is
+    incomplete, unless `torn_ok` is True.
     """
     reader = RecordingReader()
     first = position or {}
@@ -123,7 +129,7 @@ def replay(
 
 
 class FileTransport:
-    """A `Transport` over one file. Each topic has `partitions` partitions, a reorg's channel has one."""
+    """A `Transport` over one file. Each topic has `partitions` partitions, but the channel of a reorg has one."""
 
     def __init__(self, path: str | os.PathLike[str], partitions: int = 1) -> None:
         if partitions < 1:
@@ -134,19 +140,25 @@ class FileTransport:
         self._lock = Lock()
 
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
-        """Records all records of all topics. They are on disk when this returns. Raises `RecordingError` for a damaged
-        file."""
+        """Appends the records of all topics to the file. They are on disk when `send` returns.
+
+        Raises `RecordingError` for a damaged file.
+        """
         await self.send_in_order([(topic, record) for topic, records in outgoing.items() for record in records])
 
     async def send_in_order(self, records: Sequence[tuple[str, Record]]) -> None:
-        """Records records of several topics in the order in which they are to be replayed. They are on disk when this
-        returns."""
+        """Appends records of several topics to the file. A replay has the same order of records.
+
+        They are on disk when `send_in_order` returns.
+        """
         async with self._lock:
             await to_thread.run_sync(self._send, records)
 
     async def ends(self, topics: Collection[str]) -> dict[str, int]:
-        """The end of each partition that has records. Makes the file if it is missing, and does not change it
-        otherwise."""
+        """Returns, by source (`topic:partition`), the offset after the last record of each partition that has records.
+
+        Creates the file if it does not exist; otherwise does not change it.
+        """
         async with self._lock:
             offsets = await to_thread.run_sync(self._next_offsets)
         return {source: end for source, end in offsets.items() if split_source(source)[0] in topics}
@@ -155,7 +167,7 @@ class FileTransport:
     async def subscribe(
         self, topics: Collection[str], position: Mapping[str, int], *, stop_at_end: bool = True
     ) -> AsyncIterator[FileReceiver]:
-        """Replays these topics up to the present end of the file; `stop_at_end` makes no difference."""
+        """Replays these topics up to the present end of the file. `stop_at_end` has no effect."""
         receiver = FileReceiver(replay(self.path, topics, position, torn_ok=True))
         try:
             yield receiver
@@ -192,14 +204,17 @@ class FileTransport:
 
 
 class FileReceiver:
-    """A `Receiver` over a replay. It does not know the offsets at which partitions end."""
+    """A `Receiver` over a replay of a file. It does not know where partitions end, so `ends` is empty."""
 
     def __init__(self, deliveries: Generator[Delivery, None, None]) -> None:
         self.ends: Mapping[str, int] = {}
         self._deliveries = deliveries
 
     async def receive_some(self) -> Sequence[Delivery]:
-        """The next deliveries; an empty list at the end. Raises `RecordingError` for a damaged file."""
+        """Returns the next deliveries, or an empty list at the end of the file.
+
+        Raises `RecordingError` for a damaged file.
+        """
         return await to_thread.run_sync(lambda: list(islice(self._deliveries, RECEIVE_MAX)))
 
     def close(self) -> None:
@@ -207,8 +222,10 @@ class FileReceiver:
 
 
 def _scan(path: Path, next_offsets: dict[str, int]) -> int:
-    """Reads the file. Returns where the last whole record ends, and notes the next offset of each partition. Raises
-    `RecordingError` for damage."""
+    """Reads the file, and stores the next offset of each partition in `next_offsets`.
+
+    Returns the position in the file at which the last complete record ends. Raises `RecordingError` for damage.
+    """
     reader = RecordingReader()
     with path.open("rb") as file:
         while data := file.read(READ_BYTES):

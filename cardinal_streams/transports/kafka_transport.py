@@ -1,8 +1,8 @@
 """A transport over Kafka, by the optional package confluent-kafka (the extra `kafka`). Each topic is a topic of Kafka.
-A key chooses its partition as in librdkafka (CRC-32). The channel of a reorg is partition 0 of its topic. The transport
-saves no positions and joins no consumer group; `checkpoint_file` saves a consumer's position.
 
-The package's calls block, and run in worker threads, under trio or asyncio.
+The key of a message chooses its partition by CRC-32, as in librdkafka. The channel of a reorg is partition 0 of its
+topic. The transport saves no offsets and joins no consumer group; the module `checkpoint_file` can save a consumer's
+offsets. The package's calls block, so they run in worker threads, under trio or asyncio.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from cardinal_streams.resumption import source_of
 from cardinal_streams.transports.partition_merge import PartitionMerge
 from cardinal_streams.transports.transport import Delivery, is_reorg_topic
 
-# How long one call may wait: for metadata, for a delivery, for messages. The last also bounds how long a cancellation
-# takes.
+# The longest time that one call may wait: for metadata, for the confirms of sent records, for messages. `POLL_S` also
+# limits how long a cancellation takes.
 METADATA_TIMEOUT_S = 10.0
 SEND_TIMEOUT_S = 60.0
 POLL_S = 0.2
 FETCH_WAIT_MS = 50
 RECEIVE_MAX = 1_000
-# A partition that is so far ahead of the others is not read on.
+# A partition is paused when it has this number of messages that the consumer has not taken.
 AHEAD_MAX = 4_000
 EMPTY_GROUP = "cardinal-streams-no-group"
 
@@ -36,10 +36,10 @@ Partition = tuple[str, int]
 
 
 class KafkaTransport:
-    """A `Transport` over a Kafka cluster, and an async context manager. `config`: more settings of librdkafka, for
-    producers and consumers.
+    """A `Transport` over a Kafka cluster, and an async context manager.
 
-    Topics are made by the cluster's own rules when they are first used. Raises `TransportError`.
+    `config`: further settings of librdkafka, for producers and consumers. The cluster's own rules decide whether and
+    how a topic is created when it is first used. Raises `TransportError`.
     """
 
     def __init__(self, servers: str, *, config: Mapping[str, Any] | None = None) -> None:
@@ -48,7 +48,7 @@ class KafkaTransport:
         except ModuleNotFoundError as error:
             raise TransportError("Kafka needs the package confluent-kafka: install stream-node[kafka]") from error
         self._servers = servers
-        # librdkafka would log several lines a second on stderr while a broker is away. Our errors say what went wrong.
+        # While a broker is away, librdkafka would log several lines a second on stderr. Our errors say the same.
         self._config = {"bootstrap.servers": servers, "log_level": 2, "error_cb": self._note, **(config or {})}
         self._last_error = ""
         # All replicas that are in sync must have a record, and records stay in order when they are sent again.
@@ -61,13 +61,15 @@ class KafkaTransport:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Does nothing: every record that was sent has been answered or has failed, and the client ends with its last
-        reference."""
+        """Drops the Kafka client, which then ends.
+
+        No record is lost: each was confirmed or has failed when `send` returned.
+        """
         self._producer.purge()
         self._producer = None
 
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
-        """Sends the records. All replicas that are in sync have them when this returns."""
+        """Sends the records. All replicas that are in sync have them when `send` returns."""
         await to_thread.run_sync(self._send, outgoing)
 
     async def ends(self, topics: Collection[str]) -> dict[str, int]:
@@ -77,12 +79,12 @@ class KafkaTransport:
     async def subscribe(
         self, topics: Collection[str], position: Mapping[str, int], *, stop_at_end: bool = False
     ) -> AsyncIterator[KafkaReceiver]:
-        """Follows all present partitions of these topics, or reads them up to their present ends."""
+        """Reads all present partitions of these topics: endlessly, or up to their present ends (`stop_at_end`)."""
         receiver = await to_thread.run_sync(self._receiver, topics, position, stop_at_end)
         try:
             yield receiver
         finally:
-            # Closing returns at once, since there is no group to leave and no offset to commit.
+            # `close` returns at once, since there is no group to leave and no offset to commit.
             receiver.close()
 
     def _note(self, error: Any) -> None:
@@ -157,8 +159,8 @@ class KafkaTransport:
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "enable.partition.eof": True,
-            # An empty fetch shows that a partition is at its end. Until then the messages of other partitions wait for
-            # it.
+            # An empty fetch shows that a partition was read to its end. Until then, the messages of other partitions
+            # must wait.
             "fetch.wait.max.ms": FETCH_WAIT_MS,
             "auto.offset.reset": "error",
             **self._config,
@@ -166,11 +168,14 @@ class KafkaTransport:
         return self._kafka.Consumer(settings)
 
     def _partitions(self, consumer: Any, topics: Collection[str]) -> list[Partition]:
-        """All partitions of these topics. Asking for a topic makes it, if the cluster allows that."""
+        """Returns all partitions of these topics.
+
+        Asking the cluster for a topic creates the topic, if the cluster allows it.
+        """
         found: list[Partition] = []
         for topic in topics:
             try:
-                # A producer makes a topic by asking for it; a consumer cannot.
+                # If a producer asks for a topic, the cluster creates the topic; a consumer cannot cause that.
                 self._producer.list_topics(topic, timeout=METADATA_TIMEOUT_S)
                 metadata = consumer.list_topics(topic, timeout=METADATA_TIMEOUT_S).topics[topic]
             except self._kafka.KafkaException as error:
@@ -187,7 +192,7 @@ class KafkaTransport:
         return found
 
     def _bounds(self, consumer: Any, partition: Partition) -> tuple[int, int]:
-        """The first offset that the partition keeps, and the offset of its next record."""
+        """Returns the first offset that the partition has, and the offset of its next record."""
         try:
             first, end = consumer.get_watermark_offsets(
                 self._kafka.TopicPartition(*partition), timeout=METADATA_TIMEOUT_S
@@ -198,8 +203,11 @@ class KafkaTransport:
 
 
 class KafkaReceiver:
-    """A `Receiver` over partitions that are read at one pace. `holes`: the number of offsets that were deleted before
-    the start. `ends`: the ends of the partitions as of the last fetch."""
+    """A `Receiver` over partitions of Kafka. It reads them at the same pace, and returns the oldest messages first.
+
+    `holes`: the number of offsets that were deleted before the start of the subscription. `ends`: by source
+    (`topic:partition`), the offset after the last record that was fetched.
+    """
 
     def __init__(
         self, kafka: Any, consumer: Any, starts: Mapping[Partition, int], holes: int, stop_at_end: bool
@@ -231,8 +239,11 @@ class KafkaReceiver:
             self._consumer.close()
 
     def _consume(self) -> list[Any]:
-        """Waits for one message, and takes all messages that have arrived by then. A request for many messages would
-        wait until so many have arrived."""
+        """Waits for one message, then returns it with all other messages that have arrived; an empty list after
+        `POLL_S`.
+
+        A single request for many messages would wait until that many have arrived.
+        """
         first = self._consumer.consume(1, POLL_S)
         return [*first, *self._consumer.consume(RECEIVE_MAX, 0)] if first else []
 
@@ -252,7 +263,7 @@ class KafkaReceiver:
             raise TransportError(f"{source_of(*partition)} cannot be read: {error}")
 
     def _set_pace(self) -> None:
-        """Pauses partitions that are far ahead of the others."""
+        """Pauses the partitions that are far ahead of the others, and resumes the others."""
         ahead = {partition for partition in self._reading if self._merge.left(partition) >= AHEAD_MAX}
         for change, partitions in (
             (self._consumer.pause, ahead - self._paused),

@@ -1,9 +1,9 @@
-"""Merges the deliveries of several partitions, the oldest first, so that no partition runs far ahead of the others. A
-block consists of messages of many partitions, and stays in memory until the last of them arrives. This module reads no
-partitions.
+"""Merges the messages of several partitions, the oldest first, so that no partition runs far ahead of the others.
 
-Reading one page of each partition in turn would not do, since blocks have different numbers of messages in different
-partitions. The merge goes by the time at which a message was stored. A clock that jumped costs memory, never a message.
+A block consists of messages in many partitions, and stays in memory until the last of its messages arrives. Reading one
+page of each partition in turn would need more memory, since blocks have different numbers of messages in different
+partitions. The merge uses the time at which each message was stored. A clock that jumped costs memory, but loses no
+message. This module reads no partitions itself.
 """
 
 from __future__ import annotations
@@ -15,14 +15,16 @@ from typing import Generic, TypeVar
 from cardinal_streams.transports.transport import Delivery
 
 K = TypeVar("K")
-# Messages of one partition are taken together up to this time, in microseconds, after the oldest message of another
-# one.
+# Messages of one partition are taken together if they were stored at most this time, in microseconds, after the oldest
+# message of every other partition.
 SLACK_US = 20_000
 
 
 class PartitionCursor:
-    """The state of one partition: its fetched deliveries and their times. The deliveries before `at` were taken.
-    `at_end`: the partition had no more deliveries when it was last read, so the merge does not wait for it.
+    """The state of one partition in a merge: its fetched deliveries, and the times at which they were stored.
+
+    `at`: the index of the first delivery that was not taken yet. `at_end`: whether the partition had no more deliveries
+    when it was last read. If it is True, the merge does not wait for the partition.
     """
 
     __slots__ = ("at", "at_end", "deliveries", "times_us")
@@ -39,9 +41,9 @@ class PartitionCursor:
 
 
 class PartitionMerge(Generic[K]):
-    """Merges partitions, which are named by any keys.
+    """Merges the deliveries of partitions, the oldest first. Any hashable objects can be the keys of the partitions.
 
-    Invariant: no delivery is taken while some partition has no fetched delivery and may have older ones to come.
+    Invariant: no delivery is taken while another partition has no fetched delivery and may still have older ones.
     """
 
     def __init__(self, keys: Collection[K], slack_us: int = SLACK_US) -> None:
@@ -49,13 +51,17 @@ class PartitionMerge(Generic[K]):
         self._slack_us = slack_us
 
     def put(self, key: K, deliveries: Sequence[Delivery], times_us: Sequence[int], *, at_end: bool) -> None:
-        """Adds the next deliveries of a partition, with the times at which they were stored, in microseconds."""
+        """Adds the next deliveries of a partition.
+
+        `times_us`: the times at which they were stored, in microseconds. `at_end`: whether the partition has no more
+        deliveries at present.
+        """
         part = self._parts[key]
         del part.deliveries[: part.at], part.times_us[: part.at]
         part.at = 0
         part.deliveries += deliveries
-        # The times are made monotonic, so that a clock that was set back can neither hold the partition up nor let it
-        # run ahead.
+        # The times are made monotonic. Otherwise a clock that was set back could delay the partition or let it run
+        # ahead.
         latest = part.times_us[-1] if part.times_us else 0
         for time_us in times_us:
             latest = max(latest, time_us)
@@ -63,12 +69,14 @@ class PartitionMerge(Generic[K]):
         part.at_end = at_end
 
     def left(self, key: K) -> int:
-        """The number of fetched deliveries of a partition that were not taken."""
+        """Returns the number of fetched deliveries of a partition that were not taken."""
         return self._parts[key].left
 
     def take(self, most: int) -> list[Delivery]:
-        """Takes the oldest deliveries, at most `most`. Returns none while the merge waits for a partition, or when none
-        are fetched."""
+        """Takes the oldest deliveries, at most `most`.
+
+        The list is empty while the merge waits for a partition, or if no deliveries are fetched.
+        """
         found: list[Delivery] = []
         while len(found) < most:
             if any(not part.left and not part.at_end for part in self._parts.values()):

@@ -1,5 +1,7 @@
-"""The format of recordings: deliveries in one file, in the order of their arrival. This module reads and writes bytes,
-not files.
+"""The format of recordings: files with deliveries (messages of partitions), in the order of their arrival.
+
+This module converts bytes, and reads and writes no files.
+
 
     magic     8 bytes   "CARDREC" 01
     record    size      u32, little endian: bytes of the body
@@ -7,8 +9,8 @@ not files.
               body      a `Delivery` in BARE
     record …
 
-A file that ends within a record is torn: its writer died, and all records before are good. A record with a wrong check
-is damage, at any place.
+A file that ends within a record is torn: its writer died, and all earlier records are valid. A record with a wrong
+check is damage, even if it is the last one.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from cardinal_streams.transports.transport import Delivery
 
 MAGIC = b"CARDREC\x01"
 FRAME = struct.Struct("<II")
-# The largest value and key that a message may have by default, and room for the topic's name.
+# The largest body of a record, in bytes: the largest key and value of a message by default, and room for the topic.
 BODY_BYTES_MAX = 12 * 1024 * 1024
 
 _ENCODER = bare.Encoder(Delivery)
@@ -31,7 +33,10 @@ _DECODER = bare.Decoder(Delivery)
 
 
 def encode_deliveries(deliveries: Iterable[Delivery]) -> bytes:
-    """The records of these deliveries, without the magic. Raises `RecordingError` for one that is too large."""
+    """Returns the records of these deliveries, without the magic.
+
+    Raises `RecordingError` for a delivery that is too large.
+    """
     out = bytearray()
     for delivery in deliveries:
         body = _ENCODER.encode(delivery)
@@ -43,9 +48,10 @@ def encode_deliveries(deliveries: Iterable[Delivery]) -> bytes:
 
 
 class RecordingReader:
-    """Reads the bytes of a recording and returns its deliveries.
+    """Reads the bytes of a recording, piece by piece, and returns its deliveries.
 
-    Invariant: `offset` is where in the file the next record begins; `_pending` are the bytes from there on.
+    Invariant: `offset` is the position in the file at which the next record begins. `_pending` has the bytes from that
+    position on.
     """
 
     __slots__ = ("_pending", "offset")
@@ -55,9 +61,10 @@ class RecordingReader:
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Delivery]:
-        """Takes the next bytes of the file; yields the deliveries that are complete. Raises `RecordingError`.
+        """Takes the next bytes of the file, and yields the deliveries that are complete. Raises `RecordingError` for
+        damage.
 
-        The caller must run it to its end before it feeds more bytes.
+        The caller must iterate to the end before the next call.
         """
         self._pending += data
         if self.offset == 0:
@@ -82,7 +89,7 @@ class RecordingReader:
             self._advance(at)
 
     def end(self) -> None:
-        """Notes the end of the file. Raises `TornRecording` if a record, or the magic, is incomplete."""
+        """Notes the end of the file. Raises `TornRecording` if the last record, or the magic, is incomplete."""
         if self._pending or self.offset == 0:
             raise TornRecording(f"the file ends {len(self._pending)} bytes into a record", self.offset)
 

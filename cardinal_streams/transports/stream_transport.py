@@ -1,9 +1,10 @@
-"""A transport over the partitioned streams of a node. Each topic is a stream. The key of a message is stored with the
-message and chooses its partition. The channel of a reorg is a stream with one partition. The transport saves no
-positions; `checkpoints` does.
+"""A transport over the partitioned streams of a node. Each topic is a stream.
 
-The first client that opens a topic decides how many partitions the topic has; all others use these. When partitions are
-added later, subscriptions that begin after that read them.
+The key of a message is stored with the message, and chooses its partition. The channel of a reorg is a stream with one
+partition. The transport saves no offsets; the module `checkpoints` saves them.
+
+The first client that opens a topic decides how many partitions the topic has; all other clients use this number. If
+partitions are added later, only subscriptions that begin after that read them.
 """
 
 from __future__ import annotations
@@ -32,20 +33,23 @@ from stream_service.extensions import FromIndex
 from stream_service.names import partition_of
 
 PARTITIONS = 4
-# The number of records of one partition that may wait for their confirm.
+# The largest number of records of one partition that wait for their confirm.
 WINDOW = 4_096
-# The longest key that a node stores (`stream_service.limits.StreamLimits`); it refuses a whole run for one longer key.
+# The longest key that a node stores, in bytes (`stream_service.limits.StreamLimits`). A node refuses a whole run of
+# records because of one longer key.
 KEY_BYTES_MAX = 4 * 1024
 
 OnHole: TypeAlias = Callable[[str, int, int], None]
-"""Told of records that are gone: source, the first missing offset, the first that is there again."""
+"""A function that is called for records that were deleted: source, first missing offset, first offset that exists."""
 
 
 class StreamTransport:
-    """A `Transport` over a client of a node. `partitions`: the number of partitions of a topic that the transport
-    creates.
+    """A `Transport` over a client of a node.
 
-    Raises the client's errors (`stream_client.ClientError`), `PushFailed` where a record could not be kept.
+    `partitions`: the number of partitions of each topic that the transport creates. `window`: the largest number of
+    records of one partition that wait for their confirm. `on_hole` is called for records that were deleted before they
+    were read. Raises the client's errors (`stream_client.ClientError`), e.g. `PushFailed` if a record could not be
+    stored.
     """
 
     def __init__(
@@ -67,11 +71,10 @@ class StreamTransport:
         self._publishers: dict[str, list[Publisher]] = {}
 
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
-        """Pushes the records of each topic in order. All are on the node's disk when this returns.
+        """Pushes the records of each topic in order. All are on the node's disk when `send` returns.
 
-        After an error, some of them may be stored. Sending all of them again is harmless, since consumers drop
-        repetitions. Raises
-        `PayloadOutOfRange`, before anything is sent, for a key that no node stores.
+        After an error, some of the records may be stored. Sending all of them again is harmless, since consumers drop
+        repetitions. Raises `PayloadOutOfRange`, before anything is sent, for a key that is too long for a node.
         """
         for key, _ in (record for records in outgoing.values() for record in records):
             if len(key) > KEY_BYTES_MAX:
@@ -95,8 +98,10 @@ class StreamTransport:
     async def subscribe(
         self, topics: Collection[str], position: Mapping[str, int], *, stop_at_end: bool = False
     ) -> AsyncIterator[StreamReceiver]:
-        """Follows all partitions of these topics, or reads them up to their present ends. Creates topics that are
-        missing."""
+        """Reads all partitions of these topics: endlessly, or up to their present ends (`stop_at_end`).
+
+        Creates topics that do not exist.
+        """
         starts = []
         for topic in topics:
             for stream in await self._open(topic):
@@ -110,15 +115,17 @@ class StreamTransport:
             receiver.close()
 
     def close(self) -> None:
-        """Ends sending."""
+        """Closes the publishers of all topics."""
         for publishers in self._publishers.values():
             for publisher in publishers:
                 publisher.close()
         self._publishers.clear()
 
     async def _open(self, topic: str) -> Sequence[Stream]:
-        """Opens all partitions of a topic. The topic is created even if it exists, so that the client knows its
-        addresses."""
+        """Opens all partitions of a topic.
+
+        An existing topic is created again, which does not change the topic but gives the client its addresses.
+        """
         wanted = 1 if is_reorg_topic(topic) else self.partitions
         try:
             found = await self.client.find_stream(topic)
@@ -137,11 +144,10 @@ class StreamTransport:
 
 
 class StreamReceiver:
-    """A `Receiver` over several partitions of streams. It returns the oldest messages first, and fetches the next pages
-    ahead.
+    """A `Receiver` over several partitions of streams. It returns the oldest messages first, and fetches pages ahead.
 
-    `ends`: by source, the end of the partition when it was last read. `holes`: the number of records that were deleted
-    before they were read.
+    `ends`: by source (`topic:partition`), the end of the partition at its last read. `holes`: the number of records
+    that were deleted before they were read.
     """
 
     def __init__(
@@ -174,9 +180,9 @@ class StreamReceiver:
         self._merge = PartitionMerge(self._next)
 
     async def receive_some(self) -> Sequence[Delivery]:
-        """The oldest deliveries, at most a page; an empty list when every partition was read to its end.
+        """Returns the oldest deliveries, at most one page, or an empty list when every partition was read to its end.
 
-        Raises the client's errors, and `PositionBeyondEnd` where a stream was deleted and made again.
+        Raises the client's errors, and `PositionBeyondEnd` if a stream was deleted and created again.
         """
         while self._pages is not None:
             for reader in self._next:
@@ -207,8 +213,8 @@ class StreamReceiver:
             Delivery(topic, partition, message.index, message.key or b"", message.data) for message in page.messages
         ]
         self._merge.put(reader, deliveries, [message.time_us for message in page.messages], at_end=page.at_end)
-        # The node may hold its answer for a partition that is at its end. It must not hold answers for other
-        # partitions.
+        # For a partition that was read to its end, the node may wait for new records before it answers. For other
+        # partitions it must answer at once.
         reader.waits = page.at_end and not self._stop_at_end
         if deliveries:
             self._next[reader] = deliveries[-1].offset + 1
@@ -217,7 +223,10 @@ class StreamReceiver:
             del self._next[reader]
 
     def _check(self, reader: Reader, page: Page, source: str) -> None:
-        """Counts the records that are missing before and within the page."""
+        """Counts the records that are missing before and within the page.
+
+        Raises `PositionBeyondEnd` if the stream ends before the expected offset.
+        """
         expected = self._next[reader]
         if page.next_index is None:
             raise RequestRefused(f"the node does not answer node/stream_pull/1, without which {source} has no keys")
@@ -235,7 +244,7 @@ class StreamReceiver:
 
 
 async def _all_confirmed(sent: Sequence[tuple[Publisher, Push]]) -> None:
-    """Waits for every push, even after one has failed, and raises the first error."""
+    """Waits until every push was confirmed or has failed, then raises the first error, if any."""
     first: Exception | None = None
     for publisher, push in sent:
         if push.done and push.error is None:

@@ -1,9 +1,8 @@
-"""The interface of all transports: topics, partitions, and how a message finds its partition. It carries no messages
-itself.
+"""The interface of all transports, which carry messages on topics.
 
-A transport has topics with partitions. Each partition is an ordered log of deliveries with growing offsets. A transport
-may deliver a message more than once, and promises no order between partitions. The channel of a reorg is a topic of its
-own with one partition; `reorg_topic` names it.
+Each topic has partitions, and the key of a message chooses its partition. Each partition is an ordered log of messages
+with growing offsets. A transport may deliver a message more than once, and promises no order between partitions. The
+channel of a reorg is a separate topic with one partition; `reorg_topic` returns its name.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from cardinal_streams.resumption import source_of
 
 
 class Delivery(msgspec.Struct, frozen=True):
-    """A message in a partition.
+    """A message with its place: topic, partition and offset.
 
     type Delivery struct {
       topic: str
@@ -41,46 +40,52 @@ class Delivery(msgspec.Struct, frozen=True):
 
     @property
     def source(self) -> str:
-        """The partition's name in tokens and in the machines."""
+        """The name of the partition in tokens and checkpoints: `topic:partition`."""
         return source_of(self.topic, self.partition)
 
 
 class Sender(Protocol):
-    """The interface of a producer's end of a transport."""
+    """An interface: the part of a transport that sends messages."""
 
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
-        """Sends the records of each topic in their order, topic after topic. The transport has kept them when this
-        returns."""
+        """Sends the records of each topic in their order, one topic after the other.
+
+        The transport has stored them when `send` returns.
+        """
 
 
 class Receiver(Protocol):
-    """The interface of one subscription, a consumer's end of a transport."""
+    """An interface: one subscription to topics of a transport."""
 
     @property
     def ends(self) -> Mapping[str, int]:
-        """By source, the offset behind the last record, as far as the receiver knows without asking."""
+        """By source (`topic:partition`), the offset after the last record, as far as the receiver knows it already."""
 
     async def receive_some(self) -> Sequence[Delivery]:
-        """Waits for deliveries and returns all that have arrived. An empty sequence means that the subscription has
-        ended."""
+        """Waits for messages, and returns them. An empty sequence means that the subscription has ended."""
 
 
 class Transport(Sender, Protocol):
-    """The interface of a transport with both ends."""
+    """An interface: a transport that both sends and receives messages."""
 
     async def ends(self, topics: Collection[str]) -> dict[str, int]:
-        """By source, the offset behind the last record of each partition of these topics. Creates topics that are
-        missing."""
+        """Returns, by source (`topic:partition`), the offset after the last record of each partition of these topics.
+
+        Topics that do not exist are created.
+        """
 
     def subscribe(
         self, topics: Collection[str], position: Mapping[str, int], *, stop_at_end: bool = False
     ) -> AbstractAsyncContextManager[Receiver]:
-        """Reads all partitions of these topics: endlessly, or up to their present ends (`stop_at_end`). Each partition
-        begins at its offset in `position`, or at its earliest record if `position` does not name it."""
+        """Reads all partitions of these topics: endlessly, or up to their present ends (`stop_at_end`).
+
+        `position` maps a source (`topic:partition`) to the offset at which reading begins. A partition that is not in
+        `position` is read from its earliest record.
+        """
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of a message: the CRC-32 of its key, modulo the number of partitions."""
+    """Returns the partition of a message: the CRC-32 of its key, modulo the number of partitions."""
     return zlib.crc32(key) % partitions
 
 
@@ -88,7 +93,10 @@ _REORG_TOPIC = re.compile(r"-re-[0-9a-f]{64}\Z")
 
 
 def reorg_topic(default_topic: str, ancestor: bytes) -> str:
-    """The topic of the reorg to the common ancestor with this hash, named as in the real producer's design."""
+    """Returns the name of a reorg's channel (topic), as in the real producer's design.
+
+    `ancestor`: the common ancestor's hash.
+    """
     return f"{default_topic}-re-{ancestor.hex()}"
 
 
