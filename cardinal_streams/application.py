@@ -3,7 +3,6 @@
 Specification, "Application Layer Requirements". This module sends and reads no messages. The command line reads such a
 description as TOML (`parse_application`):
 
-
     default_topic = "blocks"
     reorg_threshold = 128
 
@@ -49,10 +48,10 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Application:
-    """The prefixes, topics and schemas of one application. Raises `PrefixError` and `ApplicationError` if they are
-    invalid.
+    """The prefixes, topics and schemas of one application.
 
-    If several patterns match a key, the first one is used, as in the real producer.
+    If several patterns match a key, the first one is used, as in the real producer. Raises `PrefixError` and
+    `ApplicationError` for invalid arguments.
     """
 
     def __init__(
@@ -84,10 +83,10 @@ class Application:
         return Producer(self.default_topic, self.topic_of, limits=self.limits.message)
 
     def tracked(self) -> Tracked:
-        """Returns the entries that a consumer of this application receives by default.
+        """Returns the entries of blocks that a consumer of this application receives by default.
 
-        These are all entries. If a prefix has `tracked` false, they are only the entries of the prefixes with `tracked`
-        true.
+        These are all entries if every prefix has `tracked` true, and otherwise the entries of the prefixes with
+        `tracked` true.
         """
         if all(prefix.tracked for prefix in self.prefixes):
             return Tracked((".*",))

@@ -62,8 +62,10 @@ class PayloadOutOfRange(PayloadError):
 
 
 class PrefixConflict(PayloadError):
-    """The Batch message of a block (the list of its contents) would have two entries with the same name, or two sub
-    batches with the same id."""
+    """Two entries of a block's Batch message have the same name, or two sub batches have the same id.
+
+    The Batch message is the list of the block's contents.
+    """
 
 
 class UnknownSubBatch(PayloadError):
@@ -79,7 +81,7 @@ class PrefixError(CardinalError):
 
 
 class TransportError(CardinalError):
-    """The transport to Kafka failed. The error text quotes the answer of the broker or of its client library."""
+    """The transport over Kafka failed. The error text gives the reason, e.g. the answer of the broker."""
 
 
 class ApplicationError(CardinalError):
@@ -87,8 +89,10 @@ class ApplicationError(CardinalError):
 
 
 class ResumptionError(CardinalError):
-    """A text is not a resumption token (a list of partitions and offsets), or a topic or partition cannot be written in
-    one."""
+    """A text is not a resumption token, which is a list of partitions and offsets.
+
+    Also raised for a topic or a partition that cannot be written in a token.
+    """
 
 
 class SimulationError(CardinalError):

@@ -2,7 +2,6 @@
 
 `CHAIN` is the chain's id in hexadecimal:
 
-
     c/CHAIN/b/HASH/h        block header, RLP                c/CHAIN/n/NUMBER           hash of the block, 32 bytes
     c/CHAIN/b/HASH/d        total difficulty, big-endian     c/CHAIN/a/ACCOUNT/d        account, RLP
     c/CHAIN/b/HASH/w        withdrawals, RLP                 c/CHAIN/a/ACCOUNT/s/SLOT   storage slot, RLP
@@ -83,8 +82,7 @@ def _check_items(value: bytes, at: int, end: int) -> None:
 
 
 def _head(value: bytes, at: int) -> tuple[int, int, bool]:
-    """Returns where the contents of the RLP item at byte `at` begin, their size in bytes, and whether the item is a
-    list."""
+    """Returns where the contents of the RLP item at `at` begin, their size in bytes, and whether the item is a list."""
     first = value[at]
     if first < 0x80:
         return at, 1, False

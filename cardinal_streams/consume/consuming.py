@@ -3,7 +3,6 @@
 They run on any transport, under trio or asyncio. The program calls `done()` on each item after it has processed the
 item. The modules `consumer_machine` and `unordered_machine` decide which items there are.
 
-
     async with consume(application, transport, NodeCheckpoints(client, "indexer")) as updates:
         async for update in updates:
             …undo update.removed, do update.added…
@@ -41,8 +40,7 @@ SAVE_INTERVAL_S = 1.0
 
 
 class Update:
-    """One change of the chain: the application first undoes the blocks in `removed`, then applies the blocks in
-    `added`.
+    """One change of the chain: the application undoes the blocks in `removed`, then applies the blocks in `added`.
 
     Both lists are in ascending order of block numbers. `reverted_to` is None in most updates. Otherwise the chain goes
     back to this block, because of a Reorg message or a reorg that was given up. Then `removed` has only the blocks that
@@ -128,11 +126,12 @@ async def consume(
 ) -> AsyncIterator[Updates]:
     """Iterates over the updates of the chain: endlessly, or up to the present end of the topics (`stop_at_end`).
 
-    The iteration begins at the first of these that exists: `checkpoint`; the checkpoint in `store`; the block after
-    `start`, if the application has `start` and all its ancestors; the first block that arrives. `wanted` maps a block
-    number to the only hash that is accepted for this number. `tracked`: the entries of blocks that are wanted.
-    `save_interval_s`: the time between saves, in seconds. `on_event`: receives the events that are not updates. While
-    `ConsumerLimits.unfinished_max` updates are not done, the iteration waits until the program calls `done`.
+    The iteration continues from `checkpoint`, or else from the checkpoint in `store`. Without a checkpoint it begins
+    after the block `start`, which the application must have, together with all its ancestors. Without `start` it begins
+    with the first block that arrives. `wanted` maps a block number to the only hash that is accepted for this number.
+    `tracked`: the entries of blocks that are wanted. `save_interval_s`: the time between saves, in seconds. `on_event`:
+    receives the events that are not updates. While `ConsumerLimits.unfinished_max` updates are not done, the iteration
+    waits until the program calls `done`.
     """
     known = await _known(checkpoint, store, start, application, transport)
     machine = ChainConsumer(

@@ -137,8 +137,10 @@ class Consumption(Generic[M, T]):
         self._feeds.wake()
 
     def handle(self, events: list[Any]) -> None:
-        """Handles the machine's events: queues the items, opens and closes feeds, and passes other events to
-        `on_event`."""
+        """Handles the events of the consumer machine.
+
+        Each event becomes an item or is passed to `on_event`. Some events also open or close feeds.
+        """
         for event in events:
             item = self._make(event)
             if item is not None:
@@ -155,7 +157,7 @@ class Consumption(Generic[M, T]):
                 self._on_event(event)
 
     async def begin(self, transport: Transport, checkpoint: Checkpoint) -> None:
-        """Gives the machine the old messages that `Checkpoint.history` names, then opens the feeds."""
+        """Gives the consumer machine the old messages that `Checkpoint.history` names, then opens the feeds."""
         ends = {self._channel_of(reorg.hash): reorg.offset for reorg in checkpoint.open_reorgs}
         for source, offset in checkpoint.history.items():
             topic, _ = split_source(source)
@@ -173,7 +175,7 @@ class Consumption(Generic[M, T]):
             self.open_channel(ancestor)
 
     def open_channel(self, ancestor: bytes) -> None:
-        """Opens the channel of the reorg with this common ancestor.
+        """Begins to read the channel (topic) of the reorg with this common ancestor.
 
         Reading begins at the offset where it stopped earlier, or at the beginning of the channel.
         """
@@ -185,7 +187,7 @@ class Consumption(Generic[M, T]):
         return reorg_topic(self._application.default_topic, ancestor)
 
     def _hand_over(self, feed: Feed) -> None:
-        """Gives the machine the messages of one page, until the machine returns an event or the page ends."""
+        """Gives the consumer machine the messages of one page, until it returns an event or the page ends."""
         receive, receive_reorg = self.machine.receive, self.machine.receive_reorg
         ancestor = feed.ancestor
         while feed.has_page:

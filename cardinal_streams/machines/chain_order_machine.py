@@ -12,7 +12,7 @@ block that reorgs within the threshold may not remove:
     FIRST       it is the first block, and there is no start block                   added
     FILLS       it is the chain's lowest block, known only by its hash until now     its forks are weighed
     EXTENDS     its parent is the head                                               added, with its descendants
-    FORKS       its parent is on the chain or connected to it                        weighed
+    FORKS       its parent is on the chain or on a fork of it                        weighed
     WAITS       its parent has not arrived                                           kept
     FOLLOWS     it arrives between a revert and the end of the reorg                 added, if its parent is the head
 
@@ -124,7 +124,7 @@ class ChainOrder:
         return events
 
     def can_revert(self, hash_: bytes, number: int) -> bool:
-        """Whether `revert` can go back to this block. True if the block is on the chain or connected to it, if its
+        """Whether `revert` can go back to this block. True if the block is on the chain or on a fork of it, if its
         number is lower than all numbers on the chain, or if the chain is empty."""
         state = self._state
         node = state.tree.find(hash_)
@@ -170,10 +170,9 @@ class ChainOrder:
         self._state.is_cut_off = True
 
     def abandon_reorg(self, hash_: bytes, number: int) -> tuple[list[ChainEvent], bool]:
-        """Gives up the reorg to this ancestor, and returns the events and whether the normal feed must be read
-        again. The reorg's blocks stay on the chain if they outweigh the blocks that the reorg removed. Otherwise a
-        `Revert` removes them, and the removed blocks return. The second value is True if the removed blocks are not
-        in memory any more, so that they must be read again."""
+        """Gives up the reorg to this ancestor. The reorg's blocks stay on the chain if they outweigh the blocks that
+        the reorg removed. Otherwise a `Revert` removes them, and the removed blocks return. Returns the events, and
+        True if the removed blocks are not in memory any more, so that the normal feed must be read again."""
         state, told, head = self._state, self._told, self._state.chain.head
         assert told is not None
         assert head is not None

@@ -30,14 +30,13 @@ class Fate(enum.Enum):
 
 
 class ChainState:
-    """The tree of all blocks in memory, the newest part of the chain, the waiting blocks, and the fates of other
-    blocks.
+    """All blocks in memory: the newest part of the chain and the waiting blocks; also the fates of other blocks.
 
     A waiting block is in memory but not on the chain: it is part of a fork, or its parent is missing.
 
-    Invariant: every node of the tree is either on the chain or waiting. No waiting branch that is connected to the
-    chain is heavier than the blocks that it would replace. During a reorg the second part may not hold. It holds again
-    when the reorg is over and the head is as heavy as before.
+    Invariant: every node of the tree is either on the chain or waiting. No waiting branch that descends from the chain
+    is heavier than the blocks that it would replace. During a reorg the second rule may be broken. It holds again when
+    the reorg is over and the head is as heavy as before.
     """
 
     def __init__(self, reorg_threshold: int, limits: ChainLimits) -> None:
@@ -68,7 +67,7 @@ class ChainState:
     def path_to(self, node: Node) -> list[Node]:
         """Returns the path from the block of the chain at which this node's branch forks off, up to this node.
 
-        The node must be connected to the chain.
+        The node must be on the chain or descend from a block of the chain.
         """
         path = [node]
         while path[-1].hash not in self.chain:
@@ -140,8 +139,8 @@ class ChainState:
         return [[base, *tree.best_path(node)] for base, node in off_chain]
 
     def join_below(self, lowest: Node, is_applied: bool) -> Iterator[Node]:
-        """Lengthens the chain at its low end: by waiting ancestors of `lowest`, and by a node for the first missing
-        ancestor.
+        """Adds earlier blocks to the low end of the chain: waiting ancestors of `lowest`, then a node for a missing
+        one.
 
         Yields each node that joins the chain. `is_applied`: whether the application has these blocks.
         """
@@ -159,10 +158,9 @@ class ChainState:
             node = below
 
     def sink(self, events: list[ChainEvent]) -> None:
-        """Drops the waiting blocks whose number is at most the final block's number, unless they are heavier than the
-        head.
+        """Drops the waiting blocks up to the final block's number, unless they are heavier than the head.
 
-        The heavier ones are checked again when the final block's number has grown by the reorg threshold plus 1.
+        The heavier blocks are checked again when the final block's number has grown by the reorg threshold plus 1.
         """
         number = self.chain.final_number
         if number is None:
@@ -239,8 +237,7 @@ class ChainState:
                     buried.append(child.hash)
 
     def go_back_to(self, hash_: bytes, number: int, removed_weight: int, events: list[ChainEvent]) -> None:
-        """Removes the blocks after this block from the chain. If this block is not on the chain, the chain begins anew
-        with it.
+        """Cuts the chain after this block. If this block is not on the chain, it becomes a new chain of one block.
 
         The removed blocks become waiting blocks. Fates other than BANNED are forgotten. Adds a `Revert` to `events`.
         """

@@ -188,7 +188,7 @@ class ChainConsumer:
             self._start = Start(last.hash, last.number, last.weight)
 
     def checkpoint(self) -> Checkpoint:
-        """Returns the checkpoint to save now. It visits all blocks in memory, and costs more than one message."""
+        """Returns the checkpoint to save now. This visits all blocks in memory: do not call it for every message."""
         needed = self._normal.low_water()
         needed_blocks = set(self._normal.incomplete())
         for batch in self._needed_batches():
@@ -321,9 +321,9 @@ class ChainConsumer:
         self._reverts = {of: reorg for of, reorg in self._reverts.items() if reorg is None or reorg.hash != hash_}
 
     def _publish(self, events: Iterable[ChainEvent], out: list[ConsumerEvent]) -> None:
-        """Collects the chain's events in `out`, and acts on them. After a change of the chain, the reassembler drops
-        incomplete blocks that are now too old, and channels open whose common ancestor the chain has reached. A
-        block that was dropped to save memory may be delivered again."""
+        """Collects the chain's events in `out`. A change of the chain makes the reassembler drop incomplete blocks
+        that are now too old, and opens the reorg channels whose common ancestor the chain has reached. A block that
+        was dropped to save memory may be delivered again."""
         for event in events:
             out.append(event)
             if isinstance(event, ChainUpdate | Revert):

@@ -1,7 +1,7 @@
 """A tree of blocks, by hash and by parent, that finds the heaviest path through forks.
 
 A parent may be missing: the children of a block that has not arrived are stored under its hash until it arrives. The
-module `chain_state` decides which blocks are added and removed.
+module `chain_order_machine` decides which blocks are added and removed.
 
 Why this is not the tree of `block_manager`: that tree refuses a block whose parent is missing, which is a usual case
 here. It keeps a block as long as somebody has a reference to the block, while here the distance from the head decides.

@@ -1,7 +1,7 @@
 """The newest part of the chain, which is kept in memory.
 
-It consists of the head, the blocks that a reorg may remove, and one earlier block. A reorg may begin at this earliest
-block (use it as the common ancestor), but may not remove it.
+It consists of the head, the blocks that a reorg may remove, and one earlier block. This earliest block may be the
+common ancestor of a reorg, but a reorg may not remove it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ class HeldChain:
     """The nodes of the newest part of the chain, from the lowest to the head: at most `removable_max` + 1 nodes.
 
     The lowest node may have only a hash; all other nodes have their block. The lowest block becomes final when
-    `removable_max` blocks follow it. A final block stays final when a reorg makes the chain shorter, and only `restart`
-    can remove it while it is the lowest.
+    `removable_max` blocks follow it. It stays final when a reorg makes the chain shorter.
 
     Invariant: the heights of neighbouring nodes differ by 1, and the parent of each node is the node before it.
     """
@@ -48,7 +47,7 @@ class HeldChain:
         return self._nodes[0].number if self.is_final else None
 
     def restart(self, node: Node, is_final: bool) -> None:
-        """Replaces the whole chain by this one node. `is_final`: whether reorgs may not remove the node."""
+        """Replaces the whole chain by this one node. `is_final`: True if reorgs may not remove the node."""
         self._nodes = deque((node,))
         self._heights = {node.hash: 0}
         self.is_final = is_final or self.removable_max == 0
@@ -76,7 +75,7 @@ class HeldChain:
         self.is_final = len(self._nodes) > self.removable_max
 
     def cut_above(self, node: Node) -> list[Node]:
-        """Removes the nodes between `node` and the head, with the head, and returns them in ascending order."""
+        """Removes the nodes after `node`, up to and including the head, and returns them in ascending order."""
         removed = self.above(node)
         for other in removed:
             self._nodes.pop()

@@ -15,10 +15,11 @@ from cardinal_streams.payload import CompleteBatch
 class Outcome(enum.IntEnum):
     """The outcome of one message of a block.
 
-    TAKEN: the message was used. DUPLICATE: it had arrived before. LATE: its block was already finished. UNTRACKED: the
-    consumer does not want it. OLD: its block is too old. The last three outcomes are refusals, which only a faulty
-    producer can cause. UNANNOUNCED: the block's Batch message does not announce it. OVER_COUNT: more messages of a
-    prefix arrived than the Batch message announces. NO_SUCH_ITEM: the sub batch has fewer items.
+    TAKEN: the message was used. DUPLICATE: the message had arrived before. LATE: the block was already finished.
+    UNTRACKED: the consumer does not want the message. OLD: the block is too old. The last three outcomes are refusals,
+    which only a faulty producer can cause. UNANNOUNCED: the block's Batch message does not announce the message.
+    OVER_COUNT: more messages of a prefix arrived than the Batch message announces. NO_SUCH_ITEM: the sub batch has
+    fewer items.
     """
 
     TAKEN = 0

@@ -69,8 +69,7 @@ class BlockState(enum.Enum):
 
 
 class Reassembler:
-    """The reassembly machine: it takes messages in any order and returns each complete block once; see the module's
-    docstring.
+    """The reassembly machine: it takes messages and returns each complete block once; see the module's docstring.
 
     Invariant: a hash is in `_blocks` (EARLY or OPEN blocks) or in `_finished`, never in both. `_bytes` is the sum of
     the sizes of the blocks in `_blocks`.
@@ -151,8 +150,7 @@ class Reassembler:
         self._finished.discard(hash_)
 
     def set_floor(self, number: int, weight: int) -> Sequence[Outdated]:
-        """Sets the floor: from now on, blocks with a number below `number` and a weight of at most `weight` are
-        dropped.
+        """Drops blocks from now on that have a number below `number` and a weight of at most `weight`.
 
         Returns an event for each incomplete block that is dropped at once. Finding these blocks visits all incomplete
         blocks. The visit therefore takes place at most once in N messages, where N is the number of incomplete blocks.
@@ -212,8 +210,7 @@ class Reassembler:
         return NOTHING
 
     def _settle(self, block: PendingBlock, outcome: Outcome, events: list[ReassemblyEvent]) -> None:
-        """Completes the work on one message: returns the block if it is now complete, and evicts blocks beyond the
-        limits."""
+        """Ends the work on one message: returns the block if it is complete, and evicts blocks beyond the limits."""
         if block.batch is not None and block.missing_count == 0:
             self._drop(block)
             self._finished.put(block.hash, None)

@@ -18,7 +18,8 @@ EXAMINING and SKIPPING become LISTENING, and the producer may try the reorg agai
 ACTIVE, the chain returns to its heaviest branch.
 
 A channel is ANNOUNCED, and is not read, until the chain has reached the common ancestor. If the application went back
-for a reorg before a restart, the channel of that reorg is ACTIVE at once.
+for a reorg before a restart, the channel of that reorg is ACTIVE at once, so that the chain takes no block of the
+normal feed first.
 
 Several producers may write to one channel. A second Reorg before the ReorgComplete is a repetition. The messages after
 the first ReorgComplete may repeat the whole reorg. The first block shows whether such messages are a repetition or
@@ -68,9 +69,9 @@ class ChannelInput(enum.Enum):
 
 
 class RevertTo(msgspec.Struct, frozen=True):
-    """A step: the chain must go back to this block, and blocks follow.
+    """A step: the chain must go back to this block, and then takes the blocks of the reorg.
 
-    `offset`: where the reorg begins on its channel.
+    `offset`: the offset on the reorg's channel at which the reorg begins.
     """
 
     hash: bytes
@@ -105,8 +106,7 @@ ReorgStep: TypeAlias = ChainStep | OpenReorgChannel | CloseReorgChannel | ReorgR
 
 
 class Channel:
-    """The channel (topic) of one reorg. Each attempt at the reorg, from Reorg to ReorgComplete, has its own
-    reassembler.
+    """The channel (topic) of one reorg. Each attempt, from Reorg to ReorgComplete, has its own reassembler.
 
     `offset`: where the present attempt begins, or where the next one may begin. `next_offset`: the offset after the
     last message that was read.
@@ -173,8 +173,7 @@ class ReorgProtocol:
         return steps
 
     def receive(self, ancestor: bytes, message: Message, source: str, offset: int) -> list[ReorgStep]:
-        """Takes a message from the channel of the reorg with this common ancestor. Ignores messages of channels that
-        are not open.
+        """Takes a message from the channel of the reorg with this common ancestor, if the channel is open.
 
         Raises `RuntimeError` if another channel is active: the caller must not read two channels then.
         """
@@ -214,8 +213,7 @@ class ReorgProtocol:
         steps.append(ReorgRefused(hash_, why))
 
     def readable(self) -> tuple[bytes, ...]:
-        """Returns the common ancestors of the channels that may be read: only the active one, or all open ones if none
-        is active."""
+        """Returns the common ancestors of the channels that may be read: the active one, or else all open ones."""
         if self.active is not None:
             return (self.active.hash,)
         return self.opened()

@@ -52,7 +52,7 @@ class WaitingBlocks:
     def up_to(self, number: int) -> list[Node]:
         """Returns the waiting blocks whose number is at most `number`.
 
-        Each block is returned once only: the caller must pass a block to `put_off` if the block shall be found again.
+        Each block is returned only once, unless the caller passes it to `put_off`.
         """
         found: dict[bytes, Node] = {}
         while self._numbers and self._numbers[0][0] <= number:

@@ -1,11 +1,11 @@
 """Reads the Avro values of the message layer strictly: Batch, SubBatchMsg and "int".
 
-It does not check the ranges of numbers that only the message layer knows. The reader accepts any division into Avro
-blocks and both signs of block counts. It raises `MessageError` with the offset of the first invalid byte.
+The caller must check the ranges of numbers. The reader accepts any division into Avro blocks and both signs of block
+counts. It raises `MessageError` with the offset of the first invalid byte.
 
 It refuses forms that many Avro readers accept: varints that are longer than necessary or above 64 bits, a block whose
 size is not the size of its items, booleans other than 00 and 01, repeated map keys, and bytes after the end. Apart from
-its division into blocks, a value therefore has exactly one form.
+its Avro blocks, a value therefore has only one form.
 
 A length in the data never causes an allocation: a count only loops over bytes that have arrived. The reader is as fast
 as the usual alternative, an Avro library whose result is written again and compared in order to find such forms.

@@ -3,7 +3,6 @@
 The modules `avro_reader` and `avro_writer` read and write the bytes. All values are plain Avro binary, without an
 object container, a magic or a fingerprint.
 
-
     record   field field …                      varint   zigzag, 7 bits a byte, least significant first
     bytes    varint(length) raw                 string   as bytes, UTF-8
     map      block … 00                         block    varint(-n) varint(size) item, n times

@@ -3,7 +3,6 @@
 This module does not know what a message means or how it is transported. Specification: "Messages". A key begins with a
 prefix byte, and its fields follow without separators:
 
-
     00 hash(32)                          Batch            Avro record "batch"
     01 hash(32) id(32)                   SubBatchHeader   Avro int: item count
     02 hash(32) id(32) Avro int: index   SubBatchMsg      Avro record "update"

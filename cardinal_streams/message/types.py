@@ -33,7 +33,7 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class SubBatchHeader(msgspec.Struct, frozen=True, gc=False):
-    """A message that says that a sub batch of a block has `item_count` items, with indexes from 0."""
+    """A message with the size of a sub batch of a block: it has `item_count` items, with indexes from 0."""
 
     hash: bytes
     id: bytes

@@ -2,7 +2,6 @@
 
 The module `producer` makes the messages.
 
-
     async with publish(application, transport) as publisher:
         await publisher.send([Block(payload, {id: SubBatch(updates={…})})])
         async with publisher.reorg(ancestor.hash, ancestor.number, removed_weight) as channel:
@@ -75,8 +74,7 @@ class ChainPublisher:
         self._error: Exception | None = None
 
     async def send(self, blocks: Sequence[Block]) -> int:
-        """Sends blocks together, and returns the number of blocks that were new. Blocks that were sent before are
-        skipped.
+        """Sends blocks together, and returns the number of new blocks. Blocks that were sent before are skipped.
 
         The transport has stored all messages when `send` returns. After an error no new block counts as sent, and all
         blocks may be sent again.

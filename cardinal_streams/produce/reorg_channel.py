@@ -35,8 +35,8 @@ class ReorgChannel:
     """Makes the messages of one reorg: call `begin`, then `add_block` and `send_sub_batch`, then `complete`.
 
     `ancestor` and `number` are the common ancestor's hash and number. `removed_weight` is the weight of the heaviest
-    removed block, which the blocks of the channel must outweigh. The caller must send every returned list of records on
-    `topic`, in the order of the calls. A step that is not allowed raises `ReorgOrder` and changes nothing.
+    removed block; at least one block of the channel must be heavier. The caller must send every returned list of
+    records on `topic`, in the order of the calls. A step that is not allowed raises `ReorgOrder` and changes nothing.
 
     Invariant: `_tip` is the hash of the last block that was added, or of the ancestor before the first block.
     """
@@ -54,7 +54,7 @@ class ReorgChannel:
         self._open: set[tuple[bytes, bytes]] = set()
 
     def begin(self) -> dict[str, list[Record]]:
-        """Returns the Reorg message, by topic: for the channel first, then for the default topic."""
+        """Returns the Reorg message for two topics: first for the channel, then for the default topic."""
         self._expect(ChannelState.NEW, "begun")
         self.state = ChannelState.OPEN
         record = encode(Reorg(self.ancestor, self.number))
@@ -63,7 +63,7 @@ class ReorgChannel:
     def add_block(self, payload: Payload) -> list[Record]:
         """Returns the messages of the next block.
 
-        Its parent must be the block before it, or the ancestor for the first block.
+        The block's parent must be the previous block of the channel, or the common ancestor for the first block.
         """
         self._expect(ChannelState.OPEN, "given a block")
         if payload.parent != self._tip:
@@ -104,8 +104,7 @@ class ReorgChannel:
         return [encode(ReorgComplete(self._tip, self._tip_number))]
 
     def abandon(self) -> list[Record]:
-        """Gives the reorg up. Returns the ReorgComplete message that names the ancestor, or an empty list before
-        `begin`.
+        """Gives the reorg up. Returns the ReorgComplete message that names the ancestor; no message before `begin`.
 
         To try the reorg again, make a new `ReorgChannel` with the same ancestor.
         """

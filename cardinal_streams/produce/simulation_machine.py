@@ -40,7 +40,7 @@ GENESIS = Start(bytes(HASH_BYTES), 0, 0)
 
 
 class Randomness(Protocol):
-    """The methods of `random.Random` that the simulation uses. The caller gives it its seed."""
+    """The methods of `random.Random` that the simulation uses. The caller sets the seed."""
 
     def random(self) -> float: ...
 
@@ -145,7 +145,7 @@ class _World:
             at = Start(block.hash, block.number, block.weight)
 
     def _reorg(self, depth: int) -> None:
-        """Makes a deep reorg: replaces the last `depth` blocks by `depth` + 1 new blocks, which are sent on a reorg
+        """Replaces the last `depth` blocks of the chain by `depth` + 1 new blocks, which are sent on a reorg
         channel."""
         removed = self.chain[-depth:]
         del self.chain[-depth:]

@@ -96,7 +96,7 @@ class FeedSet:
             feed.scope.cancel()
 
     def next_readable(self, is_allowed: Callable[[Feed], bool]) -> Feed | None:
-        """Returns an allowed feed that has deliveries, or None.
+        """Returns a feed that has deliveries and for which `is_allowed` returns True; None if no such feed exists.
 
         The feeds take turns. Raises the error that ended a feed.
         """
@@ -109,7 +109,7 @@ class FeedSet:
         return None
 
     def all_ended(self, is_allowed: Callable[[Feed], bool]) -> bool:
-        """Whether all allowed feeds were read to their end, and all their deliveries were taken."""
+        """Whether all feeds for which `is_allowed` returns True have ended, and all their deliveries were taken."""
         return all(feed.ended and not feed.has_page for feed in self._feeds.values() if is_allowed(feed))
 
     def receivers(self) -> list[Receiver]:

@@ -53,8 +53,8 @@ class PartitionMerge(Generic[K]):
     def put(self, key: K, deliveries: Sequence[Delivery], times_us: Sequence[int], *, at_end: bool) -> None:
         """Adds the next deliveries of a partition.
 
-        `times_us`: the times at which they were stored, in microseconds. `at_end`: whether the partition has no more
-        deliveries at present.
+        `times_us`: the times at which the deliveries were stored, in microseconds. `at_end`: whether the partition has
+        no more deliveries at present.
         """
         part = self._parts[key]
         del part.deliveries[: part.at], part.times_us[: part.at]

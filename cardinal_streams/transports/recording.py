@@ -2,7 +2,6 @@
 
 This module converts bytes, and reads and writes no files.
 
-
     magic     8 bytes   "CARDREC" 01
     record    size      u32, little endian: bytes of the body
               check     u32, little endian: CRC-32 of the body
@@ -61,8 +60,7 @@ class RecordingReader:
         self._pending = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Delivery]:
-        """Takes the next bytes of the file, and yields the deliveries that are complete. Raises `RecordingError` for
-        damage.
+        """Takes the next bytes of the file, and yields the complete deliveries. Raises `RecordingError` for damage.
 
         The caller must iterate to the end before the next call.
         """
