@@ -1,5 +1,4 @@
-"""Store two forks of a chain. The first fork is on disk, then the second overtakes it and replaces it on disk. No node
-is needed.
+"""Store two forks of a chain. The second fork overtakes the first, and replaces it on disk. No node is needed.
 
 python examples/fork_tree.py
 """

@@ -18,8 +18,10 @@ SHOUTER = "examples.shouter"
 
 
 async def shout(client: StreamClient) -> None:
-    """The service. It continues from its saved position, so after a restart it answers requests that arrived while it
-    was down."""
+    """The service: answers each request with the same text in capital letters.
+
+    It continues from its saved position, so after a restart it answers the requests that arrived in the meantime.
+    """
     me = await client.correspondent(SHOUTER)
     async with me.inbox.consumer(SavedIndexes(client, SHOUTER)) as requests:
         async for request in me.routed(requests.messages()):

@@ -35,8 +35,9 @@ class Note(msgspec.Struct, frozen=True):
 class Known(NamedTuple):
     """What a starting node knows about the time. The values are parameters of `stream_service.workers.clock.Clock`.
 
-    newest_us: the newest known time, from a stored message or from the note, in microseconds since 1970. It is 0 if it
-    is not needed. offset_us: the trusted time minus the steady clock, in microseconds; None if it is unknown.
+    newest_us: the newest known time, from a stored message or from the note, in microseconds since 1970. A wall clock
+    that shows an earlier time is not trusted. 0 means that there is no such limit. offset_us: the trusted time minus
+    the steady clock, in microseconds; None if it is unknown.
     """
 
     newest_us: int

@@ -199,11 +199,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The longest time from the header of a block to its end; a large block gets more. After this time, the node
     requests the block from other publishers."""
     block_publish_processing_s_max: Seconds = 60.0
-    """The longest time in which the node must verify a block, and again the longest time in which it must store it.
-    After this time, the node disconnects all publishers with an error."""
+    """The longest time for the verification of a block, and also the longest time for storing it. After this time, the
+    node disconnects all publishers with an error."""
     block_publish_stall_blocks_max: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 3
-    """The node ends the session of a publisher whose block is incomplete when a block higher by more than this number
-    is complete."""
+    """When a block is complete, the node ends the session of a publisher whose incomplete block is lower by more than
+    this number."""
     block_publish_ahead_blocks_max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 256
     """The maximum number of blocks that are received at one time. If it is reached, the node reads only from the
     publisher of the lowest block."""
@@ -225,8 +225,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def without_effect(config: Config) -> dict[str, str]:
-    """Returns the settings that were given but have no effect, by name. Each has a text with advice what to
-    use instead."""
+    """Returns the settings that were given but have no effect. Each name has a text that says what to use instead."""
     if config.header_timeout_s is None:
         return {}
     reason = "silent connections stay open now; idle_timeout_s closes them, connections_max bounds them"

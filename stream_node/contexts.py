@@ -36,8 +36,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
     address: the `host:port` to connect to. via: the `host:port` of each further node on the way; the last one is the
     target node. Without `via`, the target is the node at `address`. service, index_service: the names of the services
-    on the target node. If `index_service` is None, its name is made from `service`. framing: the framing of messages on
-    the connection.
+    on the target node. If `index_service` is None, its name is made from `service`. framing: "legacy" for Ockam
+    services from before June 2024, "auto" to find it out, otherwise "head".
     """
 
     address: str

@@ -7,8 +7,8 @@ def printable(text: str) -> str:
     """Returns the text as one line that a terminal shows but does not interpret.
 
     Names and reasons come from peers. A line end in them would add a row to a table, and an escape code could rename
-    the window or hide text. So every character that is not printable is replaced by its Python escape sequence. This
-    includes direction marks.
+    the window or hide text. So every character that is not printable, such as a direction mark, is replaced by its
+    Python escape sequence.
     """
     if text.isprintable():
         return text

@@ -18,12 +18,13 @@ class NodeNotStarted(Exception):
 
 
 class NodeProcess:
-    """The command `stream-node serve` in a child process. It is a context manager, which kills the child at the end of
-    its block.
+    """The command `stream-node serve` in a child process. As a context manager, it kills the child at the end of
+    the block.
 
-    listen: the `host:port` at which the node listens; port 0 chooses a free port. arguments: further flags of `serve`.
-    environment: variables that the child gets in addition to those of this process. log_file: the file for the child's
-    stderr; None chooses a file next to the data directory. address: the address of the node after its first start.
+    data_dir: the data directory of the node. listen: the `host:port` at which the node listens; port 0 chooses a free
+    port. arguments: further flags of `serve`. environment: variables that the child gets in addition to those of this
+    process. log_file: the file for the child's stderr; None chooses a file next to the data directory. address: the
+    address of the node after its first start.
     """
 
     def __init__(

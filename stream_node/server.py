@@ -1,8 +1,12 @@
 """The server of a node. It opens the data directory, starts the node, listens, and drains the node when it is stopped.
 
-It stops in this order: it accepts no more connections; it reads no more; it waits until submitted operations are
-committed; it sends their confirms; it checkpoints the log; it closes. A kill skips all these steps and loses no
-confirmed message, because a confirmed message is already on disk.
+It stops in this order:
+
+1. It accepts no more connections, and reads no more from the open ones.
+2. It waits until the submitted operations are committed, and sends their confirms.
+3. It checkpoints the write-ahead log and closes the database.
+
+A kill skips all these steps and loses no confirmed message, because a confirmed message is already on disk.
 """
 
 from __future__ import annotations
@@ -32,8 +36,8 @@ DISK_INTERVAL_S = 1.0
 """The interval between two measurements of the free disk space, in seconds."""
 
 TIGHT_BYTES = 64 * 1024 * 1024
-"""If the free space exceeds the setting `free_disk_bytes_min` by less than this number of bytes, the write-ahead log is
-kept short. Otherwise the log may take this much space."""
+"""The node keeps the write-ahead log short if the free space is less than `free_disk_bytes_min` plus this number of
+bytes. Otherwise the log may take about this much space."""
 
 logger = structlog.get_logger(__name__)
 

@@ -152,10 +152,9 @@ class Services:
             self._blocks.stop()
 
     def leave_room(self, room_bytes: float) -> None:
-        """Sets the number of bytes that pushes and blocks may write to the disk until the next call.
+        """Sets the number of bytes that may be written to the disk until the next call.
 
-        Pushes are accepted while they fit into this room. Blocks are accepted while the room is above 0. Other pushes
-        are answered with ERROR.
+        Pushes that do not fit into this room are answered with ERROR. Blocks are refused if the room is 0 or less.
         """
         self._directory.counters.room_bytes = room_bytes
         if self._blocks is not None:

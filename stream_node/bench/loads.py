@@ -18,7 +18,8 @@ import trio
 from stream_client import Push, Stream
 
 TIMED_EVERY_MAX: Final = 64
-"""At most one of this many pushes is timed, so that the timing does not slow down the load noticeably."""
+"""In a large load, one of this many pushes is timed, so that the timing does not slow down the load noticeably. In a
+small load, more pushes are timed."""
 TIMED_MIN: Final = 1_000
 """The minimum number of timed pushes, if the load has enough messages. With fewer, the percentile p99.9 would just be
 the slowest push."""

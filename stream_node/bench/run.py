@@ -1,8 +1,7 @@
-"""Runs the command `stream-node bench` once. It opens connections, creates a stream, runs a load, and deletes
-the stream.
+"""Runs the command `stream-node bench` once: opens connections, creates a stream, runs a load, and deletes the stream.
 
-It measures a given node, or a node that it starts for the run. It reports nothing but a stream that it could
-not delete.
+It measures a given node, or a node that it starts for the run. It prints nothing, except a message if the stream cannot
+be deleted.
 """
 
 from __future__ import annotations
@@ -37,7 +36,8 @@ total number."""
 class Latency(msgspec.Struct, frozen=True):
     """Percentiles of the durations of single requests, in microseconds.
 
-    timed: the number of requests that were measured. max: the longest duration.
+    timed: the number of requests that were measured. p50, p90, p99, p999: the percentiles 50, 90, 99 and 99.9. max: the
+    longest duration.
     """
 
     timed: int

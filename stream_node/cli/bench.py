@@ -168,7 +168,7 @@ def _measure(
     # With --via the user has chosen a node. Without --node or a context, the first node on the way is the default one.
     target = resolve_target(node, context, via) if via else find_target(node, context, ())
     with ExitStack() as stack:
-        # This is entered first, so that a signal also ends a node that is still starting, and removes its data.
+        # This is entered first: a signal must also end a node that is still starting, and its data must be removed.
         stack.enter_context(interrupted_by(signal.SIGTERM, signal.SIGHUP))
         if is_own := target is None:
             try:

@@ -112,8 +112,8 @@ Ask = Callable[[bool], Awaitable["BackfillAnswer"]]
 def _with_backfill(
     main: Callable[[Ask], Awaitable[None]], node: str | None, context: str | None, via: list[str] | None
 ) -> None:
-    """Connects to the chosen node, and calls `main` with a function that sends it requests of `node/block_backfill/1`.
-    Raises ClientError."""
+    """Connects to the chosen node, and calls `main` with a function that sends requests of `node/block_backfill/1` to
+    the node. Raises ClientError."""
     import trio
 
     from block_node.backfill.protocol import BACKFILL, BackfillAsk

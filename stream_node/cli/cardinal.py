@@ -176,8 +176,8 @@ def consume(
 class _UpdatePrinter:
     """Prints updates of a chain, and flushes the output after each update.
 
-    The position after an update may be saved as soon as the update is printed. If the process ended before a flush, the
-    update would be lost.
+    After an update is printed, the consumer may save its position. Without the flush, the update could then still be in
+    the buffer and be lost when the process ends.
     """
 
     def __init__(self, as_json: bool, values: bool) -> None:
@@ -226,8 +226,8 @@ class _UpdatePrinter:
 
 
 def _first_block(application: Application, start: str | None) -> Start | None:
-    """Returns the block from which a consumer without a saved position continues. Returns None if the consumer begins
-    without such a block."""
+    """Returns the block from which a consumer without a saved position continues: the block of --start, or the first
+    block of a simulation. Returns None if neither applies."""
     from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED
 
     if start is not None:

@@ -30,8 +30,11 @@ class Warnings:
             tell(text)
 
     def end(self, application: Application, statistics: ReassemblyStatistics) -> None:
-        """Prints the final warnings: the number of warnings that were not printed, incomplete blocks, and topics
-        without messages."""
+        """Prints the final warnings, at the end of the input.
+
+        They are the number of warnings that were not printed, the number of incomplete blocks, and the names of the
+        topics if none has a message.
+        """
         if self._count > TOLD_MAX:
             tell(f"{self._count - TOLD_MAX:,} more like these")
         if statistics.incomplete:

@@ -154,7 +154,7 @@ async def _places(
     and then the returned index is None.
     """
     if start is None and partition is not None:
-        # A position can outlive its stream, so deleting one does not look the stream up.
+        # A position may exist after its stream is deleted, so the stream is not looked up to delete a position.
         return [(partition, None)]
     places: list[tuple[int, int | None]] = []
     for each in await get_partitions(client, stream, partition):
@@ -166,8 +166,8 @@ async def _places(
 
 
 async def _find(client: StreamClient, client_id: str, stream: str, partition: int) -> SavedPosition | None:
-    """Returns the saved position, or None if there is none. It lists positions, because the GET request of the
-    specification would create one."""
+    """Returns the saved position, or None if there is none. Lists the positions instead of asking for one, because the
+    GET request of the specification would create a missing position."""
     from stream_client import list_positions
 
     found = None

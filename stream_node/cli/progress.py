@@ -22,7 +22,8 @@ COLUMNS_DEFAULT = 80
 
 
 class ProgressLine:
-    """Draws the progress of a command. A context manager, which removes the line at the end of the block.
+    """Draws the progress of a command as one line at the terminal. As a context manager, it removes the line at the end
+    of the block.
 
     enabled: whether the line is drawn. It is False if stderr is not a terminal, if the command runs in the background,
     or if the user types the input of the command at the terminal.
@@ -56,10 +57,10 @@ class ProgressLine:
 
 
 def progress_text(what: str, done: int, total: int | None, facts: Sequence[str], elapsed_s: float, columns: int) -> str:
-    """Returns the text of the progress line, which is at most `columns` - 1 characters long.
+    """Returns the text of the progress line, which has at most `columns` - 1 characters.
 
-    It has the name of the step, the share that is done and the remaining time, both only if the total is known, the
-    facts that fit, and a bar if there is room.
+    The line has the name of the step. If the total is known, it also has the share that is done, the remaining time
+    and, if there is room, a bar. Facts are added while they fit.
     """
     words = [what]
     share = min(1.0, done / total) if total else None

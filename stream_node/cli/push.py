@@ -210,7 +210,7 @@ async def _push_all(
             try:
                 await _push_lines(push, lines, message_of, job, counts)
             except (UsageError, OSError, StreamNotFound) as error:
-                # The input is wrong at this message; the messages before it still get their confirms.
+                # This message of the input is wrong. The messages before this one still get their confirms.
                 fault = error
     except (PushesFailed, KeyboardInterrupt, trio.Cancelled):
         # Cancelled means SIGTERM, which ends a push as Ctrl-C does.

@@ -22,7 +22,8 @@ class UsageError(Exception):
 
 
 class CommandFailed(Exception):
-    """A command failed. The text says why. It stands for the errors of packages that are imported only when needed."""
+    """A command failed. The text says why. Commands raise this error in place of the errors of packages that are
+    imported only when needed."""
 
 
 def parse_start(text: str, now: datetime) -> StartLike:

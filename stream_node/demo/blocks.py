@@ -1,5 +1,5 @@
-"""The part of the demo with blocks. Two publishers send blocks, one of them ends in the middle of a block, and a
-subscriber receives all blocks.
+"""The part of the demo with blocks. Two publishers send blocks, and a subscriber receives all of them. The first
+publisher ends in the middle of a block.
 
 1. Start a node, and a subscriber that waits for all blocks of a generated chain.
 2. The first publisher sends half of the chain. Its connection then breaks in the middle of a block.

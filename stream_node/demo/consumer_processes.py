@@ -13,12 +13,13 @@ from stream_node.demo.consumer import read_records
 
 
 class ConsumerProcesses:
-    """Consumers in child processes. Each writes the messages that it reads to a file of its own. A context manager,
-    which starts and kills them.
+    """The consumer processes of the demo. Each process writes the messages that it reads to a file of its own.
 
-    directory: the folder for the files. partitions: the partitions of each consumer, by the name of the consumer. door,
-    store: the address of the node to connect to, and the address of the second node, which is reached through the first
-    and has the stream. stream: the name of the stream.
+    As a context manager, this class starts the processes at the beginning of the block and kills them at its end.
+
+    directory: the folder of the files. door: the address of the node to which the consumers connect. store: the address
+    of the node that has the stream; the consumers reach it through the first node. stream: the name of the stream.
+    partitions: the partitions of each consumer, by the name of the consumer.
     """
 
     def __init__(

@@ -102,10 +102,10 @@ def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json
 
 
 class Demo:
-    """One run of the demo.
+    """One run of the demo. Its results are the attributes `steps`, `pause`, `proof`, `exported` and `blocks`.
 
-    steps, pause, proof, exported, blocks: the results, after `run`. exported: the result of the export, or a text with
-    the reason if there was none.
+    exported: the result of the export, or a text with the reason why there is none. pause, blocks: None until these
+    parts of the demo have run.
     """
 
     def __init__(self, directory: Path, lines: Sequence[Line], console: Console, *, with_export: bool = True) -> None:
