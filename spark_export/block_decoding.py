@@ -64,6 +64,9 @@ class BlockMessages:
     def columns(self) -> list[StructField] | None:
         return list(BLOCK)
 
+    def check(self, fields: Sequence[pa.Field]) -> None:
+        """Accepts all fields: `columns` has fixed types."""
+
     def decode(
         self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
     ) -> list[pa.Array]:

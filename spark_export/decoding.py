@@ -1,19 +1,17 @@
-"""The decoders of the option `decode`, which turn the contents of messages into columns. Each kind of message has its
-own decoder. A message of another kind gives nulls, and the query continues.
+"""Chooses the decoder of the option `decode`, which turns the contents of messages into columns. Each kind of message
+has its own decoder. A message of another kind gives nulls, and the query continues. The row of a message depends on
+this message alone.
 
-For JSON and CBOR objects the user names the columns with `.schema(…)`. Arrow decodes all JSON messages of a batch
-together. If Arrow rejects the batch, this module decodes the messages of the batch one by one.
+The package `spark_export.decode` contains the decoders of JSON, CBOR, Avro and Protobuf, whose columns the user names
+with `.schema(…)`. This module contains the decoder of Cardinal Streams.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.json as arrow_json
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -25,7 +23,10 @@ from pyspark.sql.types import (
 )
 
 from spark_export.block_decoding import BlockMessages
+from spark_export.decode.objects import CborObjects, JsonObjects
+from spark_export.decode.rows import RowRules
 from spark_export.errors import OptionError
+from spark_export.options import ReadOptions
 
 DECODE_NAMES = ("json", "cbor", "cardinal", "block")
 
@@ -45,6 +46,10 @@ class Decoder(Protocol):
         """Returns the columns of this decoder; None if the user names the columns with `.schema(…)`."""
         ...
 
+    def check(self, fields: Sequence[pa.Field]) -> None:
+        """Raises OptionError if messages cannot be decoded into these columns. The driver calls this method."""
+        ...
+
     def decode(
         self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
     ) -> list[pa.Array]:
@@ -54,115 +59,20 @@ class Decoder(Protocol):
         ...
 
 
-def find_decoder(name: str | None) -> Decoder | None:
-    """Returns the decoder with this name; None if `name` is None. Raises OptionError for an unknown name."""
-    if name is None:
+def find_decoder(options: ReadOptions) -> Decoder | None:
+    """Returns the decoder of the option `decode`; None without this option. Raises OptionError for an unknown name."""
+    if options.decode is None:
         return None
-    if name.lower() == "json":
-        return JsonObjects()
-    if name.lower() == "cbor":
-        return CborObjects()
-    if name.lower() == "cardinal":
+    name, rules = options.decode.lower(), RowRules(options.corrupt_column, options.problem_column, options.time_zone)
+    if name == "json":
+        return JsonObjects(rules)
+    if name == "cbor":
+        return CborObjects(rules)
+    if name == "cardinal":
         return CardinalMessages()
-    if name.lower() == "block":
+    if name == "block":
         return BlockMessages()
-    raise OptionError(f"decode={name!r}: it is {', '.join(DECODE_NAMES)}")
-
-
-class JsonObjects:
-    """The decoder of messages that consist of one JSON object."""
-
-    needs_headers = False
-
-    def columns(self) -> list[StructField] | None:
-        return None
-
-    def decode(
-        self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
-    ) -> list[pa.Array]:
-        together = _read_json(data, fields)
-        return together if together is not None else object_columns(data, fields, json.loads)
-
-
-def _read_json(data: pa.Array, fields: Sequence[pa.Field]) -> list[pa.Array] | None:
-    """Decodes all messages at once. Returns None if the batch must be decoded message by message.
-
-    This is the case for an empty batch, a binary field, or a message that does not fit the fields or is not one object.
-    """
-    if not len(data) or any(pa.types.is_binary(field.type) for field in fields):
-        return None
-    offsets = pa.array([0, len(data)], pa.int32())
-    lines = pc.binary_join(pa.ListArray.from_arrays(offsets, data), b"\n")[0].as_buffer()
-    parse = arrow_json.ParseOptions(
-        explicit_schema=pa.schema([field.with_nullable(True) for field in fields]),
-        newlines_in_values=True,
-        unexpected_field_behavior="ignore",
-    )
-    # Arrow reads its input in blocks; one block for all data keeps every object whole.
-    read = arrow_json.ReadOptions(use_threads=False, block_size=lines.size + 1)
-    try:
-        table = arrow_json.read_json(pa.BufferReader(lines), read_options=read, parse_options=parse)
-    except pa.ArrowException:
-        return None
-    if table.num_rows != len(data):
-        return None
-    return [pa.concat_arrays(table.column(field.name).chunks) for field in fields]
-
-
-class CborObjects:
-    """The decoder of messages that consist of one CBOR map with text keys. Workers need the package cbor2."""
-
-    needs_headers = False
-
-    def columns(self) -> list[StructField] | None:
-        return None
-
-    def decode(
-        self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
-    ) -> list[pa.Array]:
-        try:
-            import cbor2
-        except ImportError as error:
-            raise OptionError(
-                "decode=cbor needs the package cbor2 on every worker; install the extra `spark`"
-            ) from error
-        return object_columns(data, fields, cbor2.loads)
-
-
-def object_columns(data: pa.Array, fields: Sequence[pa.Field], load: Callable[[bytes], Any]) -> list[pa.Array]:
-    """Decodes messages one by one with `load`, and returns one column for each of `fields`.
-
-    A message that is no object gives nulls.
-    """
-    objects = []
-    for message in data.to_pylist():
-        try:
-            found = load(message)
-        except (ValueError, RecursionError, OverflowError):
-            found = None
-        except Exception as error:
-            # Some versions of cbor2 raise errors that are no ValueErrors. The module of their type identifies them.
-            if type(error).__module__.partition(".")[0] not in ("cbor2", "_cbor2"):
-                raise
-            found = None
-        objects.append(found if isinstance(found, dict) else {})
-    return [typed_array([each.get(field.name) for each in objects], field.type) for field in fields]
-
-
-def typed_array(values: list[Any], wanted: pa.DataType) -> pa.Array:
-    """Returns the values as an array of the type `wanted`. A value of another type becomes null."""
-    try:
-        return pa.array(values, wanted)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return pa.array([value if _fits(value, wanted) else None for value in values], wanted)
-
-
-def _fits(value: Any, wanted: pa.DataType) -> bool:
-    try:
-        pa.array([value], wanted)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError):
-        return False
-    return True
+    raise OptionError(f"decode={options.decode!r}: it is {', '.join(DECODE_NAMES)}")
 
 
 CARDINAL = (
@@ -195,6 +105,9 @@ class CardinalMessages:
 
     def columns(self) -> list[StructField] | None:
         return list(CARDINAL)
+
+    def check(self, fields: Sequence[pa.Field]) -> None:
+        """Accepts all fields: `columns` has fixed types."""
 
     def decode(
         self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
+from spark_export.decode.time_texts import find_zone
 from spark_export.errors import OptionError
 from spark_export.patterns import compile_pattern
 
@@ -28,6 +29,7 @@ READ_OPTIONS = (
     *("startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger"),
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "includeData", "decode"),
     *("fetchBytes", "fetchRetries", "requestTimeoutMs", "verifyChecksums"),
+    *("columnNameOfCorruptRecord", "columnNameOfProblem", "timeZone"),
 )
 WRITE_OPTIONS = ("endpoint", "stream", "partitions", "window", "fetchRetries", "requestTimeoutMs")
 
@@ -62,7 +64,8 @@ class ReadOptions:
 
     starting, ending: EARLIEST, LATEST, or an index for each partition; starting is None if the option is absent.
     starting_time_us, ending_time_us: microseconds since 1970; None if the option is absent. late_start_is_error:
-    whether a partition without a message at starting_time_us or later raises an error.
+    whether a partition without a message at starting_time_us or later raises an error. corrupt_column, problem_column,
+    time_zone: see `spark_export.decode.rows.RowRules`.
     """
 
     endpoint: str = "127.0.0.1:4000"
@@ -86,6 +89,9 @@ class ReadOptions:
     fetch_retries: int = FETCH_RETRIES
     request_timeout_s: float = REQUEST_TIMEOUT_MS / 1000
     verify_checksums: bool = False
+    corrupt_column: str = "_corrupt_record"
+    problem_column: str = "_problem"
+    time_zone: str = "UTC"
 
 
 @dataclass(frozen=True)
@@ -142,6 +148,9 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         fetch_retries=taken.number("fetchRetries", 0, FETCH_RETRIES),
         request_timeout_s=taken.number("requestTimeoutMs", 1, REQUEST_TIMEOUT_MS) / 1000,
         verify_checksums=taken.flag("verifyChecksums", False),
+        corrupt_column=taken.find("columnNameOfCorruptRecord") or ReadOptions.corrupt_column,
+        problem_column=taken.find("columnNameOfProblem") or ReadOptions.problem_column,
+        time_zone=taken.parsed("timeZone", _zone, ReadOptions.time_zone),
     )
     _check_together(options)
     return options
@@ -236,6 +245,11 @@ def _names(value: str | None) -> tuple[str, ...]:
 
 def _pattern(value: str) -> str:
     compile_pattern(value)
+    return value
+
+
+def _zone(value: str) -> str:
+    find_zone(value)
     return value
 
 

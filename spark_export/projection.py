@@ -17,7 +17,7 @@ from spark_export.schema import spark_schema
 
 def full_schema(options: ReadOptions) -> StructType:
     """Returns the schema of a read without `.schema(…)`. Raises OptionError if the decoder needs `.schema(…)`."""
-    decoder = find_decoder(options.decode)
+    decoder = find_decoder(options)
     if decoder is None:
         return spark_schema(options)
     columns = decoder.columns()
@@ -35,7 +35,7 @@ class Projection:
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         """Raises OptionError if a column of `schema` does not exist, or has another type."""
-        self._decoder = find_decoder(options.decode)
+        self._decoder = find_decoder(options)
         whole = {field.name: field for field in spark_schema(replace(options, include_headers=True, include_data=True))}
         decoded = None if self._decoder is None else self._decoder.columns()
         offered = {**whole, **{field.name: field for field in decoded or ()}}
@@ -45,6 +45,8 @@ class Projection:
                 raise OptionError(f"there is no column {field.name!r}; there are {', '.join(offered)}")
             if known is not None and known.dataType.simpleString() != field.dataType.simpleString():
                 raise OptionError(f"the column {field.name!r} is {known.dataType.simpleString()}; ask for it as that")
+            if not field.nullable and (known is None or known.nullable):
+                raise OptionError(f"the column {field.name!r} can be null in some message; leave out NOT NULL")
         names = schema.fieldNames()
         self.options = replace(
             options,
@@ -53,6 +55,8 @@ class Projection:
         )
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._decoded = [field for field in self._schema if field.name not in whole]
+        if self._decoder is not None:
+            self._decoder.check(self._decoded)
         plain = spark_schema(self.options)
         self._is_plain = schema.fieldNames() == plain.fieldNames() and schema == plain
 

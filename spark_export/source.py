@@ -53,10 +53,14 @@ class StreamNodeSource(DataSource):
     - `minPartitions`: the smallest number of Spark tasks, if there are that many messages.
       `maxRecordsPerPartition` (2,000,000): the largest number of messages that one task reads.
     - `includeHeaders` (false), `includeData` (true): whether the table has the column `headers` or `data`.
-    - `decode`: the kind of message to decode into columns. Values that cannot be decoded are null.
+    - `decode`: the kind of message to decode into columns. Values that cannot be decoded are null, in the row of their
+      message alone (docs/decoding.md).
       `json`, `cbor`: members of an object, as named by `.schema("index LONG, a INT")`.
       `cardinal`: messages of Cardinal Streams (columns: `spark_export.decoding.CARDINAL`).
       `block`: blocks and block items of the block node (columns: `spark_export.block_decoding.BLOCK`).
+    - `columnNameOfCorruptRecord` (_corrupt_record), `columnNameOfProblem` (_problem): the names of two columns that
+      `.schema(…)` may contain: the text of a JSON or CBOR message that could not be decoded whole, and why.
+      `timeZone` (UTC): the time zone of times in messages whose text names none.
     - `verifyChecksums` (false): whether the checksum of every message is computed again. This takes about half a second
       of one core for a million messages.
     - `fetchBytes` (4 MiB): the approximate size of one page. `fetchRetries` (3): how often a read is repeated after a

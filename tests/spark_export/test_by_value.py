@@ -48,19 +48,21 @@ print(len(readers[1].partitions({"v_rows": {"0": 0}}, readers[1].initialOffset()
 
 def test_a_worker_without_our_packages_reads_and_writes(node: NodeProcess, tmp_path: Path) -> None:
     """Goal: readers over TCP, of the file and streaming, and the writer; planning too, as a Connect server does it."""
-    from pyspark.sql.types import BinaryType, StructField, StructType
+    from pyspark.sql.types import BinaryType, IntegerType, StructField, StructType, TimestampType
 
     fill(node, "v_rows", [1_200])
     send_by_value()
     given = {"endpoint": node.address, "subscribe": "v_rows", "includeHeaders": "true", "verifyChecksums": "true"}
     batch = BatchReader(read_options(given))
+    columns = StructType([StructField("a", IntegerType()), StructField("t", TimestampType())])
+    decoding = BatchReader(read_options({**given, "decode": "json"}), columns)
     of_file = BatchReader(read_options({"path": str(node.data_dir), "subscribe": "v_rows"}))
     streaming = StreamReader(read_options(given))
     writer = StreamWriter(
         StructType([StructField("data", BinaryType())]), WriteOptions(endpoint=node.address, stream="v_out"), False
     )
     sent = tmp_path / "sent"
-    sent.write_bytes(cloudpickle.dumps(([batch, streaming, of_file], batch.partitions(), writer)))
+    sent.write_bytes(cloudpickle.dumps(([batch, streaming, of_file, decoding], batch.partitions(), writer)))
     done = subprocess.run(
         [sys.executable, "-c", WORKER, str(sent)],
         cwd=tmp_path,
@@ -69,4 +71,4 @@ def test_a_worker_without_our_packages_reads_and_writes(node: NodeProcess, tmp_p
         timeout=60,
         check=False,
     )
-    assert (done.returncode, done.stdout.split()) == (0, ["1200", "1200", "1200", "2", "1"]), done.stderr
+    assert (done.returncode, done.stdout.split()) == (0, ["1200", "1200", "1200", "1200", "2", "1"]), done.stderr

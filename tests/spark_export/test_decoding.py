@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -11,9 +12,8 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow as pa
-from hypothesis import given
-from hypothesis import strategies as st
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import BooleanType, IntegerType, LongType, MapType, StringType, StructField, StructType
 
 import bare
 from block_node.blocks.generator import START_SECONDS, BlockShape, ChainGenerator
@@ -22,27 +22,20 @@ from block_node.blocks.keys import SigningKeys
 from block_node.persist.mark import MARK_HEADER, BlockMark, key_of
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch, BatchMsg, Message, Reorg, SubBatchMsg
-from spark_export import decoding
 from spark_export.block_decoding import BlockMessages
-from spark_export.decoding import CborObjects, JsonObjects, find_decoder, object_columns
+from spark_export.decode.objects import CborObjects
+from spark_export.decode.rows import RowRules
+from spark_export.decoding import find_decoder
 from spark_export.errors import OptionError
 from spark_export.node_wire import StoredMessage
 from spark_export.options import read_options
 from spark_export.projection import Projection, full_schema
 from spark_export.schema import ARROW_HEADERS, batch_of_messages
+from tests.spark_export.json_messages import schema
 
 pytestmark = pytest.mark.spark
 
 FIELDS = [pa.field("a", pa.int32()), pa.field("b", pa.string()), pa.field("c", pa.list_(pa.float64()))]
-OBJECTS = st.fixed_dictionaries(
-    {},
-    optional={
-        "a": st.integers(-(2**31), 2**31 - 1),
-        "b": st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=9),
-        "c": st.lists(st.floats(-1e9, 1e9), max_size=3),
-        "other": st.none() | st.booleans(),
-    },
-)
 
 
 def columns(decoder: Any, messages: list[bytes]) -> list[list[Any]]:
@@ -50,38 +43,42 @@ def columns(decoder: Any, messages: list[bytes]) -> list[list[Any]]:
     return [array.to_pylist() for array in decoder.decode(pa.nulls(len(data), pa.binary()), data, None, FIELDS)]
 
 
-@given(st.lists(OBJECTS, min_size=1, max_size=20), st.none() | st.integers(1, 3))
-def test_json_together_is_json_one_by_one(objects: list[dict[str, Any]], indent: int | None) -> None:
-    """Goal: the fast way gives what the slow way gives. Method: both, on objects with and without line breaks."""
-    messages = [json.dumps(each, indent=indent).encode() for each in objects]
-    one_by_one = object_columns(pa.array(messages, pa.binary()), FIELDS, json.loads)
-    assert columns(JsonObjects(), messages) == [array.to_pylist() for array in one_by_one]
-
-
-def test_one_bad_message_costs_its_own_row_only() -> None:
-    """Goal: neighbours keep their values. Method: no JSON, no object, cut, of another type, two objects."""
-    bad = [b"\xff\xfe", b"[1]", b'{"a":', b'{"a": "text"}', b'{"a": 1}{"a": 2}', b"", b'{"a": 99999999999}']
-    found = columns(JsonObjects(), [b'{"a": 1}', *bad, b'{"a": 2, "b": "x", "c": [1.5]}'])
-    assert found == [[1, *[None] * len(bad), 2], [None] * (len(bad) + 1) + ["x"], [None] * (len(bad) + 1) + [[1.5]]]
-
-
-def test_json_is_read_together() -> None:
-    """Goal: messages that are alike are not read one by one. Method: the fast way alone."""
-    data = pa.array([b'{"a": %d}' % number for number in range(100)], pa.binary())
-    together = decoding._read_json(data, FIELDS)
-    assert together is not None
-    assert together[0].to_pylist() == list(range(100))
-
-
 def test_cbor_maps_become_columns() -> None:
-    """Goal: members of maps; nulls for what is none."""
+    """Goal: members of maps; nulls for what is none, and for values of another type, alone."""
     cbor2 = pytest.importorskip("cbor2", reason="the extra `spark` is not installed")
-    messages = [cbor2.dumps({"a": 1, "b": "x", "c": [0.5]}), b"\xff", b"", cbor2.dumps([1]), cbor2.dumps({"a": "no"})]
-    assert columns(CborObjects(), messages) == [
-        [1, None, None, None, None],
-        ["x", None, None, None, None],
-        [[0.5], None, None, None, None],
+    messages = [
+        cbor2.dumps({"a": 1, "b": "x", "c": [0.5]}),
+        *(b"\xff", b"", cbor2.dumps([1]), b"\x81" * 2000),
+        cbor2.dumps({"a": "no", "b": "y"}),
+        cbor2.dumps({"a": 1.0, "b": 7, "c": [1, "x"]}),
     ]
+    assert columns(CborObjects(RowRules()), messages) == [
+        [1, *[None] * 6],
+        ["x", *[None] * 4, "y", "7"],
+        [[0.5], *[None] * 6],
+    ]
+
+
+def test_cbor_values_keep_their_types() -> None:
+    """Goal: times, dates, decimals and bytes of CBOR fit columns of these types; what does not fit is null alone."""
+    cbor2 = pytest.importorskip("cbor2", reason="the extra `spark` is not installed")
+    time = datetime(2026, 1, 5, 10, tzinfo=UTC)
+    good = {"t": time, "y": date(2026, 1, 5), "m": Decimal("1.005"), "x": b"\0", "l": -(2**63), "k": {"q": True}}
+    bad = {"t": "never", "y": 5, "m": [], "x": 1, "l": 2**63, "k": {1: True}}
+    made = schema(
+        t="timestamp", y="date", m="decimal(9,2)", x="binary", l="long", k=MapType(StringType(), BooleanType())
+    )
+    data = pa.array([cbor2.dumps(good), cbor2.dumps(bad), cbor2.dumps(good)], pa.binary())
+    fields = list(to_arrow_schema(made, timezone="UTC"))
+    found = [array.to_pylist() for array in CborObjects(RowRules()).decode(data, data, None, fields)]
+    wanted = [time, date(2026, 1, 5), Decimal("1.01"), b"\0", -(2**63), [("q", True)]]
+    assert found == [[each, None, each] for each in wanted]
+
+
+def test_a_cbor_value_that_contains_itself_is_no_text() -> None:
+    """Goal: an end, where a shared value refers to what it is in (tags 28 and 29)."""
+    pytest.importorskip("cbor2", reason="the extra `spark` is not installed")
+    assert columns(CborObjects(RowRules()), [b"\xa1\x61b\xd8\x1c\x81\xd8\x1d\x00"]) == [[None], [None], [None]]
 
 
 def test_cardinal_messages_become_rows() -> None:
@@ -160,7 +157,11 @@ def test_columns_that_cannot_be_had_are_refused() -> None:
     with pytest.raises(OptionError, match="the column 'partition' is int; ask for it as that"):
         Projection(options, StructType([StructField("partition", LongType())]))
     with pytest.raises(OptionError, match="decode='xml': it is json, cbor, cardinal, block"):
-        find_decoder("xml")
+        find_decoder(read_options({"subscribe": "s", "decode": "xml"}))
+    with pytest.raises(OptionError, match="the column 'x' can be null in some message; leave out NOT NULL"):
+        Projection(
+            read_options({"subscribe": "s", "decode": "json"}), StructType([StructField("x", LongType(), False)])
+        )
     chosen = Projection(options, StructType([StructField("partition", IntegerType())]))
     assert (chosen.options.include_data, chosen.options.include_headers) == (False, False)
     decoded = Projection(

@@ -6,6 +6,7 @@ Trap numbers are those of the facts about PySpark 4.3, section 2.
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,23 @@ def test_a_schema_chooses_and_decodes(spark: Any, node: NodeProcess) -> None:
         plain.schema("a INT").load().count()
     with pytest.raises(Exception, match="say which columns you want by"):
         load(spark, node, subscribe="b_json", decode="json").count()
+
+
+def test_a_bad_message_changes_no_other_row(spark: Any, node: NodeProcess) -> None:
+    """Goal: end to end, every row but the bad one has its own values. Method: 2,000 messages, some joined as text."""
+    messages = [b'{"n": %d, "m": %d.05, "t": "2026-01-05T10:00:00Z"}' % (number, number) for number in range(2000)]
+    messages[777] = b'[{"n": 1} {"n": 2}'
+    messages[778] = b"]"
+    with blocking.connect(node.address) as client, client.create("b_bad").publisher() as publisher:
+        publisher.push_many(messages)
+    source = spark.read.format("stream_node").options(endpoint=node.address, subscribe="b_bad", decode="json")
+    columns = "index LONG, n INT, m DECIMAL(9,2), t TIMESTAMP, _corrupt_record STRING"
+    rows = source.schema(columns).load().orderBy("index").collect()
+    assert [row._corrupt_record for row in rows if row._corrupt_record is not None] == ['[{"n": 1} {"n": 2}', "]"]
+    assert [row.n for row in rows if row.t is not None] == [at for at in range(2000) if at not in (777, 778)]
+    assert all(row.n is None or (row.n == row["index"] and row.m == Decimal(row.n) + Decimal("0.05")) for row in rows)
+    with pytest.raises(Exception, match="the column 'n' can be null in some message; leave out NOT NULL"):
+        source.schema("n INT NOT NULL").load().count()
 
 
 def test_blocks_are_read_with_their_items(spark: Any, node: NodeProcess) -> None:

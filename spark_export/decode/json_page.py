@@ -1,0 +1,165 @@
+"""Reads many JSON messages at once with Arrow, where it is proven that the result is that of `rows.RowMaker`.
+
+The proof is a regular expression made from the columns. A message that matches it is one whole JSON object in strict
+syntax and valid UTF-8, so its text cannot combine with the text of other messages. Every value that a column takes from
+it has a form that Arrow and Spark read alike. `RowMaker` reads all other messages,
+for example one with a number for a STRING column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as arrow_json
+
+_SPACE = r"[ \t\n\r]*"
+# What may be in a string: printable ASCII but quote and backslash, UTF-8 of two to four bytes, and escapes but \u.
+_ASCII = [code for code in range(0x20, 0x80) if chr(code) not in '"\\\\']
+_NOT_ASCII = (
+    r"[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]"
+    r"|[\xe1-\xec\xee\xef][\x80-\xbf]{2}|\xed[\x80-\x9f][\x80-\xbf]|\xf0[\x90-\xbf][\x80-\xbf]{2}"
+    r"|[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2}"
+)
+_PLAIN = rf"[\x20\x21\x23-\x5b\x5d-\x7f]|{_NOT_ASCII}"
+_STRING = rf'"(?:{_PLAIN}|\\["\\/bfnrt])*"'
+_NUMBER = r"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?(?:[eE][+-]?[0-9]{1,3})?"
+# Without minus zero as a whole number, which is 0.0 in Spark and -0.0 in Arrow.
+_DOUBLE = (
+    r"(?:0|-?[1-9][0-9]{0,14}"
+    r"|-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,17}(?:[eE][+-]?[0-9]{1,2})?|[eE][+-]?[0-9]{1,2}))"
+)
+_DAY = (
+    r"(?:19|20)[0-9]{2}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)"
+    r"|(?:0[13578]|1[02])-31)"
+)
+_ZONED = (
+    rf"{_DAY}[T ](?:[01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](?:\.[0-9]{{1,6}})?(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])"
+)
+_DIGITS = {8: "[0-9]{0,1}", 16: "[0-9]{0,3}", 32: "[0-9]{0,8}", 64: "[0-9]{0,17}"}
+_OTHER_DEPTH = 2
+"""How deep a value of no column may be, so that its message is still read at once."""
+
+
+class PageReader:
+    """Reads the messages of a page that are proven to be plain.
+
+    pattern: a regular expression of RE2 over bytes; None if a column has a type that Arrow does not read as Spark does.
+    """
+
+    def __init__(self, fields: Sequence[pa.Field]) -> None:
+        self._fields = list(fields)
+        try:
+            self.pattern: str | None = rf"\A{_SPACE}{_object({each.name: each.type for each in fields})}{_SPACE}\z"
+        except TypeError:
+            self.pattern = None
+
+    def is_plain(self, data: pa.Array) -> pa.Array:
+        """Returns for each message whether `read` may read it."""
+        return pc.match_substring_regex(data, pattern=self.pattern)
+
+    def read(self, data: pa.Array) -> dict[str, pa.Array] | None:
+        """Returns an array by each column's name, with one row for each message, all of them plain.
+
+        Returns None if the page must be read message by message, for example for a name that is twice in an object.
+        """
+        offsets = pa.array([0, len(data)], pa.int32())
+        lines = pc.binary_join(pa.ListArray.from_arrays(offsets, data), b"\n")[0].as_buffer()
+        parse = arrow_json.ParseOptions(
+            explicit_schema=pa.schema([pa.field(field.name, _read_as(field.type)) for field in self._fields]),
+            newlines_in_values=True,
+            unexpected_field_behavior="ignore",
+        )
+        # Arrow reads its input in blocks; one block for all data keeps every object whole.
+        read = arrow_json.ReadOptions(use_threads=False, block_size=lines.size + 1)
+        try:
+            table = arrow_json.read_json(pa.BufferReader(lines), read_options=read, parse_options=parse)
+            if table.num_rows != len(data):
+                return None
+            return {
+                field.name: pa.concat_arrays(table.column(field.name).chunks).cast(field.type) for field in self._fields
+            }
+        except pa.ArrowException:
+            return None
+
+
+def merged(
+    fields: Sequence[pa.Field], together: dict[str, pa.Array], alone: list[pa.Array], plain: pa.Array
+) -> list[pa.Array]:
+    """Returns the columns `fields` of a page, in the order of its messages.
+
+    together: the columns of plain messages by name. A field that is absent in it is null for these messages. alone: the
+    columns `fields` of the other messages. plain: for each message whether it is plain.
+    """
+    rows = len(plain)
+    columns = [together.get(field.name, pa.nulls(plain.true_count, field.type)) for field in fields]
+    if plain.true_count == rows:
+        return columns
+    # A stable sort puts the plain messages first; its inverse puts every row back in its place.
+    order = pc.array_sort_indices(pc.array_sort_indices(pc.invert(plain).cast(pa.int8())))
+    return [pa.concat_arrays(pair).take(order) for pair in zip(columns, alone, strict=True)]
+
+
+def _read_as(wanted: pa.DataType) -> pa.DataType:
+    """Returns the type to ask of Arrow. It reads no dates, so they are read as text."""
+    return pa.string() if pa.types.is_date32(wanted) else wanted
+
+
+def _object(columns: Mapping[str, pa.DataType]) -> str:
+    """Returns the expression of an object whose members with these names have these types, in any order.
+
+    Raises TypeError for a name that this module does not look for, and for a type that `_value` refuses.
+    """
+    if any(ord(char) not in _ASCII for name in columns for char in name):
+        raise TypeError("a name outside ASCII")
+    known = [f'"{_literal(name)}"{_SPACE}:{_SPACE}(?:{_value(wanted)}|null)' for name, wanted in columns.items()]
+    other = f'"{_not_one_of(list(columns))}{_SPACE}:{_SPACE}{_other(_OTHER_DEPTH)}'
+    member = f"(?:{'|'.join([*known, other])}){_SPACE}"
+    return rf"\{{{_SPACE}(?:{member}(?:,{_SPACE}{member})*)?\}}"
+
+
+def _value(wanted: pa.DataType) -> str:
+    """Returns the expression of the values that Arrow and Spark read alike. Raises TypeError for a type without any."""
+    types = pa.types
+    if types.is_boolean(wanted):
+        return "true|false"
+    if types.is_signed_integer(wanted):
+        return f"-?(?:0|[1-9]{_DIGITS[wanted.bit_width]})"
+    if types.is_float64(wanted):
+        return _DOUBLE
+    if types.is_string(wanted):
+        return _STRING
+    if types.is_timestamp(wanted) and wanted.tz is not None:
+        return f'"{_ZONED}"'
+    if types.is_date32(wanted):
+        return f'"{_DAY}"'
+    raise TypeError(wanted)
+
+
+def _other(depth: int) -> str:
+    """Returns the expression of any value with at most `depth` objects and arrays inside each other."""
+    if depth == 0:
+        return f"(?:{_STRING}|{_NUMBER}|true|false|null)"
+    inner = _other(depth - 1)
+    array = rf"\[{_SPACE}(?:{inner}{_SPACE}(?:,{_SPACE}{inner}{_SPACE})*)?\]"
+    member = rf"{_STRING}{_SPACE}:{_SPACE}{inner}{_SPACE}"
+    return rf"(?:{_other(0)}|{array}|\{{{_SPACE}(?:{member}(?:,{_SPACE}{member})*)?\}})"
+
+
+def _not_one_of(rest: Sequence[str]) -> str:
+    """Returns the expression of the rest of a name and its quote, if that rest is none of `rest` and has no escapes."""
+    first = sorted({name[0] for name in rest if name})
+    if not first:
+        # The only excluded rest is the empty one, if any: then something must follow.
+        return rf'(?:{_PLAIN}){"+" if rest else "*"}"'
+    choices = [_literal(each) + _not_one_of([name[1:] for name in rest if name[:1] == each]) for each in first]
+    others = "".join(_literal(chr(code)) for code in _ASCII if chr(code) not in first)
+    choices.append(rf'(?:[{others}]|{_NOT_ASCII})(?:{_PLAIN})*"')
+    if "" not in rest:
+        choices.append('"')
+    return f"(?:{'|'.join(choices)})"
+
+
+def _literal(name: str) -> str:
+    return "".join(rf"\x{ord(char):02x}" for char in name)

@@ -1,0 +1,93 @@
+"""The decoders of messages that consist of one JSON object or one CBOR map. The user names the members that become
+columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import StructField
+
+from spark_export.decode.json_page import PageReader, merged
+from spark_export.decode.json_text import Malformed, object_reader
+from spark_export.decode.rows import RowMaker, RowRules
+from spark_export.errors import OptionError
+
+
+class JsonObjects:
+    """The decoder of messages that consist of one JSON object."""
+
+    needs_headers = False
+
+    def __init__(self, rules: RowRules) -> None:
+        self._rules = rules
+
+    def columns(self) -> list[StructField] | None:
+        return None
+
+    def check(self, fields: Sequence[pa.Field]) -> None:
+        RowMaker(fields, self._rules)
+
+    def decode(
+        self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
+    ) -> list[pa.Array]:
+        """Reads plain messages together and all others one by one; a row is the same either way."""
+        maker, page = RowMaker(fields, self._rules), PageReader(self._rules.without_notes(fields))
+        if page.pattern is None or not len(data):
+            return maker.columns(data, object_reader())
+        plain = page.is_plain(data)
+        together = page.read(data.filter(plain)) if plain.true_count else None
+        if together is None:
+            return maker.columns(data, object_reader())
+        alone = maker.columns(data.filter(pc.invert(plain)), object_reader())
+        return merged(fields, together, alone, plain)
+
+
+class CborObjects:
+    """The decoder of messages that consist of one CBOR map with text keys. Workers need the package cbor2.
+
+    Bytes after the map are ignored. Texts, numbers and times of CBOR follow the rules of JSON's. A byte string fits
+    BINARY, and a time, date or decimal of CBOR fits the type of the same name.
+    """
+
+    needs_headers = False
+
+    def __init__(self, rules: RowRules) -> None:
+        self._rules = rules
+
+    def columns(self) -> list[StructField] | None:
+        return None
+
+    def check(self, fields: Sequence[pa.Field]) -> None:
+        RowMaker(fields, self._rules)
+
+    def decode(
+        self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
+    ) -> list[pa.Array]:
+        return RowMaker(fields, self._rules).columns(data, cbor_reader())
+
+
+def cbor_reader() -> Callable[[bytes], Mapping[Any, Any]]:
+    """Returns a function that reads one message and raises Malformed. Raises OptionError without the package cbor2."""
+    try:
+        import cbor2
+    except ImportError as error:
+        raise OptionError("decode=cbor needs the package cbor2 on every worker; install the extra `spark`") from error
+
+    def read(message: bytes) -> Mapping[Any, Any]:
+        try:
+            found = cbor2.loads(message)
+        except (ValueError, RecursionError, OverflowError) as error:
+            raise Malformed(f"the message is not CBOR: {error}") from error
+        except Exception as error:
+            # Some versions of cbor2 raise errors that are no ValueErrors. The module of their type identifies them.
+            if type(error).__module__.partition(".")[0] not in ("cbor2", "_cbor2"):
+                raise
+            raise Malformed(f"the message is not CBOR: {error}") from error
+        if not isinstance(found, Mapping):
+            raise Malformed("the message is not one CBOR map")
+        return found
+
+    return read
