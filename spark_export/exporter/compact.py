@@ -21,7 +21,8 @@ import structlog
 
 from spark_export.exporter.errors import ExportError, ExportMismatch
 from spark_export.exporter.failpoint import failpoint
-from spark_export.exporter.layout import Layout, hive_folder, point_to, remove_tree, sync_tree
+from spark_export.exporter.hive_names import hive_folder
+from spark_export.exporter.layout import Layout, point_to, remove_tree, sync_tree
 from spark_export.exporter.ledger import Ledger, RunFile
 from spark_export.exporter.parquet_table import ParquetTable, link_or_copy, run_folder
 from spark_export.exporter.run_machine import COUNTED

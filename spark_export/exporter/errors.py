@@ -45,5 +45,13 @@ class RangeIncomplete(ExportError):
     """A task read messages whose indexes are not exactly those of its index range, once each and in order."""
 
 
+class FolderNotSeen(ExportError):
+    """A task does not see the folder into which it is to write its files."""
+
+
+class TakenOver(ExportError):
+    """Another exporter works on the table now. This one publishes nothing more."""
+
+
 class ExtraMissing(ExportError):
     """A Python library that the chosen table format needs is not installed."""

@@ -14,10 +14,10 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
-from urllib.parse import quote
+from typing import Self
 
 from spark_export.exporter.errors import ExportError, ExportInUse, ExportMismatch
+from spark_export.exporter.hive_names import stream_folder
 from spark_export.store.errors import PlaceRefused
 from spark_export.store.place import parse_place
 from storage.durable_files import make_folder, rename_durably, sync
@@ -29,8 +29,6 @@ ATTEMPTS, TREE = "attempts", "tree"
 
 Tasks write files into ATTEMPTS; the run then moves the files to TREE, in the structure that the table needs.
 """
-NO_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
-"""The value that Hive writes in a folder name for an empty value, such as an empty stream name."""
 NAME_BYTES_MAX = 255
 """The largest size of a file or folder name, in bytes, on every usual file system."""
 REMOVE_ATTEMPTS_MAX = 20
@@ -104,23 +102,6 @@ class ExportLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         os.close(self._file)
-
-
-def hive_folder(stream: str, date: str) -> str:
-    """Returns the folder `stream=…/date=…`, escaped as in Hive and Spark.
-
-    Readers get the stream and the date of all rows from this path.
-    """
-    return f"{stream_folder(stream)}/date={date}"
-
-
-def stream_folder(stream: str) -> str:
-    """Returns the folder `stream=…`, with special characters escaped.
-
-    Only ASCII characters are escaped. Spark decodes each escaped byte as one character, and would misread a character
-    of several bytes."""
-    escaped = "".join(each if ord(each) > 127 else quote(each, safe=" ,;@&+$!()~") for each in stream)
-    return f"stream={escaped or NO_NAME}"
 
 
 def refusal_of_folder(stream: str) -> str | None:

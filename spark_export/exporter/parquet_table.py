@@ -13,11 +13,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from spark_export.exporter.errors import ExportError
+from spark_export.exporter.hive_names import hive_folder
 from spark_export.exporter.layout import (
     ATTEMPTS,
     TREE,
     Layout,
-    hive_folder,
     point_to,
     refusal_of_folder,
     remove_tree,

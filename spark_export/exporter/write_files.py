@@ -7,7 +7,6 @@ executors.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_export.exporter.errors import RangeIncomplete
+from spark_export.exporter.file_target import FolderTarget, Target
+from spark_export.exporter.hive_names import hive_folder
 from spark_export.exporter.model import FileEntry, Piece
 
 FILE_BYTES_MAX = 128 * 1024 * 1024
@@ -77,13 +78,17 @@ FILE_SCHEMA_WITH_STREAM = FILE_SCHEMA.insert(0, pa.field("stream", pa.string(), 
 class TableWriter:
     """Writes rows into Parquet files in `folder`, with separate files for each stream and date.
 
-    prefix: the beginning of all file names. with_stream: whether the files also have the column `stream`. codec: the
-    Parquet compression.
+    folder: an existing folder, or another target. prefix: the beginning of all file names. with_stream: whether the
+    files also have the column `stream`. hive: whether each file is in a folder `stream=…/date=…`. codec: the Parquet
+    compression.
     """
 
-    def __init__(self, folder: Path, prefix: str, *, with_stream: bool = False, codec: str = "zstd") -> None:
-        self._folder = folder
+    def __init__(
+        self, folder: Path | Target, prefix: str, *, with_stream: bool = False, hive: bool = False, codec: str = "zstd"
+    ) -> None:
+        self._target = FolderTarget(folder) if isinstance(folder, Path) else folder
         self._prefix = prefix
+        self._hive = hive
         self._schema = FILE_SCHEMA_WITH_STREAM if with_stream else FILE_SCHEMA
         self._codec = codec
         self._open: dict[tuple[str, int, str], _OpenFile] = {}
@@ -128,17 +133,20 @@ class TableWriter:
             # Each use moves a file to the end, so the file that was used longest ago comes first.
             self.done.append(self._open.pop(next(iter(self._open))).close())
         self._count += 1
-        return _OpenFile(self._folder, f"{self._prefix}-{self._count:05d}.parquet", place, self._schema, self._codec)
+        stream, _, date = place
+        name = f"{self._prefix}-{self._count:05d}.parquet"
+        name = f"{hive_folder(stream, date)}/{name}" if self._hive else name
+        return _OpenFile(self._target, name, place, self._schema, self._codec)
 
 
 class _OpenFile:
     """A Parquet file that is being written."""
 
-    def __init__(self, folder: Path, name: str, place: tuple[str, int, str], schema: pa.Schema, codec: str) -> None:
+    def __init__(self, target: Target, name: str, place: tuple[str, int, str], schema: pa.Schema, codec: str) -> None:
         self._name = name
         self._place = place
         self._schema = schema
-        self._file = (folder / name).open("xb", buffering=0)
+        self._file = target.open(name)
         self._sink = _HashingSink(self._file)
         self._writer = pq.ParquetWriter(
             self._sink,
@@ -168,10 +176,10 @@ class _OpenFile:
         try:
             self._flush()
             self._writer.close()
-            os.fsync(self._file.fileno())
-        finally:
-            # Close the file even when the disk is full: a removed file uses disk space until it is closed.
-            self._file.close()
+        except BaseException:
+            self._file.abandon()
+            raise
+        self._file.complete(self._sink.written)
         stream, era, date = self._place
         return FileEntry(
             self._name, stream, era, date, self._rows, self._data_bytes, self._sink.written, self._sink.hexdigest()
@@ -179,7 +187,7 @@ class _OpenFile:
 
     def abort(self) -> None:
         # Closing the writer would add a footer, and an incomplete file would look complete.
-        self._file.close()
+        self._file.abandon()
 
     def _flush(self) -> None:
         if not self._waiting:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 
 from spark_export.exporter.errors import ExportError, ExportMismatch
-from spark_export.exporter.layout import stream_folder
+from spark_export.exporter.hive_names import stream_folder
 from spark_export.exporter.node_side import Selection
 from spark_export.pipeline.bronze import read_bronze
 from stream_node.process import NodeProcess

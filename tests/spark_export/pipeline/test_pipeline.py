@@ -23,7 +23,7 @@ from block_node.blocks.keys import SigningKeys
 from block_node.persist.mark import BlockMark, headers_of, key_of
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch, BatchDeleteMsg, BatchMsg, Record, SubBatchMsg
-from spark_export.exporter.layout import hive_folder
+from spark_export.exporter.hive_names import hive_folder
 from spark_export.exporter.parquet_table import run_folder
 from spark_export.exporter.write_files import ERA, FILE_SCHEMA, TableWriter
 from spark_export.pipeline.jobs import build

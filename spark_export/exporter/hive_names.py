@@ -1,0 +1,26 @@
+"""The names of folders that carry values, as Hive and Spark read and write them. Executors load this module."""
+
+from __future__ import annotations
+
+from typing import Final
+from urllib.parse import quote
+
+NO_NAME: Final = "__HIVE_DEFAULT_PARTITION__"
+"""The value that Hive writes in a folder name for an empty value, such as an empty stream name."""
+
+
+def hive_folder(stream: str, date: str) -> str:
+    """Returns the folder `stream=…/date=…`, escaped as in Hive and Spark.
+
+    Readers get the stream and the date of all rows from this path.
+    """
+    return f"{stream_folder(stream)}/date={date}"
+
+
+def stream_folder(stream: str) -> str:
+    """Returns the folder `stream=…`, with special characters escaped.
+
+    Only ASCII characters are escaped. Spark decodes each escaped byte as one character, and would misread a character
+    of several bytes."""
+    escaped = "".join(each if ord(each) > 127 else quote(each, safe=" ,;@&+$!()~") for each in stream)
+    return f"stream={escaped or NO_NAME}"
