@@ -16,15 +16,14 @@ import pyarrow as pa
 from spark_export.exporter.errors import ExportError, ExtraMissing
 from spark_export.exporter.flat_table import FlatTable
 from spark_export.exporter.layout import Layout
-from spark_export.exporter.ledger import RunFile
-from spark_export.exporter.model import FileEntry
+from spark_export.exporter.model import FileEntry, RunFile
 from spark_export.exporter.write_files import ERA, FILE_SCHEMA
 from storage.durable_files import make_folder
 
 try:
     from deltalake import CommitProperties, DeltaTable, Field, Transaction
     from deltalake.exceptions import DeltaError
-    from deltalake.transaction import AddAction
+    from deltalake.transaction import AddAction, RemoveAction
 except ModuleNotFoundError as error:
     raise ExtraMissing(
         f"the format delta needs the extra `delta` ({error.name}): pip install 'stream-node[delta]'"
@@ -35,14 +34,23 @@ SCHEMA = FILE_SCHEMA.append(pa.field("stream", pa.string(), False)).append(pa.fi
 """The columns of the table. The values of the last two, `stream` and `date`, are in the log and not in the files."""
 
 
+CHECKPOINT_COMMITS = 20
+"""After how many transactions the maintenance writes a checkpoint, from which readers begin."""
+
+
 class DeltaLogTable(FlatTable):
     """A `Table` in the format of Delta."""
 
     with_stream = False
+    keeps_latest_run = True
 
     def __init__(self, layout: Layout, table_id: str) -> None:
         super().__init__(layout, layout.table, layout.table / "_delta_log")
         self._application = f"stream-node-export-{table_id}"
+        self._rewrites = f"{self._application}-rewrites"
+
+    def missing(self) -> str | None:
+        return None if DeltaTable.is_deltatable(str(self._layout.table)) else str(self._log)
 
     def prepare(self) -> None:
         make_folder(self._layout.table)
@@ -72,18 +80,16 @@ class DeltaLogTable(FlatTable):
         return self._layout.table / file.entry.path
 
     def _commit(self, run_id: int, entries: Sequence[FileEntry]) -> None:
-        actions = [
-            AddAction(
-                path=entry.path,
-                size=entry.file_bytes,
-                partition_values={"stream": entry.stream, "date": entry.date},
-                modification_time=time.time_ns() // 1_000_000,
-                data_change=True,
-                stats=json.dumps({"numRecords": entry.rows}),
-            )
-            for entry in entries
-        ]
-        properties = CommitProperties(app_transactions=[Transaction(self._application, run_id)])
+        self._transact([_add(entry) for entry in entries], self._application, run_id, f"run {run_id}")
+
+    def _commit_rewrite(self, generation: int, old: Sequence[RunFile], new: Sequence[RunFile]) -> None:
+        # The rows stay the same, or are those that the damaged files should have: a stream of changes needs none.
+        added = [_add(file.entry, data_change=False) for file in new]
+        removed = [_remove(file.entry) for file in old]
+        self._transact([*removed, *added], self._rewrites, generation, f"rewrite {generation}")
+
+    def _transact(self, actions: list[AddAction | RemoveAction], application: str, number: int, what: str) -> None:
+        """Adds one transaction to the log. Its application id and number tell later that the table has it."""
         table = self._open()
         try:
             table.create_write_transaction(
@@ -91,13 +97,54 @@ class DeltaLogTable(FlatTable):
                 mode="append",
                 schema=table.schema(),
                 partition_by=PARTITION_COLUMNS,
-                commit_properties=properties,
+                commit_properties=CommitProperties(app_transactions=[Transaction(application, number)]),
             )
         except DeltaError as error:
-            raise ExportError(f"the transaction of run {run_id} failed: {error}; the next run tries again") from error
+            raise ExportError(f"the transaction of {what} failed: {error}; the next run tries again") from error
+
+    def _read_generation(self) -> int | None:
+        number: int | None = self._open().transaction_version(self._rewrites)
+        return number
+
+    def _expire_log(self, now_s: float, keep_s: float) -> int:
+        """Writes a checkpoint after CHECKPOINT_COMMITS transactions, and removes the log files that expired.
+
+        The table's property `delta.logRetentionDuration` says when they expire; without it, after 30 days."""
+        before = len(list(self._log.iterdir()))
+        table = self._open()
+        checkpoints = [int(path.name[:20]) for path in self._log.glob("*.checkpoint.parquet")]
+        if table.version() - max(checkpoints, default=0) >= CHECKPOINT_COMMITS:
+            table.create_checkpoint()
+            table.cleanup_metadata()
+            self.sync()
+        return max(0, before - len(list(self._log.iterdir())))
+
+    def _names_in_log(self) -> set[str]:
+        return {Path(name).name for name in self.list_files()}
 
     def _open(self) -> DeltaTable:
         try:
             return DeltaTable(str(self._layout.table))
         except DeltaError as error:
             raise ExportError(f"the Delta table {self._layout.table} cannot be read: {error}") from error
+
+
+def _add(entry: FileEntry, *, data_change: bool = True) -> AddAction:
+    return AddAction(
+        path=entry.path,
+        size=entry.file_bytes,
+        partition_values={"stream": entry.stream, "date": entry.date},
+        modification_time=time.time_ns() // 1_000_000,
+        data_change=data_change,
+        stats=json.dumps({"numRecords": entry.rows}),
+    )
+
+
+def _remove(entry: FileEntry) -> RemoveAction:
+    return RemoveAction(
+        path=entry.path,
+        data_change=False,
+        deletion_timestamp=time.time_ns() // 1_000_000,
+        size=entry.file_bytes,
+        partition_values={"stream": entry.stream, "date": entry.date},
+    )

@@ -23,6 +23,10 @@ class ExportMismatch(ExportError):
     """
 
 
+class TableDamaged(ExportError):
+    """A file of the table is missing or damaged."""
+
+
 class LedgerError(ExportError):
     """The ledger, an SQLite file that records all runs, cannot be read or written."""
 

@@ -5,14 +5,19 @@ All data files are in one folder. An entry in the table's log makes the files of
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from spark_export.exporter.layout import ATTEMPTS, TREE, Layout, remove_tree, sync_tree
 from spark_export.exporter.ledger import FIRST_GENERATION
-from spark_export.exporter.model import FileEntry
+from spark_export.exporter.model import FileEntry, RunFile
 from storage.durable_files import sync
+
+RUN_PREFIX, REWRITTEN_PREFIX = "run-", "rewritten-"
+"""The beginnings of the names of data files: of a run's files, and of the files of a compaction or repair."""
 
 
 class FlatTable:
@@ -23,12 +28,15 @@ class FlatTable:
     libraries that write the logs do not sync them, so this class does.
     """
 
-    generation = FIRST_GENERATION
-
     def __init__(self, layout: Layout, data: Path, log: Path) -> None:
         self._layout = layout
         self._data = data
         self._log = log
+
+    @property
+    def generation(self) -> int:
+        """The number of the generation (version of the whole table) that readers see: a rewrite makes another."""
+        return self._read_generation() or FIRST_GENERATION
 
     def refusal_of(self, stream: str) -> str | None:
         """Returns None: every stream name is allowed, since the name is a value in the table and not part of a path."""
@@ -74,6 +82,68 @@ class FlatTable:
             path.unlink()
         return len(moved) + remove_tree(self._layout.run_staging(run_id))
 
+    def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
+        staging = self._layout.rewrite_staging(generation)
+        (staging / TREE).mkdir()
+        made = list(kept)
+        for number, file in enumerate(new):
+            name = f"{_rewritten(generation)}{number:05d}.parquet"
+            (staging / ATTEMPTS / file.entry.path).rename(staging / TREE / name)
+            made.append(RunFile(file.run_id, replace(file.entry, path=name)))
+        sync_tree(staging / TREE)
+        return made
+
+    def rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile], expires_s: float) -> None:
+        if self.generation == generation:
+            self.sync()
+            return
+        kept = {file.entry.path for file in before} & {file.entry.path for file in after}
+        for file in after:
+            staged = self._layout.rewrite_staging(generation) / TREE / file.entry.path
+            if file.entry.path not in kept and staged.exists():
+                staged.rename(self._data / file.entry.path)
+        sync(self._data)
+        old = [file for file in before if file.entry.path not in kept]
+        for file in old:
+            # Nothing changes a replaced file, so its modification time tells `expire` when to remove it.
+            with suppress(FileNotFoundError):
+                os.utime(self._data / file.entry.path, (expires_s, expires_s))
+        known = set(self._log.iterdir())
+        self._commit_rewrite(generation, old, [file for file in after if file.entry.path not in kept])
+        _sync_files(path for path in self._log.iterdir() if path not in known)
+        sync(self._log)
+
+    def drop_rewrite(self, generation: int) -> None:
+        for path in self._data.glob(f"{_rewritten(generation)}*.parquet"):
+            path.unlink()
+        remove_tree(self._layout.rewrite_staging(generation))
+
+    def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
+        removed = self._expire_log(now_s, keep_s)
+        needed = {file.entry.path for file in current} | self._names_in_log()
+        for path in self._data.glob("*.parquet"):
+            own = path.name.startswith((RUN_PREFIX, REWRITTEN_PREFIX))
+            if own and path.name not in needed and path.stat().st_mtime <= now_s:
+                path.unlink()
+                removed += 1
+        return removed
+
+    def _read_generation(self) -> int | None:
+        """Returns the number of the latest rewrite in the table's log, or None if the table was never rewritten."""
+        raise NotImplementedError
+
+    def _commit_rewrite(self, generation: int, old: Sequence[RunFile], new: Sequence[RunFile]) -> None:
+        """Adds one entry to the table's log, which replaces the files `old` by the files `new`."""
+        raise NotImplementedError
+
+    def _expire_log(self, now_s: float, keep_s: float) -> int:
+        """Removes old entries from the table's log. Returns the number of removed entries."""
+        raise NotImplementedError
+
+    def _names_in_log(self) -> set[str]:
+        """Returns the names of the data files that a version of the table in the log needs."""
+        raise NotImplementedError
+
     def _commit(self, run_id: int, entries: Sequence[FileEntry]) -> None:
         """Adds one entry with the files and the run's id to the table's log."""
         raise NotImplementedError
@@ -97,4 +167,8 @@ def _sync_files(paths: Iterable[Path]) -> None:
 
 
 def _prefix(run_id: int) -> str:
-    return f"run-{run_id:06d}-"
+    return f"{RUN_PREFIX}{run_id:06d}-"
+
+
+def _rewritten(generation: int) -> str:
+    return f"{REWRITTEN_PREFIX}{generation:06d}-"

@@ -15,8 +15,10 @@ from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.layout import ExportLock, Layout
 from spark_export.exporter.ledger import Ledger, open_ledger
 from spark_export.exporter.node_side import NodeSide, Selection
+from spark_export.exporter.rewrite import Rewriter
 from spark_export.exporter.run import Exporter, Progress
 from spark_export.exporter.table import make_table
+from spark_export.exporter.table_state import settle_table
 from spark_export.exporter.task import TaskSettings
 
 INLINE = "inline"
@@ -87,8 +89,11 @@ async def open_exporter(
                     "leave --client out, or export into another folder"
                 )
             table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
-            table.prepare()
-            await _recover_compaction(layout, ledger)
+            await settle_table(layout, ledger, table)
+            rewriter = Rewriter(layout, ledger, table, now_us=now_us)
+            await rewriter.recover()
+            if ledger.identity.format == "parquet":
+                await rewriter.expire()
             engine = engine or _make_engine(settings)
             source = {"endpoint": settings.node}
             if settings.data_dir is not None:
@@ -124,19 +129,18 @@ async def open_for_reading(folder: Path) -> AsyncIterator[tuple[Layout, Ledger]]
 
 
 @asynccontextmanager
-async def open_compactor(folder: Path) -> AsyncIterator[Compactor]:
-    """Opens and locks an existing export, to merge its small files. Raises ExportMismatch, ExportInUse, LedgerError."""
+async def open_compactor(folder: Path, *, keep_s: float | None = None) -> AsyncIterator[Compactor]:
+    """Opens and locks an existing export, to merge its small files.
+
+    keep_s: how many seconds the replaced files are kept for readers; None for the default of the table's format. Raises
+    ExportMismatch, ExportInUse, ExtraMissing, LedgerError."""
     layout = Layout(folder)
     async with open_ledger(layout.ledger) as ledger:
         with ExportLock(layout.folder):
-            yield Compactor(layout, ledger, now_us=now_us)
-
-
-async def _recover_compaction(layout: Layout, ledger: Ledger) -> None:
-    if ledger.identity.format == "parquet":
-        compactor = Compactor(layout, ledger, now_us=now_us)
-        await compactor.recover()
-        await compactor.sweep()
+            layout.make()
+            table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
+            await settle_table(layout, ledger, table)
+            yield Compactor(Rewriter(layout, ledger, table, now_us=now_us, keep_s=keep_s), table)
 
 
 def _make_engine(settings: ExportSettings) -> Engine:

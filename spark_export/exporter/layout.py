@@ -29,6 +29,8 @@ ATTEMPTS, TREE = "attempts", "tree"
 
 Tasks write files into ATTEMPTS; the run then moves the files to TREE, in the structure that the table needs.
 """
+RUN_FOLDER_PREFIX = "run="
+"""The beginning of the name of a run's folder in a generation, before the run's id."""
 NAME_BYTES_MAX = 255
 """The largest size of a file or folder name, in bytes, on every usual file system."""
 REMOVE_ATTEMPTS_MAX = 20
@@ -52,7 +54,8 @@ class Layout:
         """Raises ExportMismatch if the folder has a table but no ledger, the record of all runs.
 
         A new ledger would not know which messages the table already has."""
-        if not self.ledger.exists() and os.path.lexists(self.table):
+        runs = self.generations.glob(f"*/{RUN_FOLDER_PREFIX}*")
+        if not self.ledger.exists() and (os.path.lexists(self.table) or any(runs)):
             raise ExportMismatch(
                 f"{self.folder} holds a table, and {LEDGER} is missing: put it back, or export into another folder"
             )
@@ -68,8 +71,18 @@ class Layout:
     def generation(self, number: int) -> Path:
         return self.generations / f"{number:06d}"
 
+    def list_generations(self) -> list[int]:
+        """Returns the numbers of the generations (versions of the table) that have a folder, in order."""
+        if not self.generations.is_dir():
+            return []
+        return sorted(int(path.name) for path in self.generations.iterdir() if path.name.isdigit() and path.is_dir())
+
     def run_staging(self, run_id: int) -> Path:
         return self.staging / f"run-{run_id:06d}"
+
+    def rewrite_staging(self, generation: int) -> Path:
+        """Returns the staging folder of a compaction or repair, which makes this generation of the table."""
+        return self.staging / f"rewrite-{generation:06d}"
 
     def attempts(self, run_id: int) -> Path:
         return self.run_staging(run_id) / ATTEMPTS

@@ -21,6 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from spark_export.exporter.errors import ExportMismatch, LedgerError
+from spark_export.exporter.ledger_generations import GenerationsPart, find_losses
 from spark_export.exporter.ledger_schema import (
     APPLICATION_ID,
     LEDGER_VERSION,
@@ -31,7 +32,7 @@ from spark_export.exporter.ledger_schema import (
     ranges,
     runs,
 )
-from spark_export.exporter.model import Exported, FileEntry, Range, Run, RunState
+from spark_export.exporter.model import Exported, FileEntry, Loss, Range, Run, RunFile, RunState
 from spark_export.exporter.run_machine import COUNTED, ENDED, check_transition
 
 BUSY_TIMEOUT_MS = 5_000
@@ -57,14 +58,6 @@ class Identity:
     client_id: str
 
 
-@dataclass(frozen=True)
-class RunFile:
-    """A file of a run. `entry.path` is relative to the folder in which the table keeps the run's files."""
-
-    run_id: int
-    entry: FileEntry
-
-
 _RANGES = select(ranges.c.run_id, *(ranges.c[field] for field in RANGE_FIELDS)).join(runs).order_by(ranges.c.run_id)
 _FILES = (
     select(files.c.run_id, *(files.c[field] for field in FILE_FIELDS))
@@ -79,16 +72,19 @@ class Account:
 
     ranges: the exported index ranges of all runs in state published or saved, each with the run's id. files: the files
     of these runs. pending: the files of runs in state written; the table may already have these files. unfinished: the
-    ids of the runs that are neither saved nor abandoned.
+    ids of the runs that are neither saved nor abandoned. losses: exported rows that a repair gave up.
+    rewrite: the generation that an unfinished compaction or repair makes, or None.
     """
 
     ranges: list[tuple[int, Range]]
     files: list[RunFile]
     pending: list[RunFile]
     unfinished: frozenset[int]
+    losses: list[Loss]
+    rewrite: int | None
 
 
-class Ledger:
+class Ledger(GenerationsPart):
     """An open ledger: the SQLite record of all runs of an export. `open_ledger` makes it."""
 
     def __init__(self, engine: AsyncEngine, identity: Identity) -> None:
@@ -98,6 +94,11 @@ class Ledger:
     async def begin_run(self, planned: Iterable[Range], now_us: int) -> int:
         """Adds a run in state planned, with the index ranges that the run will export. Returns the id of the run."""
         async with self._writing() as connection:
+            # A rewrite that is published later would leave out the files of a run that it does not know.
+            if (await connection.execute(select(generations.c.id).where(generations.c.state != "published"))).first():
+                raise LedgerError(
+                    "a compaction or repair is unfinished: `stream-node export compact` finishes it first"
+                )
             result = await connection.execute(insert(runs).values(state=RunState.PLANNED, started_us=now_us))
             key = result.inserted_primary_key
             assert key is not None
@@ -192,56 +193,15 @@ class Ledger:
             counted = await connection.execute(in_generation.where(runs.c.state.in_(COUNTED)))
             pending = await connection.execute(in_generation.where(runs.c.state == RunState.WRITTEN))
             unfinished = await connection.execute(select(runs.c.id).where(runs.c.state.not_in(ENDED)))
+            rewriting = await connection.execute(select(generations.c.id).where(generations.c.state != "published"))
             return Account(
                 _ranges(taken.all()),
                 _files(counted.all()),
                 _files(pending.all()),
                 frozenset(row[0] for row in unfinished.all()),
+                await find_losses(connection, generation),
+                rewriting.scalar(),
             )
-
-    async def current_generation(self) -> int:
-        """Returns the latest published generation (version) of the table, according to the ledger."""
-        statement = select(func.max(generations.c.id)).where(generations.c.state == "published")
-        return int((await self._all(statement))[0][0])
-
-    async def find_open_generation(self) -> tuple[int, str] | None:
-        """Returns the generation (version of the table) of an unfinished compaction, and its state.
-
-        The state is planned or written. Returns None if no compaction is unfinished.
-        """
-        statement = select(generations.c.id, generations.c.state).where(generations.c.state != "published")
-        found = await self._all(statement)
-        return (int(found[0][0]), str(found[0][1])) if found else None
-
-    async def begin_generation(self, now_us: int) -> int:
-        """Adds the next generation (version of the table), in state planned. Returns its number."""
-        async with self._writing() as connection:
-            result = await connection.execute(insert(generations).values(state="planned", created_us=now_us))
-            key = result.inserted_primary_key
-            assert key is not None
-            return int(key[0])
-
-    async def record_generation(self, generation: int, written: Iterable[RunFile]) -> None:
-        """Records the files of a generation (version of the table) and sets its state to written, atomically."""
-        rows = [{"generation": generation, "run_id": each.run_id, **asdict(each.entry)} for each in written]
-        async with self._writing() as connection:
-            if rows:
-                await connection.execute(insert(files), rows)
-            await connection.execute(update(generations).where(generations.c.id == generation).values(state="written"))
-
-    async def publish_generation(self, generation: int) -> None:
-        """Records that readers see this generation (version of the table). Removes the records of earlier files."""
-        async with self._writing() as connection:
-            await connection.execute(
-                update(generations).where(generations.c.id == generation).values(state="published")
-            )
-            await connection.execute(delete(files).where(files.c.generation < generation))
-
-    async def drop_generation(self, generation: int) -> None:
-        """Removes an unpublished generation (version of the table), and its files, from the ledger."""
-        async with self._writing() as connection:
-            await connection.execute(delete(files).where(files.c.generation == generation))
-            await connection.execute(delete(generations).where(generations.c.id == generation))
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:

@@ -95,3 +95,20 @@ files = Table(
 
 path: relative to the folder in which the table keeps the files of the run. Before the run is published, the path is
 relative to the folder `tree` in the run's staging folder."""
+
+losses = Table(
+    "losses",
+    metadata,
+    Column("generation", Integer, primary_key=True),
+    Column("stream", Text, primary_key=True),
+    Column("era", Integer, primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("start_index", BigInteger, primary_key=True),
+    Column("end_index", BigInteger, nullable=False),
+    Column("noted_us", BigInteger, nullable=False),
+)
+"""The exported indexes that the table has no more, because a repair with `--accept-lost` gave them up.
+
+generation: the generation (version of the table) that the repair made. Ledgers of earlier versions lack this table; the
+first repair makes it.
+"""

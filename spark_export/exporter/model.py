@@ -112,6 +112,28 @@ class FileEntry:
     sha256: str
 
 
+@dataclass(frozen=True)
+class RunFile:
+    """A file of a run. `entry.path` is relative to the folder in which the table keeps the run's files."""
+
+    run_id: int
+    entry: FileEntry
+
+
+@dataclass(frozen=True)
+class Loss:
+    """Indexes that were exported, and that a repair gave up: a file was damaged, and the node has them no more.
+
+    era: how often the exporter has found the stream deleted and created again; 0 for never. `end_index` is exclusive.
+    """
+
+    stream: str
+    era: int
+    partition: int
+    start_index: int
+    end_index: int
+
+
 class RunState(enum.StrEnum):
     """The state of a run of the exporter. `run_machine` explains the states and has the allowed transitions."""
 

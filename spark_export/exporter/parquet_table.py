@@ -16,6 +16,7 @@ from spark_export.exporter.errors import ExportError
 from spark_export.exporter.hive_names import hive_folder
 from spark_export.exporter.layout import (
     ATTEMPTS,
+    RUN_FOLDER_PREFIX,
     TREE,
     Layout,
     point_to,
@@ -23,31 +24,36 @@ from spark_export.exporter.layout import (
     remove_tree,
     sync_tree,
 )
-from spark_export.exporter.ledger import FIRST_GENERATION, RunFile
-from spark_export.exporter.model import FileEntry
+from spark_export.exporter.ledger import FIRST_GENERATION
+from spark_export.exporter.model import FileEntry, RunFile
+from spark_export.exporter.table_link import read_link
 from storage.durable_files import make_folder, rename_durably, sync
-
-RUN_PREFIX = "run="
 
 
 class ParquetTable:
     """A `Table` of plain Parquet files."""
 
     with_stream = False
+    keeps_latest_run = False
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
 
+    def missing(self) -> str | None:
+        return None if os.path.lexists(self._layout.table) else str(self._layout.table)
+
     def prepare(self) -> None:
         first = self._layout.generation(FIRST_GENERATION)
-        if not self._layout.table.is_symlink():
+        if not os.path.lexists(self._layout.table):
             make_folder(first)
             point_to(self._layout.table, first)
 
     @property
     def generation(self) -> int:
-        """The number of the generation (version of the whole table) that readers see."""
-        return int(self._layout.table.resolve().name)
+        """The number of the generation (version of the whole table) that readers see.
+
+        Raises ExportMismatch if the link that names the generation is lost."""
+        return read_link(self._layout)
 
     def refusal_of(self, stream: str) -> str | None:
         return refusal_of_folder(stream)
@@ -62,14 +68,51 @@ class ParquetTable:
         return self._run_folder(run_id).is_dir()
 
     def latest_run(self) -> int:
-        folders = self._layout.table.resolve().glob(f"{RUN_PREFIX}*")
-        return max((int(folder.name.removeprefix(RUN_PREFIX)) for folder in folders), default=0)
+        folders = self._layout.table.resolve().glob(f"{RUN_FOLDER_PREFIX}*")
+        return max((int(folder.name.removeprefix(RUN_FOLDER_PREFIX)) for folder in folders), default=0)
 
     def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
         rename_durably(self._layout.run_staging(run_id) / TREE, self._run_folder(run_id))
 
     def sync(self) -> None:
         sync(self._layout.table.resolve())
+
+    def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
+        """Makes the folder of the generation: links the kept files into it, and moves the new files into it."""
+        folder, attempts = self._layout.generation(generation), self._layout.rewrite_staging(generation) / ATTEMPTS
+        folder.mkdir()
+        made = list(kept)
+        for file in kept:
+            link_or_copy(self.locate(file), folder / run_folder(file.run_id) / file.entry.path)
+        for number, file in enumerate(new):
+            entry = file.entry
+            path = Path(hive_folder(entry.stream, entry.date)) / f"rewritten-{generation:06d}-{number:05d}.parquet"
+            target = folder / run_folder(file.run_id) / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            (attempts / entry.path).rename(target)
+            made.append(RunFile(file.run_id, replace(entry, path=str(path))))
+        sync_tree(folder)
+        sync(folder.parent)
+        return made
+
+    def rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile], expires_s: float) -> None:
+        old, new = self._layout.table.resolve(), self._layout.generation(generation)
+        if old != new:
+            # Nothing changes the old folder after this, so its modification time tells `expire` when to remove it.
+            os.utime(old, (expires_s, expires_s))
+            point_to(self._layout.table, new)
+
+    def drop_rewrite(self, generation: int) -> None:
+        remove_tree(self._layout.generation(generation))
+        remove_tree(self._layout.rewrite_staging(generation))
+
+    def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
+        seen = self.generation
+        old = [self._layout.generation(number) for number in self._layout.list_generations() if number < seen]
+        expired = [folder for folder in old if folder.stat().st_mtime <= now_s]
+        for folder in expired:
+            remove_tree(folder)
+        return len(expired)
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
         return remove_tree(self._layout.run_staging(run_id))
@@ -85,7 +128,7 @@ class ParquetTable:
 
 
 def run_folder(run_id: int) -> str:
-    return f"{RUN_PREFIX}{run_id:06d}"
+    return f"{RUN_FOLDER_PREFIX}{run_id:06d}"
 
 
 def arrange_tree(staging: Path, entries: Sequence[FileEntry], prefix: str) -> list[FileEntry]:

@@ -87,6 +87,7 @@ def compaction_row(done: Compaction) -> dict[str, Any]:
         "files_after": done.files_after,
         "merged": done.merged,
         "rows": done.rows,
+        "expired": done.expired,
     }
 
 

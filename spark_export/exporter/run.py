@@ -33,15 +33,12 @@ from spark_export.exporter.node_side import NodeSide, Selection
 from spark_export.exporter.plan import plan_ranges, plan_tasks
 from spark_export.exporter.run_machine import Found, Recovery, recover
 from spark_export.exporter.table import Table
+from spark_export.exporter.table_state import UNKNOWN_RUN, check_runs
 from spark_export.exporter.task import TaskSettings, read_progress
 
 logger = structlog.get_logger(__name__)
 
 PROGRESS_INTERVAL_S = 0.2
-LEDGER_PUT_BACK = (
-    "the table has it, and the ledger does not know: the ledger was put back to an earlier state; put the "
-    "whole folder back, or export into another one"
-)
 
 T = TypeVar("T")
 
@@ -119,7 +116,7 @@ class Exporter:
         """
         started_s = time.monotonic()
         recovered, swept = await self.recover()
-        await self._check_ledger()
+        await check_runs(self._table, self._ledger)
         ends = await asyncio.to_thread(self._node.list_ends, self._selection)
         positions = await asyncio.to_thread(self._node.load_positions, self._ledger.identity.client_id)
         exported = await self._ledger.load_exported()
@@ -182,7 +179,7 @@ class Exporter:
         )
         action = recover(run.state, found)
         if action is Recovery.REFUSE:
-            raise ExportMismatch(f"run {run.run_id}: {LEDGER_PUT_BACK}")
+            raise ExportMismatch(f"run {run.run_id}: {UNKNOWN_RUN}")
         if action is Recovery.ABANDON:
             removed = await asyncio.to_thread(self._table.discard, run.run_id, entries)
             await self._ledger.record_abandoned(run.run_id, self._now_us(), f"left {run.state} by a crash")
@@ -194,14 +191,6 @@ class Exporter:
             await self._ledger.advance(run.run_id, RunState.PUBLISHED)
         await self._save(run.run_id)
         return action, 0
-
-    async def _check_ledger(self) -> None:
-        """Raises ExportMismatch if the table has a later run than the ledger, the record of all runs.
-
-        Without this check, the messages of this run would be exported again."""
-        latest = await asyncio.to_thread(self._table.latest_run)
-        if latest > await self._ledger.latest_counted():
-            raise ExportMismatch(f"run {latest}: {LEDGER_PUT_BACK}")
 
     def _sweep(self) -> int:
         """Removes all files in staging; no run needs them, since every run has ended. Returns the number of files."""

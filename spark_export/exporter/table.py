@@ -8,8 +8,7 @@ from typing import Protocol
 
 from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.layout import Layout
-from spark_export.exporter.ledger import RunFile
-from spark_export.exporter.model import FileEntry
+from spark_export.exporter.model import FileEntry, RunFile
 
 
 class Table(Protocol):
@@ -30,6 +29,15 @@ class Table(Protocol):
 
         A compaction makes a new generation.
         """
+        ...
+
+    @property
+    def keeps_latest_run(self) -> bool:
+        """Whether `latest_run` never becomes smaller, whatever other tools do to the table."""
+        ...
+
+    def missing(self) -> str | None:
+        """Returns the path of the link, log or catalog that the table lacks, or None if it lacks nothing."""
         ...
 
     def prepare(self) -> None:
@@ -69,6 +77,33 @@ class Table(Protocol):
 
         This is needed since a crash can leave a run visible but not synced.
         """
+        ...
+
+    def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
+        """Gives the new files of a rewrite (a compaction or repair) their names, and syncs their folders.
+
+        generation: the generation that the rewrite makes. kept: the files that stay as they are. new: the files in the
+        folder `attempts` of the rewrite's staging folder. Returns all files of the generation, with final paths.
+        Readers do not see the new files yet.
+        """
+        ...
+
+    def rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile], expires_s: float) -> None:
+        """Makes readers see the files `after` in place of the files `before`, in one step.
+
+        Can be repeated after a crash. expires_s: when the files that readers no longer see may be removed, in seconds
+        since 1970."""
+        ...
+
+    def drop_rewrite(self, generation: int) -> None:
+        """Removes the files of a rewrite that readers do not see."""
+        ...
+
+    def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
+        """Removes the files that readers no longer see, and whose time has come. Returns the number of removed items.
+
+        current: all files that the ledger has. now_s: in seconds since 1970. keep_s: how long older versions of the
+        table stay readable, in seconds. No run and no rewrite may be unfinished."""
         ...
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:

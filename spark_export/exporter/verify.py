@@ -19,10 +19,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_export.exporter.intervals import Interval, compare, total
+from spark_export.exporter.intervals import Interval, compare, merge, subtract, total
 from spark_export.exporter.layout import Layout
-from spark_export.exporter.ledger import Account, Ledger, RunFile
-from spark_export.exporter.model import Range
+from spark_export.exporter.ledger import Account, Ledger
+from spark_export.exporter.model import Loss, Range, RunFile
 from spark_export.exporter.table import Table, make_table
 
 CHUNK_BYTES = 1024 * 1024
@@ -75,9 +75,11 @@ async def verify(
         problems += await asyncio.to_thread(_check_file, table.locate(file), file, there, checksums)
         if on_file is not None:
             on_file(number + 1, len(files))
-    problems += _check_indexes([each for _, each in account.ranges], there)
+    problems += _check_indexes([each for _, each in account.ranges], there, account.losses)
     problems += [f"{path} is in the table, and no run wrote it" for path in sorted(listed - accounted)]
     at_work = {layout.run_staging(run_id) for run_id in account.unfinished}
+    if account.rewrite is not None:
+        at_work.add(layout.rewrite_staging(account.rewrite))
     problems += _find_orphans(path for path in staged if not at_work & set(path.parents))
     return Verdict(
         runs=len({run_id for run_id, _ in account.ranges}),
@@ -85,7 +87,8 @@ async def verify(
         rows=sum(file.entry.rows for file in files),
         files=len(files),
         file_bytes=sum(file.entry.file_bytes for file in files),
-        lost=sum(each.lost for _, each in account.ranges),
+        lost=sum(each.lost for _, each in account.ranges)
+        + sum(each.end_index - each.start_index for each in account.losses),
         problems=tuple(problems[:PROBLEMS_MAX]),
         problem_count=len(problems),
     )
@@ -149,10 +152,10 @@ def read_intervals(path: Path) -> Iterator[tuple[int, Interval]]:
     """Yields the indexes in a file, in the order of the rows, as pairs of a partition and an interval of indexes."""
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(batch_size=256 * 1024, columns=["partition", "index"]):
-            yield from _batch_intervals(batch)
+            yield from batch_intervals(batch)
 
 
-def _batch_intervals(batch: pa.RecordBatch) -> Iterator[tuple[int, Interval]]:
+def batch_intervals(batch: pa.RecordBatch) -> Iterator[tuple[int, Interval]]:
     """Yields pairs of a partition and an interval.
 
     An interval ends where the partition changes or the index does not rise by one.
@@ -168,11 +171,14 @@ def _batch_intervals(batch: pa.RecordBatch) -> Iterator[tuple[int, Interval]]:
         yield partition[start].as_py(), (index[start].as_py(), index[end - 1].as_py() + 1)
 
 
-def _check_indexes(ranges: Sequence[Range], there: dict[tuple[str, int, int], list[Interval]]) -> Iterator[str]:
+def _check_indexes(
+    ranges: Sequence[Range], there: dict[tuple[str, int, int], list[Interval]], losses: Sequence[Loss]
+) -> Iterator[str]:
     """Yields a description of each problem with the exported indexes.
 
-    Each index of `ranges` must be once in `there`, the indexes in the files, and no other index may be there. Each
-    range must begin where the previous range of the partition ended, except for messages that retention removed.
+    Each index of `ranges`, except those in `losses`, which a repair gave up, must be once in `there`, the indexes in
+    the files, and no other index may be there. Each range must begin where the previous range of the partition ended,
+    except for messages that retention removed.
     """
     wanted: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
     for each in ranges:
@@ -186,11 +192,16 @@ def _check_indexes(ranges: Sequence[Range], there: dict[tuple[str, int, int], li
     for place in sorted(wanted.keys() | there.keys()):
         stream, era, partition = place
         name = f"{stream}/{partition}" + (f" (made anew {era} times)" if era else "")
-        found = compare(wanted[place], there[place])
+        given_up = merge((each.start_index, each.end_index) for each in losses if _place(each) == place)[0]
+        found = compare(subtract(merge(wanted[place])[0], given_up), there[place])
         for what, intervals in zip(("missing", "not exported by any run", "there twice"), found, strict=True):
             if intervals:
                 first = intervals[0]
                 yield f"{name}: {total(intervals)} indexes are {what}, the first from {first[0]} to {first[1] - 1}"
+
+
+def _place(loss: Loss) -> tuple[str, int, int]:
+    return loss.stream, loss.era, loss.partition
 
 
 def _find_orphans(staged: Iterable[Path]) -> Iterator[str]:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from stream_node.cli.export_options import NICE, FolderArgument, LogLevelOption, NiceOption, with_settings
+from stream_node.cli.export_options import NICE, FolderArgument, KeepOption, LogLevelOption, NiceOption, with_settings
 from stream_node.cli.options import JsonOption
 from stream_node.cli.output import columns, say, say_json
 from stream_node.cli.progress import progress_shown
@@ -179,10 +179,15 @@ def verify(
         raise typer.Exit(1)
 
 
-def compact(folder: FolderArgument, log_level: LogLevelOption = "warning", as_json: JsonOption = False) -> None:
-    """Merge the small files of a Parquet export into large ones. Stop the export daemon first.
+def compact(
+    folder: FolderArgument,
+    keep: KeepOption = None,
+    log_level: LogLevelOption = "warning",
+    as_json: JsonOption = False,
+) -> None:
+    """Merge the small files of an export into large ones, and remove replaced files.
 
-    Readers of the table see the change in one step.
+    Readers of the table see the change in one step. Stop the export daemon first, or let the daemon do it.
 
     Example: stream-node export compact ./lake
     """
@@ -191,10 +196,11 @@ def compact(folder: FolderArgument, log_level: LogLevelOption = "warning", as_js
         from spark_export.exporter.job import open_compactor
         from spark_export.exporter.report import compaction_line, compaction_row
 
+        keep_s = None if keep is None else parse_duration(keep)
         _configure_logs(log_level)
 
         async def main() -> Compaction:
-            async with open_compactor(folder) as compactor:
+            async with open_compactor(folder, keep_s=keep_s) as compactor:
                 return await compactor.run()
 
         done = _run(main())

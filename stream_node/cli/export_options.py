@@ -92,6 +92,13 @@ NICE = 5
 """The niceness of an export, as in nice(1). On two cores, pushes keep 0.84 of their rate during an export. On a busy
 machine, an export with a larger value would get almost no processor time."""
 MASTERS = r"inline|local(-cluster)?(\[.+\])?|spark://.+|yarn|k8s://.+"
+KeepOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        help="How long replaced files, and old snapshots, stay for readers. Without it: 1h; for Delta and Iceberg 5d.",
+    ),
+]
 LogLevelOption = Annotated[
     str,
     typer.Option(

@@ -50,6 +50,7 @@ class Compacted(Strict, frozen=True):
     files_after: int
     merged: int
     rows: int
+    expired: int
 
 
 EXPORT_SCHEMAS: dict[str, type[Strict]] = {

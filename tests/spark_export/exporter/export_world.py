@@ -66,9 +66,9 @@ class World:
 
         return asyncio.run(main())
 
-    def compact(self) -> Compaction:
+    def compact(self, **options: Any) -> Compaction:
         async def main() -> Compaction:
-            async with open_compactor(self.folder) as compactor:
+            async with open_compactor(self.folder, **options) as compactor:
                 return await compactor.run()
 
         return asyncio.run(main())

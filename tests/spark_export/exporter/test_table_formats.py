@@ -10,8 +10,6 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,44 +18,18 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE
 from tests.spark_export.exporter.export_world import World
-
-Rows = list[tuple[str, int, int, bytes]]
-COLUMNS = ["stream", "partition", "index", "data"]
+from tests.spark_export.exporter.table_readers import LIBRARIES, rows_in
 
 
-def read_delta(folder: Path) -> Any:
-    return pytest.importorskip("deltalake").DeltaTable(str(folder / "messages")).to_pyarrow_table(columns=COLUMNS)
-
-
-def read_iceberg(folder: Path) -> Any:
-    catalogs = pytest.importorskip("pyiceberg.catalog.sql")
-    catalog = catalogs.SqlCatalog(
-        "stream-node", uri=f"sqlite:///{folder / 'catalog.sqlite'}", warehouse=f"file://{folder}"
-    )
-    try:
-        return catalog.load_table("export.messages").scan(selected_fields=tuple(COLUMNS)).to_arrow()
-    finally:
-        catalog.close()
-
-
-READERS = {"delta": read_delta, "iceberg": read_iceberg}
-
-
-@pytest.fixture(params=READERS)
+@pytest.fixture(params=["delta", "iceberg"])
 def table_format(request: pytest.FixtureRequest, world: World) -> str:
-    library = {"delta": "deltalake", "iceberg": "pyiceberg"}[request.param]
-    pytest.importorskip(library, reason=f"the extra `{request.param}` is not installed")
+    pytest.importorskip(LIBRARIES[request.param], reason=f"the extra `{request.param}` is not installed")
     world.settings = replace(world.settings, format=request.param)
     return str(request.param)
 
 
-def rows(world: World) -> Rows:
-    table = READERS[world.settings.format](world.folder).select(COLUMNS)
-    return sorted(zip(*(column.to_pylist() for column in table.columns), strict=True))
-
-
 def assert_whole(world: World) -> None:
-    assert rows(world) == world.stored()
+    assert rows_in(world) == world.stored()
     assert world.verify().problems == ()
 
 
@@ -80,13 +52,13 @@ def test_a_crash_around_the_publication_is_harmless(world: World, table_format: 
     world.push(50)
     world.run()
     world.push(50)
-    before = rows(world)
+    before = rows_in(world)
     command = [sys.executable, "-m", "stream_node", "export", "run", str(world.folder), "--node", world.node.address]
     command += ["--stream", world.stream, "--master", "inline", "--format", table_format]
     environment = {**os.environ, ENVIRONMENT_VARIABLE: site}
     killed = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    assert rows(world) == (before if site in ("tasks_done", "written") else world.stored())
+    assert rows_in(world) == (before if site in ("tasks_done", "written") else world.stored())
     world.push(5)
     world.run()
     assert_whole(world)
@@ -104,6 +76,6 @@ def test_a_crash_between_moving_the_files_and_the_log(world: World, table_format
     (staged,) = (world.folder / "staging").rglob("*.parquet")
     data = world.folder / "messages" / ("data" if table_format == "iceberg" else "")
     staged.rename(data / staged.name)
-    assert len(rows(world)) == 50
+    assert len(rows_in(world)) == 50
     assert world.run().run_id is None
     assert_whole(world)

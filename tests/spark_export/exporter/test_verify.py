@@ -19,7 +19,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow.parquet as pq
 
-from spark_export.exporter.compact import KEEP_S
+from spark_export.exporter.rewrite import KEEP_S
 from tests.spark_export.exporter.export_world import World, rows_of
 
 
@@ -145,7 +145,7 @@ def test_replaced_generations_go_in_time_however_often_one_is_made(exported: Wor
         exported.run()
     generations = exported.folder / "generations"
     assert sorted(path.name for path in generations.iterdir()) == ["000001", "000002", "000003"]
-    long_ago_s = time.time() - KEEP_S - 1
+    long_ago_s = time.time() - KEEP_S["parquet"] - 1
     os.utime(generations / "000001", (long_ago_s, long_ago_s))
     exported.compact()
     assert sorted(path.name for path in generations.iterdir()) == ["000002", "000003", "000004"]

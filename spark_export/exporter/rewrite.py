@@ -1,0 +1,156 @@
+"""Rewrites: replace files of a table by other files, in one step that readers see. Compaction and repair use them.
+
+    planned ──▶ written ──▶ published
+       └──▶ dropped
+
+A rewrite makes a new generation, a version of the whole table. planned: new files are being written in staging.
+written: all files of the generation are complete, synced and in the ledger. published: readers see the generation. The
+files that it replaced are kept for a time, for readers that have opened them. The ledger is the SQLite record of all
+runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import structlog
+
+from spark_export.exporter.errors import ExportError, ExportMismatch, TableDamaged
+from spark_export.exporter.failpoint import failpoint
+from spark_export.exporter.layout import ATTEMPTS, Layout, remove_tree
+from spark_export.exporter.ledger import Ledger
+from spark_export.exporter.model import Loss, RunFile
+from spark_export.exporter.run_machine import COUNTED
+from spark_export.exporter.table import Table
+from spark_export.exporter.table_state import check_runs
+
+logger = structlog.get_logger(__name__)
+
+KEEP_S = {"parquet": 3600.0, "delta": 5 * 86_400.0, "iceberg": 5 * 86_400.0}
+"""How many seconds replaced files, and old snapshots, are kept for readers, by the table's format.
+
+Readers of plain Parquet hold a generation while they read. Users of Delta and Iceberg also query earlier versions.
+"""
+REPAIR = "`stream-node export repair` takes its rows from the node again"
+
+
+class Rewriter:
+    """Publishes rewrites of the table in one export folder, and removes what they replaced.
+
+    The caller holds the folder's lock. now_us: returns the wall-clock time in microseconds since 1970. keep_s: how many
+    seconds replaced files are kept for readers; None for the default of the format (KEEP_S)."""
+
+    def __init__(
+        self, layout: Layout, ledger: Ledger, table: Table, *, now_us: Callable[[], int], keep_s: float | None = None
+    ) -> None:
+        self._layout = layout
+        self._ledger = ledger
+        self._table = table
+        self._now_us = now_us
+        self._keep_s = KEEP_S[ledger.identity.format] if keep_s is None else keep_s
+
+    async def recover(self) -> None:
+        """Ends a rewrite that a crash or an error interrupted.
+
+        If all new files were written, publishes them; otherwise removes them.
+        """
+        found = await self._ledger.find_open_generation()
+        if found is None:
+            return
+        generation, state = found
+        if state == "written":
+            await self._publish(generation)
+            return
+        await asyncio.to_thread(self._table.drop_rewrite, generation)
+        await self._ledger.drop_generation(generation)
+        logger.info("rewrite abandoned", generation=generation)
+
+    async def load_files(self, *, damaged: bool = False) -> list[RunFile]:
+        """Returns the files of the table, after checks that a rewrite may replace them.
+
+        damaged: whether files may be missing. Raises ExportError if a crash interrupted a run before it was published,
+        ExportMismatch if the ledger and the table disagree, and TableDamaged if a file is missing."""
+        for run in await self._ledger.load_unfinished():
+            if run.state not in COUNTED:
+                raise ExportError(
+                    f"run {run.run_id} was left {run.state} by a crash; `stream-node export run` finishes it first"
+                )
+        await check_runs(self._table, self._ledger)
+        files = await self._ledger.load_files(await self._ledger.current_generation())
+        known = {self._table.locate(file).resolve() for file in files}
+        listed = await asyncio.to_thread(lambda: {path.resolve() for path in self._table.list_files()})
+        if strange := sorted(listed - known):
+            raise ExportMismatch(
+                f"{strange[0]} is in the table, and no run wrote it: another program changed the table; take the file "
+                "out, or use that program's own means"
+            )
+        lost = sorted(path for path in known - listed if not damaged)
+        if lost:
+            raise TableDamaged(f"{lost[0]} is missing from the table: {REPAIR}")
+        return files
+
+    async def replace(
+        self, kept: Sequence[RunFile], write: Callable[[Path], Sequence[RunFile]], lost: Sequence[Loss] = ()
+    ) -> list[RunFile]:
+        """Makes and publishes the next generation: the files `kept`, and those that `write` makes.
+
+        write: gets an existing folder, writes files into it, syncs them, and returns them with paths relative to the
+        folder. lost: exported indexes that the new generation has no more. Returns all files of the new generation.
+        After an error of `write`, the table is as before."""
+        generation = await self._ledger.begin_generation(self._now_us())
+        failpoint("compact_planned")
+        try:
+            made = await asyncio.to_thread(self._make, generation, kept, write)
+            await self._ledger.record_generation(generation, made, lost, self._now_us())
+        except BaseException:
+            await self.recover()
+            raise
+        failpoint("compact_written")
+        await self._publish(generation)
+        return made
+
+    async def current_generation(self) -> int:
+        """Returns the number of the generation that readers see, according to the ledger."""
+        return await self._ledger.current_generation()
+
+    async def expire(self) -> int:
+        """Removes files and versions of the table that readers no longer see, and whose time has come.
+
+        Returns the number of removed items."""
+        current = await self._ledger.load_files(await self._ledger.current_generation())
+        return await asyncio.to_thread(self._table.expire, current, self._now_us() / 1e6, self._keep_s)
+
+    def _make(
+        self, generation: int, kept: Sequence[RunFile], write: Callable[[Path], Sequence[RunFile]]
+    ) -> list[RunFile]:
+        attempts = self._layout.rewrite_staging(generation) / ATTEMPTS
+        # An earlier rewrite of this number may have left files here.
+        remove_tree(attempts.parent)
+        attempts.mkdir(parents=True)
+        return self._table.stage_rewrite(generation, kept, write(attempts))
+
+    async def _publish(self, generation: int) -> None:
+        before = await self._ledger.load_files(await self._ledger.current_generation())
+        after = await self._ledger.load_files(generation)
+        expires_s = self._now_us() / 1e6 + self._keep_s
+        await asyncio.to_thread(self._table.rewrite, generation, before, after, expires_s)
+        failpoint("between_turn_and_ledger")
+        await self._ledger.publish_generation(generation)
+        await asyncio.to_thread(remove_tree, self._layout.rewrite_staging(generation))
+        logger.info("table rewritten", generation=generation, files_before=len(before), files=len(after))
+
+
+def read_checked(path: Path, file: RunFile) -> bytes:
+    """Returns the content of a file of the table. Raises TableDamaged if it is not what the ledger says was written."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError as error:
+        raise TableDamaged(f"{path} is missing: {REPAIR}") from error
+    except OSError as error:
+        raise TableDamaged(f"{path} cannot be read ({error.strerror or error}): {REPAIR}") from error
+    if len(content) != file.entry.file_bytes or hashlib.sha256(content).hexdigest() != file.entry.sha256:
+        raise TableDamaged(f"{path} is not what run {file.run_id} wrote: {REPAIR}")
+    return content

@@ -1,0 +1,59 @@
+"""Checks that the table and the ledger of an export folder belong together, before a command writes to either.
+
+The ledger is the SQLite record of all runs. A table that lost its link or its log would look empty, and an older ledger
+does not know all rows of the table.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from spark_export.exporter.errors import ExportMismatch
+from spark_export.exporter.layout import Layout
+from spark_export.exporter.ledger import Ledger
+from spark_export.exporter.table import Table
+from spark_export.exporter.table_link import LEDGER_PUT_BACK, settle_link
+
+UNKNOWN_RUN = f"the table has it, and the ledger does not know: {LEDGER_PUT_BACK}"
+
+
+async def settle_table(layout: Layout, ledger: Ledger, table: Table, *, repairing: bool = False) -> None:
+    """Creates the table of a new export, or checks that the table of an existing export has its link or log.
+
+    A lost link of a plain Parquet table is made anew from the ledger. repairing: whether files of the table may be
+    missing. Raises ExportMismatch if the table is missing, and ExportError."""
+    current, unfinished = await ledger.current_generation(), await ledger.find_open_generation()
+    files = await ledger.load_files(current)
+    number = unfinished[0] if unfinished else None
+    if ledger.identity.format == "parquet":
+        await asyncio.to_thread(settle_link, layout, current, number, [] if repairing else files)
+        return
+    lost = await asyncio.to_thread(table.missing) if files else None
+    if lost is not None:
+        raise ExportMismatch(
+            f"{lost} is missing, and the ledger has {len(files)} files of the table: put it back, or export into "
+            "another folder"
+        )
+    await asyncio.to_thread(table.prepare)
+    there = await asyncio.to_thread(lambda: table.generation)
+    if there not in (current, number):
+        what = f"the table has generation {there}, and the ledger {current}: "
+        if there > current:
+            raise ExportMismatch(what + LEDGER_PUT_BACK)
+        raise ExportMismatch(f"{what}{_TABLE_PUT_BACK}")
+
+
+async def check_runs(table: Table, ledger: Ledger) -> None:
+    """Raises ExportMismatch if the table has a later run than the ledger, or lacks the ledger's latest run.
+
+    With an older ledger, messages would be exported again, and a compaction would leave out rows. No run may be
+    unfinished.
+    """
+    latest, counted = await asyncio.to_thread(table.latest_run), await ledger.latest_counted()
+    if latest > counted:
+        raise ExportMismatch(f"run {latest}: {UNKNOWN_RUN}")
+    if latest < counted and table.keeps_latest_run:
+        raise ExportMismatch(f"run {counted}: the ledger has it, and the table does not: {_TABLE_PUT_BACK}")
+
+
+_TABLE_PUT_BACK = "the table was put back to an earlier state; put the whole folder back, or export into another one"
