@@ -109,7 +109,7 @@ class DeltaLogTable(FlatTable):
     def _expire_log(self, now_s: float, keep_s: float) -> int:
         """Writes a checkpoint after CHECKPOINT_COMMITS transactions, and removes the log files that expired.
 
-        The table's property `delta.logRetentionDuration` says when they expire; without it, after 30 days."""
+        The property delta.logRetentionDuration of the table says when they expire; without it, after 30 days."""
         before = len(list(self._log.iterdir()))
         table = self._open()
         checkpoints = [int(path.name[:20]) for path in self._log.glob("*.checkpoint.parquet")]
