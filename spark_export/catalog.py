@@ -11,9 +11,10 @@ from spark_export.errors import OptionError, StreamMissing
 from spark_export.file_catalog import FileCatalog
 from spark_export.node_client import NodeConnection, require_partitions
 from spark_export.node_wire import StreamEnds
-from spark_export.options import LATEST, ReadOptions
+from spark_export.option_values import LATEST
+from spark_export.options import ReadOptions
 from spark_export.patterns import compile_pattern
-from spark_export.plan import Place, by_place, resolve
+from spark_export.plan import Place, by_place, for_each, resolve
 
 
 class Catalog(Protocol):
@@ -98,22 +99,26 @@ def starting_indexes(
     """
     if options.starting_time_us is None:
         return resolve(default if options.starting is None else options.starting, ends, "startingOffsets")
-    found = {place: catalog.index_at(end, options.starting_time_us) for place, end in ends.items()}
+    times = for_each(options.starting_time_us, ends, "startingOffsetsByTimestamp")
+    found = {place: catalog.index_at(end, times[place]) for place, end in ends.items()}
     late = [place for place, index in found.items() if index >= ends[place].next_index]
     if late and options.late_start_is_error:
         stream, partition = late[0]
+        name = "startingTimestamp" if isinstance(options.starting_time_us, int) else "startingOffsetsByTimestamp"
         raise OptionError(
-            f"startingTimestamp: {stream}/{partition} has no message as late as that; "
+            f"{name}: {stream}/{partition} has no message as late as that; "
             "set startingOffsetsByTimestampStrategy=latest to start such partitions at their end"
         )
-    return found
+    # A message that came after the listing may be found. It is read after the end that was listed.
+    return {place: min(index, ends[place].next_index) for place, index in found.items()}
 
 
 def ending_indexes(options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds]) -> dict[Place, int]:
     """Returns the index where a batch read ends, for each partition. The message at this index is not read."""
-    if options.ending_time_us is not None:
-        return {place: catalog.index_at(end, options.ending_time_us) for place, end in ends.items()}
-    return resolve(options.ending, ends, "endingOffsets")
+    if options.ending_time_us is None:
+        return resolve(options.ending, ends, "endingOffsets")
+    times = for_each(options.ending_time_us, ends, "endingOffsetsByTimestamp")
+    return {place: min(catalog.index_at(end, times[place]), end.next_index) for place, end in ends.items()}
 
 
 def is_latest(options: ReadOptions) -> bool:

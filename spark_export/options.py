@@ -9,20 +9,24 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 from spark_export.decode.time_texts import find_zone
 from spark_export.errors import OptionError
+from spark_export.kafka_options import advice, our_name
+from spark_export.option_values import (
+    EARLIEST,
+    LATEST,
+    Offsets,
+    parse_duration_ms,
+    parse_offsets,
+    parse_times,
+    parse_whole,
+)
 from spark_export.patterns import compile_pattern
 
 P = TypeVar("P")
 D = TypeVar("D")
-
-EARLIEST, LATEST = -2, -1
-"""The numbers for the earliest index and the latest index in the JSON of offsets, as in Spark's Kafka source."""
-
-Offsets: TypeAlias = dict[str, dict[int, int]]
-"""Offsets as a mapping: stream name -> partition -> index."""
 
 READ_OPTIONS = (
     *("endpoint", "path", "subscribe", "subscribePattern", "assign", "startingOffsets", "endingOffsets"),
@@ -30,22 +34,12 @@ READ_OPTIONS = (
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "includeData", "decode"),
     *("fetchBytes", "fetchRetries", "requestTimeoutMs", "verifyChecksums"),
     *("columnNameOfCorruptRecord", "columnNameOfProblem", "timeZone"),
+    *("columns", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "minOffsetsPerTrigger", "maxTriggerDelay"),
 )
 WRITE_OPTIONS = ("endpoint", "stream", "partitions", "window", "fetchRetries", "requestTimeoutMs")
 
 SPARKS_OWN = ("checkpointlocation",)
 """Options, in lower case, that Spark passes to every source. The format `stream_node` ignores these options."""
-
-KAFKA_NAMES = {
-    "kafka.bootstrap.servers": "endpoint",
-    "bootstrap.servers": "endpoint",
-    "topic": "stream",
-    "startingoffsetsbytimestamp": "startingTimestamp",
-    "endingoffsetsbytimestamp": "endingTimestamp",
-    "kafkaconsumer.polltimeoutms": "requestTimeoutMs",
-    "fetchoffset.numretries": "fetchRetries",
-}
-"""The names of options of Spark's Kafka source, in lower case, and the names of the same options in this module."""
 
 RECORDS_PER_PARTITION = 2_000_000
 """The default of `maxRecordsPerPartition`.
@@ -56,6 +50,8 @@ FETCH_BYTES = 4 * 1024 * 1024
 REQUEST_TIMEOUT_MS = 120_000
 FETCH_RETRIES = 3
 WINDOW = 1_000
+MAX_TRIGGER_DELAY_MS = 15 * 60_000
+"""The default of `maxTriggerDelay`, as in Spark's Kafka source."""
 
 
 @dataclass(frozen=True)
@@ -63,9 +59,10 @@ class ReadOptions:
     """The checked options of a read. `spark_export.source.StreamNodeSource` explains each option.
 
     starting, ending: EARLIEST, LATEST, or an index for each partition; starting is None if the option is absent.
-    starting_time_us, ending_time_us: microseconds since 1970; None if the option is absent. late_start_is_error:
-    whether a partition without a message at starting_time_us or later raises an error. corrupt_column, problem_column,
-    time_zone: see `spark_export.decode.rows.RowRules`.
+    starting_time_us, ending_time_us: microseconds since 1970, for all partitions or for each; None if the option is
+    absent. late_start_is_error: whether a partition without a message at starting_time_us or later raises an error.
+    kafka_columns: whether the columns have the names and types of Spark's Kafka source. corrupt_column,
+    problem_column, time_zone: see `spark_export.decode.rows.RowRules`.
     """
 
     endpoint: str = "127.0.0.1:4000"
@@ -75,10 +72,13 @@ class ReadOptions:
     assign: dict[str, tuple[int, ...]] | None = None
     starting: int | Offsets | None = None
     ending: int | Offsets = LATEST
-    starting_time_us: int | None = None
-    ending_time_us: int | None = None
+    starting_time_us: int | Offsets | None = None
+    ending_time_us: int | Offsets | None = None
     late_start_is_error: bool = True
     max_offsets_per_trigger: int | None = None
+    min_offsets_per_trigger: int | None = None
+    max_trigger_delay_s: float = MAX_TRIGGER_DELAY_MS / 1000
+    kafka_columns: bool = False
     min_partitions: int | None = None
     max_records_per_partition: int = RECORDS_PER_PARTITION
     fail_on_data_loss: bool = True
@@ -116,7 +116,10 @@ def check_names(given: Mapping[str, str]) -> None:
         if lower in known or lower in SPARKS_OWN:
             continue
         near = difflib.get_close_matches(lower, known, 1, 0.5)
-        meant = KAFKA_NAMES.get(lower) or (known[near[0]] if near else None)
+        instead = None if our_name(name) else advice(name)
+        if instead:
+            raise OptionError(f"there is no option {name!r}: {instead}")
+        meant = our_name(name) or (known[near[0]] if near else None)
         hint = f"did you mean {meant}?" if meant else f"there are: {', '.join(sorted(known.values()))}"
         raise OptionError(f"there is no option {name!r}; {hint}")
 
@@ -125,19 +128,22 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Checks the options of a read, given as text. Raises OptionError."""
     check_names(given)
     taken = _Taken(given, READ_OPTIONS, "reading")
-    start_s, end_s = taken.find("startingTimestamp"), taken.find("endingTimestamp")
+    _check_single(taken)
     options = ReadOptions(
         endpoint=taken.find("endpoint") or ReadOptions.endpoint,
         path=taken.find("path"),
         subscribe=_names(taken.find("subscribe")),
         pattern=taken.parsed("subscribePattern", _pattern, None),
         assign=taken.parsed("assign", _assign, None),
-        starting=taken.parsed("startingOffsets", _offsets, None),
-        ending=taken.parsed("endingOffsets", _offsets, LATEST),
-        starting_time_us=None if start_s is None else taken.number("startingTimestamp", 0, 0) * 1000,
-        ending_time_us=None if end_s is None else taken.number("endingTimestamp", 0, 0) * 1000,
+        starting=taken.parsed("startingOffsets", parse_offsets, None),
+        ending=taken.parsed("endingOffsets", parse_offsets, LATEST),
+        starting_time_us=taken.time_us("startingTimestamp", "startingOffsetsByTimestamp"),
+        ending_time_us=taken.time_us("endingTimestamp", "endingOffsetsByTimestamp"),
         late_start_is_error=taken.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error") == "error",
         max_offsets_per_trigger=taken.optional_number("maxOffsetsPerTrigger", 1),
+        min_offsets_per_trigger=taken.optional_number("minOffsetsPerTrigger", 1),
+        max_trigger_delay_s=taken.parsed("maxTriggerDelay", parse_duration_ms, MAX_TRIGGER_DELAY_MS) / 1000,
+        kafka_columns=taken.choice("columns", ("stream_node", "kafka"), "stream_node") == "kafka",
         min_partitions=taken.optional_number("minPartitions", 1),
         max_records_per_partition=taken.number("maxRecordsPerPartition", 1, RECORDS_PER_PARTITION),
         fail_on_data_loss=taken.flag("failOnDataLoss", True),
@@ -175,16 +181,30 @@ def _check_together(options: ReadOptions) -> None:
     chosen = [bool(options.subscribe), options.pattern is not None, options.assign is not None]
     if sum(chosen) != 1:
         raise OptionError("say which streams to read by exactly one of subscribe, subscribePattern and assign")
-    if options.starting_time_us is not None and options.starting is not None:
-        raise OptionError("startingTimestamp and startingOffsets both say where to start; give one of them")
-    if options.ending_time_us is not None and options.ending != LATEST:
-        raise OptionError("endingTimestamp and endingOffsets both say where to end; give one of them")
+    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if least is not None and most is not None and least > most:
+        raise OptionError(f"minOffsetsPerTrigger={least} is more than maxOffsetsPerTrigger={most}")
     if options.ending == EARLIEST or _has(options.ending, EARLIEST):
         raise OptionError("endingOffsets cannot be earliest (-2): nothing would be read")
     if not options.include_data and options.verify_checksums:
         raise OptionError("verifyChecksums needs the data that includeData=false leaves out")
     if not options.include_data and options.decode is not None:
         raise OptionError(f"decode={options.decode} needs the data that includeData=false leaves out")
+
+
+def _check_single(taken: _Taken) -> None:
+    """Raises OptionError if two options say where to start, or where to end, or if an option lacks the option that it
+    belongs to.
+    """
+    for verb, names in (
+        ("start", ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")),
+        ("end", ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")),
+    ):
+        given = [name for name in names if taken.find(name) is not None]
+        if len(given) > 1:
+            raise OptionError(f"{' and '.join(given[:2])} both say where to {verb}; give one of them")
+    if taken.find("maxTriggerDelay") is not None and taken.find("minOffsetsPerTrigger") is None:
+        raise OptionError("maxTriggerDelay ends the wait for minOffsetsPerTrigger; give that option too")
 
 
 def _has(offsets: int | Offsets | None, mark: int) -> bool:
@@ -229,6 +249,14 @@ class _Taken:
     def optional_number(self, name: str, least: int) -> int | None:
         return None if self.find(name) is None else self.number(name, least, least)
 
+    def time_us(self, for_all: str, for_each: str) -> int | Offsets | None:
+        """Returns the value in microseconds of an option in milliseconds, for all partitions or for each; None if
+        neither option is given.
+        """
+        if self.find(for_all) is not None:
+            return self.number(for_all, 0, 0) * 1000
+        return self.parsed(for_each, parse_times, None)
+
     def flag(self, name: str, default: bool) -> bool:
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"
 
@@ -257,34 +285,4 @@ def _assign(value: str) -> dict[str, tuple[int, ...]]:
     found = json.loads(value)
     if not isinstance(found, dict) or not found:
         raise ValueError('write it as JSON, such as {"orders":[0,1]}')
-    return {str(stream): tuple(sorted({_whole(each, 0) for each in found[stream]})) for stream in sorted(found)}
-
-
-def _offsets(value: str) -> int | Offsets:
-    if value.lower() in ("earliest", "latest"):
-        return EARLIEST if value.lower() == "earliest" else LATEST
-    found = json.loads(value)
-    if not isinstance(found, dict) or not found:
-        raise ValueError('write "earliest", "latest" or JSON such as {"orders":{"0":23,"1":-1}}')
-    return {
-        str(stream): {
-            _whole(partition, 0): _whole(index, EARLIEST)
-            for partition, index in found[stream].items()
-            # The offsets in a query's progress contain these keys. They may be used as starting offsets.
-            if partition not in ("created_us", "deleted")
-        }
-        for stream in sorted(found)
-    }
-
-
-def _whole(value: object, least: int) -> int:
-    """Returns a whole number, given as a number or as text, since keys of JSON objects are text.
-
-    Raises ValueError if the number is less than `least`.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"{value!r} is not a whole number")
-    number = int(value)
-    if number < least:
-        raise ValueError(f"{number} is below {least}")
-    return number
+    return {str(stream): tuple(sorted({parse_whole(each, 0) for each in found[stream]})) for stream in sorted(found)}

@@ -13,16 +13,12 @@ from typing import Any, TypeAlias
 
 from spark_export.errors import OptionError
 from spark_export.node_wire import StreamEnds
-from spark_export.options import EARLIEST, LATEST, Offsets
+from spark_export.option_values import BESIDE_PARTITIONS, EARLIEST, LATEST, Offsets
 
 Place: TypeAlias = tuple[str, int]
 """The name of a stream and the number of a partition."""
-CREATED = "created_us"
-"""The key for the creation times in the JSON of offsets."""
-DELETED = "deleted"
-"""The key for the numbers of deleted partitions in the JSON of offsets."""
-BESIDE_PARTITIONS = (CREATED, DELETED)
-"""The keys in the JSON of the offsets of a stream that are no numbers of partitions."""
+CREATED, DELETED = BESIDE_PARTITIONS
+"""The keys for the creation times and for the numbers of deleted partitions in the JSON of offsets."""
 
 
 GONE = "the stream or the partition no longer exists"
@@ -94,18 +90,25 @@ def by_place(ends: Iterable[StreamEnds]) -> dict[Place, StreamEnds]:
 
 
 def resolve(offsets: int | Offsets, ends: Mapping[Place, StreamEnds], option: str) -> dict[Place, int]:
-    """Returns an index for each partition, in which EARLIEST and LATEST are replaced by the present indexes.
+    """Returns an index for each partition, in which EARLIEST and LATEST are replaced by the present indexes. Raises
+    OptionError, as `for_each` does.
+    """
+    return {place: _marked(index, ends[place]) for place, index in for_each(offsets, ends, option).items()}
+
+
+def for_each(offsets: int | Offsets, ends: Mapping[Place, StreamEnds], option: str) -> dict[Place, int]:
+    """Returns the number that an option gives for each partition in `ends`.
 
     option: the name of the option for error messages. Raises OptionError if a partition in `ends` has no offset, or if
     `offsets` names any other partition."""
     if isinstance(offsets, int):
-        return {place: _marked(offsets, end) for place, end in ends.items()}
+        return dict.fromkeys(ends, offsets)
     mentioned = {(stream, partition) for stream, each in offsets.items() for partition in each}
     missing, unknown = sorted(ends.keys() - mentioned), sorted(mentioned - ends.keys())
     if missing or unknown:
         wrong = f"has no offset for {_listed(missing)}" if missing else f"names {_listed(unknown)}, which is not read"
         raise OptionError(f"{option} {wrong}; name every partition that is read, and no other")
-    return {place: _marked(offsets[place[0]][place[1]], end) for place, end in ends.items()}
+    return {place: offsets[place[0]][place[1]] for place in ends}
 
 
 def _marked(index: int, end: StreamEnds) -> int:
@@ -220,6 +223,20 @@ def split(ranges: Sequence[Range], records_max: int, pieces_min: int | None = No
         cuts = [each.start + each.count * number // count for number in range(count + 1)]
         pieces += [replace(each, start=low, end=high) for low, high in pairwise(cuts)]
     return pieces
+
+
+def count_between(start: Mapping[Place, Position], end: Mapping[Place, Position]) -> int:
+    """Returns the number of messages between two sets of positions."""
+    return sum(max(0, stop.index - _first_wanted(start.get(place), stop)) for place, stop in end.items())
+
+
+def is_loss(start: Mapping[Place, Position], end: Mapping[Place, Position]) -> bool:
+    """Returns True if a stream was deleted, or created again, or ends at a smaller index than before."""
+    for place, begin in start.items():
+        stop = end.get(place, begin)
+        if stop.is_deleted != begin.is_deleted or begin.is_of_another(stop) or stop.index < begin.index:
+            return True
+    return False
 
 
 def limited(start: Mapping[Place, Position], end: Mapping[Place, Position], messages_max: int) -> dict[Place, Position]:

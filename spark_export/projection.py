@@ -3,16 +3,17 @@ columns of a decoder."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 from spark_export.decoding import find_decoder
 from spark_export.errors import OptionError
 from spark_export.options import ReadOptions
-from spark_export.schema import spark_schema
+from spark_export.schema import spark_schema, with_kafka_names
 
 
 def full_schema(options: ReadOptions) -> StructType:
@@ -25,7 +26,18 @@ def full_schema(options: ReadOptions) -> StructType:
         raise OptionError(
             f"decode={options.decode}: say which columns you want by .schema('…'), such as 'index LONG, amount INT'"
         )
+    _check_distinct(options, columns)
     return spark_schema(options, columns)
+
+
+def _check_distinct(options: ReadOptions, decoded: Sequence[StructField]) -> None:
+    """Raises OptionError if a column of the decoder has the name of a column of the message."""
+    twice = {field.name for field in decoded} & set(spark_schema(options).fieldNames())
+    if twice:
+        raise OptionError(
+            f"decode={options.decode} has a column {min(twice)!r} of its own, and so has columns=kafka; "
+            "leave columns=kafka out"
+        )
 
 
 class Projection:
@@ -34,10 +46,11 @@ class Projection:
     options: the options of the read, changed so that unrequested data and headers are not read."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Raises OptionError if a column of `schema` does not exist, or has another type."""
+        """Raises OptionError if a column of `schema` does not exist, has another type, or has two meanings."""
         self._decoder = find_decoder(options)
         whole = {field.name: field for field in spark_schema(replace(options, include_headers=True, include_data=True))}
         decoded = None if self._decoder is None else self._decoder.columns()
+        _check_distinct(options, decoded or ())
         offered = {**whole, **{field.name: field for field in decoded or ()}}
         for field in schema.fields:
             known = offered.get(field.name)
@@ -50,7 +63,9 @@ class Projection:
         names = schema.fieldNames()
         self.options = replace(
             options,
-            include_data="data" in names or self._decoder is not None or options.verify_checksums,
+            include_data=("value" if options.kafka_columns else "data") in names
+            or self._decoder is not None
+            or options.verify_checksums,
             include_headers="headers" in names or (self._decoder is not None and self._decoder.needs_headers),
         )
         self._schema = to_arrow_schema(schema, timezone="UTC")
@@ -58,15 +73,16 @@ class Projection:
         if self._decoder is not None:
             self._decoder.check(self._decoded)
         plain = spark_schema(self.options)
-        self._is_plain = schema.fieldNames() == plain.fieldNames() and schema == plain
+        self._is_plain = not options.kafka_columns and schema.fieldNames() == plain.fieldNames() and schema == plain
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Converts a batch with the schema `schema.arrow_schema(self.options)` to the requested schema."""
         if self._is_plain:
             return batch
-        columns = {name: batch.column(name) for name in batch.schema.names}
+        read = {name: batch.column(name) for name in batch.schema.names}
+        columns = with_kafka_names(read, batch.num_rows) if self.options.kafka_columns else read
         if self._decoder is not None and self._decoded:
-            made = self._decoder.decode(columns["key"], columns["data"], columns.get("headers"), self._decoded)
-            columns |= {field.name: array for field, array in zip(self._decoded, made, strict=True)}
+            made = self._decoder.decode(read["key"], read["data"], read.get("headers"), self._decoded)
+            columns = columns | {field.name: array for field, array in zip(self._decoded, made, strict=True)}
         arrays = [columns[field.name].cast(field.type) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

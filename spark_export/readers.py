@@ -7,23 +7,34 @@ same DataFrame, and so give wrong results.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from time import monotonic
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from spark_export.catalog import Catalog, ending_indexes, find_catalog, is_chosen, is_latest, selected, starting_indexes
 from spark_export.errors import OptionError
 from spark_export.node_wire import StreamEnds
-from spark_export.options import EARLIEST, LATEST, ReadOptions
+from spark_export.option_values import EARLIEST, LATEST
+from spark_export.options import ReadOptions
 from spark_export.plan import (
     Place,
     Position,
     Range,
+    count_between,
     from_offsets,
+    is_loss,
     limited,
     nearest_existing,
     positions,
@@ -89,6 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of streaming queries, which reads micro-batches without end. It is used in one process on the driver.
 
     `_target`: the positions where an AvailableNow query ends, fixed when the query starts; None for other queries.
+    `_ended_wait_s`: when the last wait for `minOffsetsPerTrigger` messages ended, on a clock that cannot be set back.
     """
 
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
@@ -102,14 +114,20 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = self._projection.options
         self._catalog = find_catalog(options)
         self._target: dict[Place, Position] | None = None
+        self._ended_wait_s = -math.inf
 
     def initialOffset(self) -> dict[str, Any]:
         ends = selected(self._options, self._catalog)
         return to_offsets(starting_positions(self._options, self._catalog, ends, LATEST))
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        most = self._options.max_offsets_per_trigger
-        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+        """Returns the limit that Spark passes to `latestOffset`. For a query that must take everything at once, such as
+        one with the trigger `once`, Spark passes ReadAllAvailable instead.
+        """
+        least, most = self._options.min_offsets_per_trigger, self._options.max_offsets_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        return ReadAllAvailable() if least is None else ReadMinRows(least)
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._target = self._latest()
@@ -120,14 +138,31 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         In three cases the result differs from `start` although no messages were added: a partition was deleted, a
         partition ends at a smaller index, or a stream was deleted and created again and has a new creation time. Spark
         then plans a micro-batch, and the planning finds the loss. With the limit ReadAllAvailable the micro-batch has
-        no maximum size.
+        no minimum and no maximum size.
         """
         begin = from_offsets(start)
         now = self._latest() if self._target is None else self._target
         end = reached_positions(begin, now, lambda place: is_chosen(self._options, place))
+        if not isinstance(limit, ReadAllAvailable) and self._waits(begin, end):
+            return start
         if isinstance(limit, ReadMaxRows):
             end = limited(begin, end, limit.max_rows)
         return to_offsets(end)
+
+    def _waits(self, begin: dict[Place, Position], end: dict[Place, Position]) -> bool:
+        """Returns True if the query waits for more messages, as `minOffsetsPerTrigger` and `maxTriggerDelay` say.
+
+        As with Spark's Kafka source, the first micro-batch of a started query does not wait. An AvailableNow query does
+        not wait, because its end is fixed. A loss is reported without waiting.
+        """
+        least = self._options.min_offsets_per_trigger
+        if least is None or self._target is not None or is_loss(begin, end):
+            return False
+        now_s = monotonic()
+        if count_between(begin, end) >= least or now_s - self._ended_wait_s >= self._options.max_trigger_delay_s:
+            self._ended_wait_s = now_s
+            return False
+        return True
 
     def reportLatestOffset(self) -> dict[str, Any]:
         return to_offsets(self._latest())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 SENT_BY_VALUE = ("spark_export", "storage.bulk.arrow_pages", "storage.checksum")
@@ -20,7 +22,23 @@ def register(spark: Any) -> None:
     from spark_export.source import StreamNodeSource
 
     send_by_value()
+    _use_this_python(spark)
     spark.dataSource.register(StreamNodeSource)
+
+
+def _use_this_python(spark: Any) -> None:
+    """Makes Spark on this machine run its workers with the Python of this process, unless the user has chosen a Python.
+
+    Otherwise Spark takes the first program python3 of PATH, which may lack pyarrow or have another version.
+    """
+    from pyspark.sql import SparkSession
+
+    # A session of Spark Connect has no context here; its server chooses the Python.
+    context = spark.sparkContext if isinstance(spark, SparkSession) and not hasattr(spark, "_client") else None
+    if context is None or os.environ.get("PYSPARK_PYTHON") or context.getConf().get("spark.pyspark.python"):
+        return
+    if context.master.startswith("local"):
+        context.pythonExec = sys.executable
 
 
 def send_by_value() -> None:

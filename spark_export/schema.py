@@ -37,10 +37,35 @@ ARROW_HEADERS = pa.list_(
 )
 
 
+KAFKA_NAMES = {"key": "key", "data": "value", "stream": "topic", "partition": "partition", "index": "offset"}
+"""The names of our columns, and of the same columns in Spark's Kafka source, in the order of Kafka's source.
+
+The columns `timestamp` and `headers` have one name, and `timestampType` exists only in Kafka's source.
+"""
+KAFKA_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+LOG_APPEND_TIME = 1
+"""The value of the column `timestampType`: the time is when the message was stored. Kafka's 0, CreateTime, would mean a
+time that the publisher set; a node does not accept such times.
+"""
+
+
 def spark_schema(options: ReadOptions, extra: Sequence[StructField] = ()) -> StructType:
     """Returns the Spark schema of a read with these options. extra: the columns of a decoder, which become the last
     columns.
     """
+    return StructType([*(_kafka_fields(options) if options.kafka_columns else _own_fields(options)), *extra])
+
+
+def _kafka_fields(options: ReadOptions) -> list[StructField]:
+    """Returns exactly the columns of Spark's Kafka source. In that source every column may be null."""
+    types = {"partition": IntegerType(), "index": LongType(), "stream": StringType()}
+    names = {ours: kafka for ours, kafka in KAFKA_NAMES.items() if ours != "data" or options.include_data}
+    fields = [StructField(kafka, types.get(ours, BinaryType())) for ours, kafka in names.items()]
+    fields += [StructField("timestamp", TimestampType()), StructField("timestampType", IntegerType())]
+    return fields + ([StructField("headers", ArrayType(KAFKA_HEADER))] if options.include_headers else [])
+
+
+def _own_fields(options: ReadOptions) -> list[StructField]:
     fields = [StructField("key", BinaryType(), True)]
     if options.include_data:
         fields.append(StructField("data", BinaryType(), False))
@@ -52,11 +77,13 @@ def spark_schema(options: ReadOptions, extra: Sequence[StructField] = ()) -> Str
     ]
     if options.include_headers:
         fields.append(StructField("headers", ArrayType(HEADER, False), True))
-    return StructType([*fields, *extra])
+    return fields
 
 
 def arrow_schema(options: ReadOptions) -> pa.Schema:
-    """Returns the Arrow schema of a read with these options, without the columns of a decoder."""
+    """Returns the Arrow schema of a read with these options, without the columns of a decoder and with our own names
+    of columns, also if the query asks for those of Kafka.
+    """
     fields = [pa.field("key", pa.binary(), True)]
     if options.include_data:
         fields.append(pa.field("data", pa.binary(), False))
@@ -125,6 +152,12 @@ def headers_column(headers: Sequence[Sequence[tuple[str, bytes]]]) -> pa.Array:
     """Returns the column `headers`. A message without headers has null, as in Spark's Kafka source."""
     listed = [[{"key": name, "value": value} for name, value in each] or None for each in headers]
     return pa.array(listed, ARROW_HEADERS)
+
+
+def with_kafka_names(columns: dict[str, pa.Array], rows: int) -> dict[str, pa.Array]:
+    """Returns the columns of `arrow_schema` under the names of Spark's Kafka source, with `timestampType` added."""
+    named = {KAFKA_NAMES.get(name, name): column for name, column in columns.items()}
+    return named | {"timestampType": pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), rows)}
 
 
 def with_place(

@@ -21,6 +21,10 @@ class StreamNodeSource(DataSource):
     Columns: `key` binary or null, `data` binary, `stream` string, `partition` int, `index` long, `timestamp`; with
     `includeHeaders` also `headers` array<struct<key: string, value: binary>>, null for a message without headers.
 
+    The option `columns` (stream_node) chooses the names. With `kafka` the columns are exactly those of Spark's Kafka
+    source: `key`, `value`, `topic`, `partition`, `offset`, `timestamp`, `timestampType` (always 1: the time is when
+    the message was stored) and, with `includeHeaders`, `headers`.
+
     A read has exactly one of these options, which names the streams:
 
     - `subscribe`: stream names, separated by commas.
@@ -36,11 +40,13 @@ class StreamNodeSource(DataSource):
     - `endingOffsets`, only for a batch read: `latest` (the default), or indexes. The message at such an index is not
       read.
     - `startingTimestamp`, `endingTimestamp`: milliseconds since 1970. The read starts at, or ends before, the first
-      message that was stored at this time or later.
-    - `startingOffsetsByTimestampStrategy`, for a partition without a message at `startingTimestamp` or later: `error`
+      message that was stored at this time or later. `startingOffsetsByTimestamp`, `endingOffsetsByTimestamp`: a time
+      for each partition, such as `{"orders":{"0":1700000000000}}`. Only one option may say where to start.
+    - `startingOffsetsByTimestampStrategy`, for a partition without a message at the starting time or later: `error`
       (the default) fails the query, `latest` starts at the end of the partition.
-    - `failOnDataLoss` (true): whether the query fails if messages were removed, or if a stream was deleted and created
-      again. With false the query logs the loss and continues; it reads the new stream from the beginning.
+    - `failOnDataLoss` (true): whether the query fails if messages were removed, if a stream or partition was deleted,
+      or if a stream was deleted and created again. With false the query logs the loss and continues; it reads the new
+      stream from the beginning.
 
     These optional options of a read control how messages are read:
 
@@ -49,7 +55,8 @@ class StreamNodeSource(DataSource):
     - `path`: the node's data directory, if the node and all executors run on one machine. Spark then reads the
       database file, without requests to the node.
     - `maxOffsetsPerTrigger`: about how many messages a micro-batch reads at most. Each partition gets a share in
-      proportion to its new messages.
+      proportion to its new messages. `minOffsetsPerTrigger`: how many new messages a micro-batch waits for, and
+      `maxTriggerDelay` (15m): how long it waits at most. Batch reads ignore these three options.
     - `minPartitions`: the smallest number of Spark tasks, if there are that many messages.
       `maxRecordsPerPartition` (2,000,000): the largest number of messages that one task reads.
     - `includeHeaders` (false), `includeData` (true): whether the table has the column `headers` or `data`.

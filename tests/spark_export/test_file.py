@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from spark_export.catalog import find_catalog, selected, starting_indexes
 from spark_export.errors import DataLoss, OptionError
-from spark_export.options import EARLIEST, read_options
+from spark_export.option_values import EARLIEST
+from spark_export.options import read_options
 from spark_export.plan import Range
 from spark_export.range_reader import RangeReader
 from stream_client import Header, blocking

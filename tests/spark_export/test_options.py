@@ -8,7 +8,8 @@ import pytest
 
 from spark_export.errors import OptionError
 from spark_export.exporter.node_side import Selection
-from spark_export.options import EARLIEST, LATEST, READ_OPTIONS, WRITE_OPTIONS, read_options, write_options
+from spark_export.option_values import EARLIEST, LATEST
+from spark_export.options import READ_OPTIONS, WRITE_OPTIONS, read_options, write_options
 
 READ = {"subscribe": "orders"}
 
@@ -23,7 +24,7 @@ READ = {"subscribe": "orders"}
         ("max.offsets.per.trigger", "maxOffsetsPerTrigger"),
         ("includeheader", "includeHeaders"),
         ("fetchOffset.numRetries", "fetchRetries"),
-        ("startingOffsetsByTimestamp", "startingTimestamp"),
+        ("kafkaConsumer.pollTimeoutMs", "requestTimeoutMs"),
     ],
 )
 def test_an_unknown_option_names_the_nearest(name: str, meant: str) -> None:
@@ -77,6 +78,26 @@ def test_timestamps_are_milliseconds() -> None:
         (READ | {"startingOffsets": '{"orders":{"0":true}}'}, "True is not a whole number"),
         (READ | {"startingOffsets": "earliest", "startingTimestamp": "1"}, "both say where to start"),
         (READ | {"endingOffsets": '{"orders":{"0":1}}', "endingTimestamp": "1"}, "both say where to end"),
+        (
+            READ | {"startingTimestamp": "1", "startingOffsetsByTimestamp": '{"orders":{"0":1}}'},
+            "startingTimestamp and startingOffsetsByTimestamp both say where to start",
+        ),
+        (
+            READ | {"endingOffsets": "latest", "endingOffsetsByTimestamp": '{"orders":{"0":1}}'},
+            "endingOffsets and endingOffsetsByTimestamp both say where to end",
+        ),
+        (READ | {"startingOffsetsByTimestamp": "170"}, "write milliseconds since 1970 as JSON"),
+        (READ | {"startingOffsetsByTimestamp": '{"orders":5}'}, "write milliseconds since 1970 as JSON"),
+        (READ | {"startingOffsetsByTimestamp": '{"orders":{"0":-1}}'}, "-1 is below 0"),
+        (READ | {"minOffsetsPerTrigger": "0"}, "at least 1"),
+        (
+            READ | {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"},
+            "minOffsetsPerTrigger=9 is more than maxOffsetsPerTrigger=8",
+        ),
+        (READ | {"maxTriggerDelay": "5m"}, "maxTriggerDelay ends the wait for minOffsetsPerTrigger"),
+        (READ | {"minOffsetsPerTrigger": "9", "maxTriggerDelay": "soon"}, "write a number and one of us, ms"),
+        (READ | {"minOffsetsPerTrigger": "9", "maxTriggerDelay": "5 weeks"}, "write a number and one of us, ms"),
+        (READ | {"columns": "all"}, "stream_node or kafka"),
         (READ | {"endingOffsets": "earliest"}, "cannot be earliest"),
         (READ | {"endingOffsets": '{"orders":{"0":-2}}'}, "cannot be earliest"),
         (READ | {"maxOffsetsPerTrigger": "0"}, "at least 1"),
@@ -90,6 +111,45 @@ def test_a_wrong_value_is_an_error(given: dict[str, str], problem: str) -> None:
     """Goal: no bad option is taken for something else."""
     with pytest.raises(OptionError, match=problem):
         read_options(given)
+
+
+KAFKAS_OWN = (
+    *("kafka.bootstrap.servers", "assign", "subscribe", "subscribePattern", "startingOffsets", "endingOffsets"),
+    *("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy", "endingTimestamp"),
+    *("endingOffsetsByTimestamp", "failOnDataLoss", "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    *("minPartitions", "maxRecordsPerPartition", "includeHeaders", "kafkaConsumer.pollTimeoutMs"),
+    *("fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix", "kafka.group.id", "topic"),
+    *("kafka.ssl.truststore.location", "kafka.security.protocol", "kafka.sasl.mechanism", "kafka.max.poll.records"),
+)
+"""The options that the guide of Spark 4.3 for Kafka names, and some of Kafka's client."""
+
+
+@pytest.mark.parametrize("name", KAFKAS_OWN)
+def test_each_of_kafkas_options_is_served_or_answered(name: str) -> None:
+    """Goal: a query of Kafka's that is tried here runs, or says for each option what to do. Method: each option alone;
+    an error about its value means that the name is known."""
+    try:
+        read_options(READ | {name: "?"} if name.lower() != "subscribe" else READ)
+    except OptionError as error:
+        problem = str(error)
+        assert "there are:" not in problem
+        if "there is no option" in problem:
+            assert ("did you mean" in problem) != bool(re.search("leave it out|reach it through a tunnel", problem))
+
+
+def test_durations_have_units() -> None:
+    """Goal: as in Spark; a bare number is milliseconds."""
+    delays = {"15m": 900, "2min": 120, "90s": 90, "500": 0.5, "250ms": 0.25, "1h": 3600, "1 d": 86400}
+    for text, seconds in delays.items():
+        given = READ | {"minOffsetsPerTrigger": "1", "maxTriggerDelay": text}
+        assert read_options(given).max_trigger_delay_s == seconds
+    assert read_options(READ).max_trigger_delay_s == 900
+
+
+def test_times_are_given_for_each_partition() -> None:
+    """Goal: Kafka's JSON; milliseconds outside, microseconds inside."""
+    given = READ | {"startingOffsetsByTimestamp": '{"orders":{"0":1700000000123,"1":5}}'}
+    assert read_options(given).starting_time_us == {"orders": {0: 1_700_000_000_123_000, 1: 5_000}}
 
 
 def test_the_docstring_lists_every_option() -> None:

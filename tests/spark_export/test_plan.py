@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_export.errors import OptionError
 from spark_export.node_wire import StreamEnds
-from spark_export.options import EARLIEST, LATEST
+from spark_export.option_values import EARLIEST, LATEST
 from spark_export.plan import (
     CREATED,
     Place,

@@ -1,0 +1,81 @@
+"""Says how far a streaming query lies behind the ends of its streams, under the names that Spark's Kafka source uses.
+
+In Spark 4.3 a Python data source cannot add values to `sources[0].metrics` of a query's progress. The progress has the
+offsets of the query and the ends of the streams, so this module computes the values from the progress.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    SourceProgress,
+    StreamingQueryListener,
+    StreamingQueryProgress,
+)
+
+from spark_export.plan import count_between, from_offsets
+
+
+def offsets_behind_latest(source: SourceProgress) -> dict[str, float]:
+    """Returns `avgOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `minOffsetsBehindLatest` of a query.
+
+    source: an entry of the sources in the progress of a query. Each value is a number of messages: the average, largest
+    and smallest lag of a partition. The result is empty if the progress has no offsets, or offsets of another format.
+    """
+    end, latest = _offsets(source.endOffset), _offsets(source.latestOffset)
+    if not end or not latest:
+        return {}
+    try:
+        reached, last = from_offsets(end), from_offsets(latest)
+    except (AttributeError, TypeError, ValueError):
+        return {}
+    lags = [count_between({at: reached[at]} if at in reached else {}, {at: last[at]}) for at in last]
+    return {
+        "avgOffsetsBehindLatest": sum(lags) / len(lags),
+        "maxOffsetsBehindLatest": max(lags),
+        "minOffsetsBehindLatest": min(lags),
+    }
+
+
+class LagListener(StreamingQueryListener):
+    """A listener that computes the lag of every streaming query of a session after each micro-batch.
+
+    Add it to the stream manager of the session. lags: the latest values of `offsets_behind_latest`,
+    by the name of the query, or by the id of a query without a name. report: a function that gets each progress and
+    its values.
+    """
+
+    def __init__(self, report: Callable[[StreamingQueryProgress, dict[str, float]], None] | None = None) -> None:
+        self.lags: dict[str, dict[str, float]] = {}
+        self._report = report
+        self._names: dict[str, str] = {}
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        self._names[str(event.id)] = event.name or str(event.id)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        progress = event.progress
+        for source in progress.sources:
+            if lag := offsets_behind_latest(source):
+                self.lags[progress.name or str(progress.id)] = lag
+                if self._report is not None:
+                    self._report(progress, lag)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Forgets the lag of the query."""
+        self.lags.pop(self._names.pop(str(event.id), str(event.id)), None)
+
+
+def _offsets(given: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Returns the offsets of a progress, which has the offsets as JSON text or as an object."""
+    try:
+        found = json.loads(given) if isinstance(given, str) else given
+    except ValueError:
+        return {}
+    return found if isinstance(found, Mapping) else {}
