@@ -42,8 +42,8 @@ def latency(events: Any, every: str = MINUTE) -> Any:
         .groupBy("stream", f.window("timestamp", every).start.alias("minute"))
         .agg(
             f.count("*").alias("messages"),
-            f.percentile_approx("ms", 0.5).alias("p50_ms"),
-            f.percentile_approx("ms", 0.99).alias("p99_ms"),
+            f.expr("percentile_disc(0.5) WITHIN GROUP (ORDER BY ms)").alias("p50_ms"),
+            f.expr("percentile_disc(0.99) WITHIN GROUP (ORDER BY ms)").alias("p99_ms"),
             f.max("ms").alias("max_ms"),
         )
         .orderBy("stream", "minute")
@@ -77,22 +77,22 @@ def gaps(rows: Any, place: list[str], number: str) -> Any:
 
 
 def reorgs(batches: Any) -> Any:
-    """Returns one row for each stream and fork number with blocks that a reorg removed.
+    """Returns one row for each chain and fork number with blocks that a reorg removed.
 
-    Columns: stream, fork_number (the number of the last common block), depth (the greatest number of a removed block
-    minus fork_number), blocks (the number of removed blocks), began, ended (when the first and the last of these blocks
-    were stored). batches: the table of `mark_reorged`.
+    Columns: chain, fork_number (the number of the last common block; null if unknown), depth (the greatest number of a
+    removed block minus fork_number), blocks (the number of removed blocks), began, ended (when the first and the last of
+    these blocks were stored). batches: the table of `silver_batches`.
     """
     from pyspark.sql import functions as f
 
     return (
         batches.where("reorged")
-        .groupBy("stream", "fork_number")
+        .groupBy("chain", "fork_number")
         .agg(
             (f.max("number") - f.col("fork_number")).alias("depth"),
             f.count("*").alias("blocks"),
             f.min("timestamp").alias("began"),
             f.max("timestamp").alias("ended"),
         )
-        .orderBy("stream", "fork_number")
+        .orderBy("chain", "fork_number")
     )

@@ -1,171 +1,165 @@
-"""Makes the silver tables of Cardinal Streams: batches, updates, and the blocks that a reorg removed from the canonical
-chain.
+"""Makes the silver tables of Cardinal Streams with Spark: batches, updates, and the blocks that a reorg removed from the
+canonical chain.
 
-This module decodes each message separately. Only `cardinal_streams` reassembles and orders the messages of a block.
+`assembly` puts each block together and `canon` finds the canonical chain; the incremental job uses the same functions.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from spark_export.pipeline.chain import BlockLink, mark_chain
-from spark_export.pipeline.types import BINARY, LONG, STRING, array, strings_to, struct
+from spark_export.pipeline.assembly import BlockMessage, assemble, read_batch_hash
+from spark_export.pipeline.canon import CANONICAL, REORGED, BlockLink, mark_chain
+from spark_export.pipeline.topics import CHANNEL, Topics
+from spark_export.pipeline.types import BINARY, BOOLEAN, LONG, STRING, array, struct
 
-UPDATES = array(struct(key=STRING, value=BINARY))
-BATCH_SCHEMA = struct(
+BLOCK_SCHEMA = struct(
     number=LONG,
     parent=BINARY,
     weight=STRING,
-    updates=UPDATES,
+    sets=array(struct(key=STRING, value=BINARY)),
     deletes=array(STRING),
-    counts=strings_to(LONG),
-    sub_batches=strings_to(BINARY),
+    missing=STRING,
 )
-ITEM_SCHEMA = struct(updates=UPDATES, deletes=array(STRING))
-MARKS_SCHEMA = array(struct(hash=BINARY, fork_number=LONG))
+MARKS_SCHEMA = array(struct(hash=BINARY, state=STRING, fork_number=LONG))
 HASH_BYTES = 32
-BATCH, SUB_BATCH_ITEM, UPDATE, DELETE = "00", "02", "03", "04"
-"""The first byte of a message key, in hex, which gives the kind of message (`cardinal_streams.message.messages`)."""
+INCOMPLETE = "incomplete"
+"""The state of a block that lacks messages."""
+BLOCK_KINDS = ("00", "01", "02", "03", "04")
+"""The first byte of a message key, in hex, of messages that belong to a block (`cardinal_streams.message.messages`)."""
+BATCH = "00"
 
 
-def cardinal_messages(bronze: Any) -> Any:
-    """Returns the messages of Cardinal Streams with two parts of the key as columns: kind (the first byte, in hex) and
-    hash (the hash of the block).
+def cardinal_messages(bronze: Any, topics: Topics) -> Any:
+    """Returns the messages of blocks on these topics.
+
+    Columns: chain, feed ("" for normal topics, else the end of the reorg channel's name), hash (of the block), kind (the
+    first byte of the key, in hex), stream, partition, index, timestamp, key, data. bronze: the table of
+    `read_bronze`.
     """
     from pyspark.sql import functions as f
 
-    return bronze.where(f.octet_length("key") > HASH_BYTES).select(
+    feed = f.regexp_extract("stream", f"({CHANNEL})", 1)
+    base = f.regexp_replace("stream", CHANNEL, "")
+    whole = f"^(?:{topics.pattern})$"
+    chain = f.regexp_extract(base, whole, 1) if topics.has_group else f.lit(topics.pattern)
+    kind = f.lower(f.hex(f.substring("key", 1, 1)))
+    return bronze.where(
+        f.regexp_like(base, f.lit(whole)) & (f.octet_length("key") > HASH_BYTES) & kind.isin(*BLOCK_KINDS)
+    ).select(
+        chain.alias("chain"),
+        feed.alias("feed"),
+        f.substring("key", 2, HASH_BYTES).alias("hash"),
+        kind.alias("kind"),
         "stream",
         "partition",
         "index",
         "timestamp",
-        f.lower(f.hex(f.substring("key", 1, 1))).alias("kind"),
-        f.substring("key", 2, HASH_BYTES).alias("hash"),
         "key",
         "data",
     )
 
 
-def silver_batches(messages: Any) -> Any:
-    """Returns one row for each block that has a readable Batch message.
+def assembled_blocks(messages: Any) -> Any:
+    """Returns one row for each block with a readable Batch message, complete or not.
 
-    Columns: stream, hash, timestamp (when first stored), number, parent, weight (decimal digits), and from the Batch
-    message updates, deletes, counts and sub_batches. If redundant producers send the same Batch, the table contains the
-    first Batch only. messages: the table of `cardinal_messages`."""
+    Columns: chain, hash, timestamp (when its first Batch message was stored), and the fields of `BLOCK_SCHEMA`: sets and
+    deletes are null and missing is a text while the block is incomplete. messages: the table of `cardinal_messages`.
+    """
     from pyspark.sql import functions as f
 
-    decode = f.udf(decode_batch, BATCH_SCHEMA, useArrow=False)
-    first = (
-        messages.where(f.col("kind") == BATCH)
-        .groupBy("stream", "hash")
-        .agg(f.min("timestamp").alias("timestamp"), f.min_by(f.struct("key", "data"), "index").alias("record"))
+    readable = f.udf(is_batch, BOOLEAN, useArrow=False)
+    put_together = f.udf(assemble_rows, BLOCK_SCHEMA, useArrow=False)
+    batch_time = f.when((f.col("kind") == BATCH) & readable("key", "data"), f.col("timestamp"))
+    blocks = (
+        messages.select("*", batch_time.alias("batch_time"))
+        .groupBy("chain", "hash")
+        .agg(
+            f.min("batch_time").alias("timestamp"),
+            f.collect_list(f.struct("feed", f.unix_micros("timestamp").alias("stored_us"), "partition", "index", "key", "data")).alias("found"),
+        )
+        .where("timestamp IS NOT NULL")
     )
-    return (
-        first.select("stream", "hash", "timestamp", decode("record.key", "record.data").alias("batch"))
-        .where("batch IS NOT NULL")
-        .select("stream", "hash", "timestamp", "batch.*")
+    return blocks.select("chain", "hash", "timestamp", put_together("found").alias("block")).select(
+        "chain", "hash", "timestamp", "block.*"
     )
 
 
-def mark_reorged(batches: Any) -> Any:
-    """Adds the columns reorged and fork_number to the table of `silver_batches`.
+def silver_batches(blocks: Any, start: bytes | None = None) -> Any:
+    """Returns one row for each block with a readable Batch message.
 
-    reorged: whether a reorg removed the block from the canonical chain. fork_number: for a removed block, the number of
-    its latest ancestor on the canonical chain; null for other blocks, or if the ancestor is unknown.
+    Columns: chain, hash, number, parent, weight (decimal digits), timestamp (when its first Batch message was stored),
+    state (`canonical`, `reorged`, `waiting` or `incomplete`), reorged (whether the state is `reorged`), fork_number,
+    updates and deletes (the numbers of keys that the block sets and deletes; null while it is incomplete), missing (what
+    an incomplete block lacks, else null). blocks: the table of `assembled_blocks`. start: see `mark_chain`.
 
-    One task processes the hashes, numbers and weights of all blocks of a stream. It needs about 0.5 KiB of memory for
+    One task processes the hashes, numbers and weights of all blocks of a chain. It needs about 0.5 KiB of memory for
     each block.
     """
     from pyspark.sql import functions as f
 
-    find = f.udf(find_marks, MARKS_SCHEMA, useArrow=False)
-    links = batches.groupBy("stream").agg(f.collect_list(f.struct("hash", "parent", "number", "weight")).alias("links"))
-    marks = links.select("stream", f.explode(find("links")).alias("mark")).selectExpr(
-        "stream", "mark.*", "true AS marked"
+    def find(links: Any) -> list[tuple[bytes, str, int | None]]:
+        return find_marks(links, start)
+
+    link = f.struct("hash", "parent", "number", "weight", f.unix_micros("timestamp").alias("stored_us"))
+    links = blocks.where("missing IS NULL").groupBy("chain").agg(f.collect_list(link).alias("links"))
+    marks = links.select("chain", f.explode(f.udf(find, MARKS_SCHEMA, useArrow=False)("links")).alias("mark"))
+    joined = blocks.join(marks.select("chain", "mark.*"), ["chain", "hash"], "left")
+    return joined.select(
+        "chain",
+        "hash",
+        "number",
+        "parent",
+        "weight",
+        "timestamp",
+        f.coalesce("state", f.lit(INCOMPLETE)).alias("state"),
+        f.coalesce(f.col("state") == REORGED, f.lit(False)).alias("reorged"),
+        "fork_number",
+        f.when(f.col("missing").isNull(), f.size("sets").cast("bigint")).alias("updates"),
+        f.when(f.col("missing").isNull(), f.size("deletes").cast("bigint")).alias("deletes"),
+        "missing",
     )
-    joined = batches.join(marks, ["stream", "hash"], "left")
-    columns = ["stream", "hash", "timestamp", *BATCH_SCHEMA.fieldNames(), "fork_number"]
-    return joined.selectExpr(*columns, "coalesce(marked, false) AS reorged")
 
 
-def find_marks(links: Any) -> list[tuple[bytes, int | None]]:
-    """Returns the hash and fork number of each block of one stream that a reorg removed from the canonical chain.
+def silver_updates(blocks: Any, batches: Any) -> Any:
+    """Returns one row for each key that a complete block sets, and one for each key that it deletes.
 
-    A fork number is None if unknown.
-    """
-    blocks = [
-        BlockLink(bytes(each["hash"]), bytes(each["parent"]), each["number"], int(each["weight"])) for each in links
-    ]
-    return [(mark.hash, mark.fork_number) for mark in mark_chain(blocks) if mark.reorged]
-
-
-def silver_updates(messages: Any, batches: Any) -> Any:
-    """Returns one row for each key that a block sets or deletes.
-
-    Columns: stream, hash, number, reorged, key, value (null if the block deletes the key), source (the message with the
-    update: `batch`, `message` for a message of its own, or `sub_batch`). An update that was sent twice appears once.
-    messages: the table of `cardinal_messages`. batches: the table of `mark_reorged`.
+    Columns: chain, hash, number, canonical and reorged (as the state of the block says), key, value (null if the block
+    deletes the key). A block may set and delete one key. blocks: the table of `assembled_blocks`. batches: the table of
+    `silver_batches`.
     """
     from pyspark.sql import functions as f
 
-    decode = f.udf(decode_item, ITEM_SCHEMA, useArrow=False)
-    name = f.substring("key", HASH_BYTES + 2, 2**30).cast("string").alias("key")
     nothing = f.lit(None).cast("binary").alias("value")
-    columns = ["stream", "hash", "key", "value", "source"]
-    parts = [
-        messages.where(f.col("kind") == UPDATE).select("stream", "hash", name, f.col("data").alias("value")),
-        messages.where(f.col("kind") == DELETE).select("stream", "hash", name, nothing),
+    sets = blocks.select("chain", "hash", f.explode("sets").alias("u")).select("chain", "hash", "u.key", "u.value")
+    deletes = blocks.select("chain", "hash", f.explode("deletes").alias("key"), nothing)
+    states = batches.select("chain", "hash", "number", (f.col("state") == CANONICAL).alias("canonical"), "reorged")
+    return sets.unionByName(deletes).join(states, ["chain", "hash"])
+
+
+def find_marks(links: Any, start: bytes | None) -> list[tuple[bytes, str, int | None]]:
+    """Returns the hash, the state and the fork number of each complete block of one chain."""
+    blocks = [
+        BlockLink(bytes(each["hash"]), bytes(each["parent"]), each["number"], int(each["weight"]), each["stored_us"])
+        for each in links
     ]
-    items = messages.where(f.col("kind") == SUB_BATCH_ITEM).select(
-        "stream", "hash", decode("key", "data").alias("item")
+    return [(hash_, mark.state, mark.fork_number) for hash_, mark in mark_chain(blocks, start).items()]
+
+
+def is_batch(key: Any, data: Any) -> bool:
+    """Whether the message is a readable Batch."""
+    return read_batch_hash(bytes(key), bytes(data)) is not None
+
+
+def assemble_rows(rows: Any) -> tuple[Any, ...] | None:
+    """Puts a block together. Returns the fields of `BLOCK_SCHEMA`, or None without a readable Batch message. rows: the
+    block's messages, with feed, stored_us, partition, index, key and data."""
+    block = assemble(
+        BlockMessage(
+            row["feed"], (row["stored_us"], row["partition"], row["index"]), bytes(row["key"]), bytes(row["data"])
+        )
+        for row in rows
     )
-    inlined = [
-        (batches.select("stream", "hash", "updates", "deletes"), "batch"),
-        (items.select("stream", "hash", "item.*"), "sub_batch"),
-    ]
-    found = [part.select("*", f.lit("message").alias("source")) for part in parts]
-    for rows, source in inlined:
-        updates = rows.select("stream", "hash", f.explode("updates").alias("u")).select("stream", "hash", "u.*")
-        deletes = rows.select("stream", "hash", f.explode("deletes").alias("key")).select("*", nothing)
-        found += [part.select("*", f.lit(source).alias("source")) for part in (updates, deletes)]
-    united = found[0].select(columns)
-    for part in found[1:]:
-        united = united.unionByName(part.select(columns))
-    blocks = batches.select("stream", "hash", "number", "reorged")
-    # `dropDuplicates` would ask the session for the columns, and a declarative pipeline forbids that call.
-    once = united.groupBy("stream", "hash", "key", "source").agg(f.first("value").alias("value"))
-    return once.join(blocks, ["stream", "hash"], "left")
-
-
-def decode_batch(key: Any, data: Any) -> tuple[Any, ...] | None:
-    """Decodes a Batch message into the fields of `BATCH_SCHEMA`. Returns None if the message is no readable Batch."""
-    from cardinal_streams.errors import MessageError
-    from cardinal_streams.message.messages import decode
-    from cardinal_streams.message.types import Batch
-
-    try:
-        batch = decode(bytes(key), bytes(data))
-    except MessageError:
+    if block is None:
         return None
-    if not isinstance(batch, Batch):
-        return None
-    updates, deletes = list(batch.values.items()), sorted(batch.deletes)
-    return (batch.number, batch.parent, str(batch.weight), updates, deletes, batch.counts, batch.sub_batches)
-
-
-def decode_item(key: Any, data: Any) -> tuple[Any, ...] | None:
-    """Decodes an item of a sub-batch into the fields of `ITEM_SCHEMA`.
-
-    Returns None if the message is no readable item of a sub-batch.
-    """
-    from cardinal_streams.errors import MessageError
-    from cardinal_streams.message.messages import decode
-    from cardinal_streams.message.types import SubBatchMsg
-
-    try:
-        item = decode(bytes(key), bytes(data))
-    except MessageError:
-        return None
-    if not isinstance(item, SubBatchMsg):
-        return None
-    return (list(item.updates.items()), list(item.deletes))
+    return (block.number, block.parent, str(block.weight), block.values, block.deletes, block.missing)

@@ -13,7 +13,7 @@ EVENT_TIME_HEADER = "event_time_us"
 def silver_messages(bronze: Any) -> Any:
     """Returns one row for each message.
 
-    Columns: stream, partition, index, timestamp (when stored), key, data_bytes (the size of the data), text,
+    Columns: stream, era, partition, index, timestamp (when stored), key, data_bytes (the size of the data), text,
     event_time. text: the data if it is UTF-8, else null. event_time: from the header `event_time_us`; null without a
     valid header.
     """
@@ -23,6 +23,7 @@ def silver_messages(bronze: Any) -> Any:
     event_time_us = find_header(EVENT_TIME_HEADER).cast("string").try_cast("bigint")
     return bronze.select(
         "stream",
+        "era",
         "partition",
         "index",
         "timestamp",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
+    BooleanType,
     DataType,
     IntegerType,
     LongType,
@@ -15,7 +16,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-BINARY, INT, LONG, STRING = BinaryType(), IntegerType(), LongType(), StringType()
+BINARY, BOOLEAN, INT, LONG, STRING = BinaryType(), BooleanType(), IntegerType(), LongType(), StringType()
 
 
 def struct(**fields: DataType) -> StructType:

@@ -1,7 +1,7 @@
 """The bronze, silver and gold tables of a declarative pipeline of Spark. docs/export.md describes them.
 
 STREAM_NODE_ADDRESS: the address of the node. STREAM_NODE_CARDINAL: a regular expression that matches the streams with
-Cardinal topics.
+Cardinal topics. Its first group names the chain.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from spark_export.pipeline import gold, silver_blocks, silver_cardinal, silver_messages
+from spark_export.pipeline.topics import Topics
 
 spark = SparkSession.active()
 CARDINAL = os.environ.get("STREAM_NODE_CARDINAL", "cardinal[.].*")
@@ -23,7 +24,7 @@ def bronze() -> DataFrame:
     """The bronze table: the messages as they are stored. Each executor reads the address of the node from its
     own environment."""
     options = {"subscribePattern": ".*", "startingOffsets": "earliest", "includeHeaders": "true"}
-    return spark.readStream.format("stream_node").options(endpoint="env:STREAM_NODE_ADDRESS", **options).load()
+    return spark.readStream.format("stream_node").options(endpoint="env:STREAM_NODE_ADDRESS", **options).load().withColumn("era", f.lit(0))
 
 
 @dp.materialized_view(format="parquet")
@@ -42,13 +43,13 @@ def items() -> DataFrame:
 
 
 def cardinal() -> DataFrame:
-    topics = f.regexp_like("stream", f.lit(f"^(?:{CARDINAL})$"))
-    return silver_cardinal.cardinal_messages(spark.read.table("bronze").where(topics))
+    messages = silver_cardinal.cardinal_messages(spark.read.table("bronze"), Topics(CARDINAL))
+    return silver_cardinal.assembled_blocks(messages)
 
 
 @dp.materialized_view(format="parquet")
 def batches() -> DataFrame:
-    return silver_cardinal.mark_reorged(silver_cardinal.silver_batches(cardinal()))
+    return silver_cardinal.silver_batches(cardinal())
 
 
 @dp.materialized_view(format="parquet")
@@ -70,7 +71,7 @@ def latency() -> DataFrame:
 
 @dp.materialized_view(format="parquet")
 def index_gaps() -> DataFrame:
-    return gold.gaps(spark.read.table("messages"), ["stream", "partition"], "index")
+    return gold.gaps(spark.read.table("messages"), ["stream", "era", "partition"], "index")
 
 
 @dp.materialized_view(format="parquet")
