@@ -31,12 +31,15 @@ SITES: Final = frozenset(
 A name of a run's state, such as `planned`, is reached right after the ledger has committed this state. `writing` is
 reached when the first rows of a run are in a file."""
 
+PIPELINE_SITES: Final = frozenset({"pipeline_begun", "pipeline_taken", "pipeline_written", "pipeline_published"})
+"""Places in a run of the pipeline (`spark_export.pipeline.jobs`)."""
+
 _armed = os.environ.get(ENVIRONMENT_VARIABLE)
-if _armed and _armed not in SITES:
-    raise ValueError(f"{ENVIRONMENT_VARIABLE}={_armed!r}: one of {', '.join(sorted(SITES))}")
+if _armed and _armed not in SITES | PIPELINE_SITES:
+    raise ValueError(f"{ENVIRONMENT_VARIABLE}={_armed!r}: one of {', '.join(sorted(SITES | PIPELINE_SITES))}")
 
 
 def failpoint(site: str) -> None:
-    """Kills the process if the environment variable names this failpoint. site: one of SITES."""
+    """Kills the process if the environment variable names this failpoint. site: one of SITES or PIPELINE_SITES."""
     if _armed == site:
         os.kill(os.getpid(), signal.SIGKILL)

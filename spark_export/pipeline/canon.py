@@ -22,6 +22,8 @@ REORGED: Final = "reorged"
 number is not above its parent's."""
 WAITING: Final = "waiting"
 """The state of a block whose place is unknown, because blocks between it and the canonical chain are missing."""
+INCOMPLETE: Final = "incomplete"
+"""The state of a block that lacks messages. Such a block is no part of the tree."""
 ZERO_HASH: Final = bytes(32)
 
 

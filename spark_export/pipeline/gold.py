@@ -80,8 +80,8 @@ def reorgs(batches: Any) -> Any:
     """Returns one row for each chain and fork number with blocks that a reorg removed.
 
     Columns: chain, fork_number (the number of the last common block; null if unknown), depth (the greatest number of a
-    removed block minus fork_number), blocks (the number of removed blocks), began, ended (when the first and the last of
-    these blocks were stored). batches: the table of `silver_batches`.
+    removed block minus fork_number), blocks (the number of removed blocks), began, ended (when the first and the last
+    of these blocks were stored). batches: the table of `silver_batches`.
     """
     from pyspark.sql import functions as f
 

@@ -8,13 +8,11 @@ right root.
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
-from spark_export.block_decoding import find_mark, find_root_before, read_block
+from spark_export.pipeline.block_rows import STREAM_PREFIX, decode_block, decode_part
 from spark_export.pipeline.types import BINARY, INT, LONG, STRING, array, strings_to, struct
 
-STREAM_PREFIX = "block_node."
 PART_SCHEMA = struct(number=LONG, part=INT, parts=INT, items=INT, size_bytes=LONG, root=BINARY, root_before=BINARY)
 BLOCK_SCHEMA = struct(
     hapi_version=STRING,
@@ -35,7 +33,7 @@ def silver_blocks(bronze: Any) -> Any:
     from pyspark.sql import functions as f
 
     part = f.udf(decode_part, PART_SCHEMA, useArrow=False)
-    decode = f.udf(decode_block, BLOCK_SCHEMA, useArrow=False)
+    decode = f.udf(decode_cut, BLOCK_SCHEMA, useArrow=False)
     parts = (
         bronze.where(f.col("stream").startswith(STREAM_PREFIX))
         .select("stream", "index", "timestamp", "data", part("headers").alias("mark"))
@@ -91,31 +89,8 @@ def silver_items(blocks: Any) -> Any:
     return blocks.select("chain", "number", f.explode("sizes").alias("item")).select("chain", "number", "item.*")
 
 
-def decode_part(headers: Any) -> tuple[Any, ...] | None:
-    """Decodes the headers of a message into the fields of `PART_SCHEMA`; None if the message is not part of a block.
-
-    The last field is the corrected root of the previous block, or None.
-    """
-    mark = find_mark(headers)
-    if mark is None:
-        return None
-    root_before = find_root_before(headers)
-    return (mark.number, mark.part, mark.parts, mark.items, mark.size_bytes, mark.root, root_before)
-
-
-def decode_block(cut: Any) -> tuple[Any, ...] | None:
+def decode_cut(cut: Any) -> tuple[Any, ...] | None:
     """Decodes a block from its messages, given in order, into the fields of `BLOCK_SCHEMA`. Returns None if the bytes
     are no block.
-
-    The fields are the version and the time in the block header, the previous root in the block footer, the number of
-    items of each kind, and the position, kind and size in bytes of each item.
     """
-    from block_node.blocks.errors import BlockFormatError
-
-    try:
-        block = read_block(b"".join(bytes(part["data"]) for part in cut))
-    except BlockFormatError:
-        return None
-    kinds = Counter(kind for kind, _ in block.items)
-    sizes = [(position, kind, len(item)) for position, (kind, item) in enumerate(block.items)]
-    return (block.hapi_version, block.time_us, block.previous_root, dict(kinds), sizes)
+    return decode_block(b"".join(bytes(part["data"]) for part in cut))

@@ -1,5 +1,5 @@
-"""Makes the silver tables of Cardinal Streams with Spark: batches, updates, and the blocks that a reorg removed from the
-canonical chain.
+"""Makes the silver tables of Cardinal Streams with Spark: batches, updates, and the blocks that a reorg removed from
+the canonical chain.
 
 `assembly` puts each block together and `canon` finds the canonical chain; the incremental job uses the same functions.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from spark_export.pipeline.assembly import BlockMessage, assemble, read_batch_hash
-from spark_export.pipeline.canon import CANONICAL, REORGED, BlockLink, mark_chain
+from spark_export.pipeline.canon import CANONICAL, INCOMPLETE, REORGED, BlockLink, mark_chain
 from spark_export.pipeline.topics import CHANNEL, Topics
 from spark_export.pipeline.types import BINARY, BOOLEAN, LONG, STRING, array, struct
 
@@ -23,8 +23,6 @@ BLOCK_SCHEMA = struct(
 )
 MARKS_SCHEMA = array(struct(hash=BINARY, state=STRING, fork_number=LONG))
 HASH_BYTES = 32
-INCOMPLETE = "incomplete"
-"""The state of a block that lacks messages."""
 BLOCK_KINDS = ("00", "01", "02", "03", "04")
 """The first byte of a message key, in hex, of messages that belong to a block (`cardinal_streams.message.messages`)."""
 BATCH = "00"
@@ -33,8 +31,8 @@ BATCH = "00"
 def cardinal_messages(bronze: Any, topics: Topics) -> Any:
     """Returns the messages of blocks on these topics.
 
-    Columns: chain, feed ("" for normal topics, else the end of the reorg channel's name), hash (of the block), kind (the
-    first byte of the key, in hex), stream, partition, index, timestamp, key, data. bronze: the table of
+    Columns: chain, feed ("" for normal topics, else the end of the reorg channel's name), hash (of the block), kind
+    (the first byte of the key, in hex), stream, partition, index, timestamp, key, data. bronze: the table of
     `read_bronze`.
     """
     from pyspark.sql import functions as f
@@ -63,8 +61,9 @@ def cardinal_messages(bronze: Any, topics: Topics) -> Any:
 def assembled_blocks(messages: Any) -> Any:
     """Returns one row for each block with a readable Batch message, complete or not.
 
-    Columns: chain, hash, timestamp (when its first Batch message was stored), and the fields of `BLOCK_SCHEMA`: sets and
-    deletes are null and missing is a text while the block is incomplete. messages: the table of `cardinal_messages`.
+    Columns: chain, hash, timestamp (when its first Batch message was stored), and the fields of `BLOCK_SCHEMA`. While
+    the block is incomplete, sets and deletes are null, and missing is a text. messages: the table of
+    `cardinal_messages`.
     """
     from pyspark.sql import functions as f
 
@@ -76,7 +75,9 @@ def assembled_blocks(messages: Any) -> Any:
         .groupBy("chain", "hash")
         .agg(
             f.min("batch_time").alias("timestamp"),
-            f.collect_list(f.struct("feed", f.unix_micros("timestamp").alias("stored_us"), "partition", "index", "key", "data")).alias("found"),
+            f.collect_list(
+                f.struct("feed", f.unix_micros("timestamp").alias("stored_us"), "partition", "index", "key", "data")
+            ).alias("found"),
         )
         .where("timestamp IS NOT NULL")
     )
@@ -90,8 +91,9 @@ def silver_batches(blocks: Any, start: bytes | None = None) -> Any:
 
     Columns: chain, hash, number, parent, weight (decimal digits), timestamp (when its first Batch message was stored),
     state (`canonical`, `reorged`, `waiting` or `incomplete`), reorged (whether the state is `reorged`), fork_number,
-    updates and deletes (the numbers of keys that the block sets and deletes; null while it is incomplete), missing (what
-    an incomplete block lacks, else null). blocks: the table of `assembled_blocks`. start: see `mark_chain`.
+    updates and deletes (the numbers of keys that the block sets and deletes; null while the block is incomplete),
+    missing (the messages that an incomplete block lacks; null for other blocks). blocks: the table of
+    `assembled_blocks`. start: see `mark_chain`.
 
     One task processes the hashes, numbers and weights of all blocks of a chain. It needs about 0.5 KiB of memory for
     each block.

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from spark_export.pipeline.bronze import find_header
-
-EVENT_TIME_HEADER = "event_time_us"
-"""The header in which a publisher may state the time of the event: microseconds since 1970, in decimal digits."""
+from spark_export.pipeline.event_time import EVENT_TIME_HEADER
 
 
 def silver_messages(bronze: Any) -> Any:

@@ -24,7 +24,12 @@ def bronze() -> DataFrame:
     """The bronze table: the messages as they are stored. Each executor reads the address of the node from its
     own environment."""
     options = {"subscribePattern": ".*", "startingOffsets": "earliest", "includeHeaders": "true"}
-    return spark.readStream.format("stream_node").options(endpoint="env:STREAM_NODE_ADDRESS", **options).load().withColumn("era", f.lit(0))
+    return (
+        spark.readStream.format("stream_node")
+        .options(endpoint="env:STREAM_NODE_ADDRESS", **options)
+        .load()
+        .withColumn("era", f.lit(0))
+    )
 
 
 @dp.materialized_view(format="parquet")

@@ -20,14 +20,17 @@ pytest.importorskip("yaml", reason="the extra `spark-connect` is not installed")
 import pyarrow.parquet as pq
 
 from spark_export.exporter.node_side import Selection
-from spark_export.pipeline.jobs import build
+from spark_export.pipeline.increment import Settings
+from spark_export.pipeline.increment import run_pipeline as run_job
+from spark_export.pipeline.topics import Topics
 from storage.contract import Append
 from storage.database import Database
 from stream_node.process import NodeProcess
 from stream_service.extensions import Header
 from stream_service.stored import Extras, encode_extras
 from tests.spark_export.exporter.export_world import World
-from tests.spark_export.pipeline.test_pipeline import BASE_US, Headers, block_messages, cardinal_records
+from tests.spark_export.pipeline.lake import BASE_US, Headers
+from tests.spark_export.pipeline.makers import block_messages, cardinal_records
 from tests.spark_export.spark_connect import ROOT, run_pipeline
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
@@ -78,7 +81,7 @@ def _plain(value: Any) -> Any:
     return sorted(map(repr, value)) if isinstance(value, list) else value
 
 
-def test_the_tables_are_those_of_the_plain_job(spark: Any, tmp_path: Path) -> None:
+def test_the_tables_are_those_of_the_plain_job(tmp_path: Path) -> None:
     late: Headers = [{"key": "event_time_us", "value": b"%d" % (BASE_US - 500_000)}]
     records: Messages = [(n, *(record[0], [], record[1])) for n, record in enumerate(cardinal_records())]
     orders: Messages = [(n, b"k", late if n % 2 else [], b"x" * n) for n in range(20)]
@@ -94,7 +97,7 @@ def test_the_tables_are_those_of_the_plain_job(spark: Any, tmp_path: Path) -> No
         world.push(30, partitions=2)
         run_pipeline(place, **variables)
         assert world.run(selection=Selection()).rows == 20 + 30 + len(block_messages()) + len(records)
-    tables = build(spark.newSession(), world.folder, tmp_path / "out", cardinal=TOPICS)
+    tables = run_job(world.folder, tmp_path / "out", Settings(Topics(TOPICS))).folder
     for name, plain in TABLES.items():
         # The plain job leaves out of blocks what its table of items has.
         found = rows(place / "spark-warehouse" / name, {"sizes"})

@@ -1,139 +1,56 @@
-"""Goal: silver and gold say what the messages hold. Method: blocks and batches of our own makers, in an export's form.
-
-A whole build with an embedded Spark; the tables are read back with pyarrow.
+"""Goal: silver and gold say what the messages hold. Method: blocks and batches of our own makers, in an export's form;
+the tables are read back with pyarrow. One test compares them with what Spark makes of the same export.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
-pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from block_node.blocks.generator import START_SECONDS, BlockShape, ChainGenerator, GeneratedBlock
-from block_node.blocks.items import join_block
-from block_node.blocks.keys import SigningKeys
-from block_node.persist.mark import BlockMark, headers_of, key_of
-from cardinal_streams.message.messages import encode
-from cardinal_streams.message.types import Batch, BatchDeleteMsg, BatchMsg, Record, SubBatchMsg
-from spark_export.exporter.hive_names import hive_folder
-from spark_export.exporter.parquet_table import run_folder
-from spark_export.exporter.write_files import ERA, FILE_SCHEMA, TableWriter
-from spark_export.pipeline.jobs import build
-from stream_service.stored import decode_extras
+from block_node.blocks.generator import START_SECONDS
+from spark_export.pipeline.increment import Settings, run_pipeline
+from spark_export.pipeline.topics import Topics
+from tests.spark_export.pipeline.lake import BASE_US, Headers, Lake, plain
+from tests.spark_export.pipeline.makers import block_messages, cardinal_records
 
-pytestmark = [pytest.mark.spark, pytest.mark.soak]
-
-BASE_US = 1_750_000_000_000_000
-CUT_BYTES = 700
 SMALL = {
     "spark.sql.shuffle.partitions": "1",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
 }
 """For tables of a few rows, for which Spark's preparations are most of the time."""
-Headers = list[dict[str, Any]]
-
-
-class Export:
-    """A folder as an export has it, filled by hand: each stream's messages are a second apart, in partition 0."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def add(self, stream: str, messages: Sequence[tuple[int, bytes | None, Headers, bytes]]) -> None:
-        """index, key, headers and data of each."""
-        columns = {
-            "partition": [0] * len(messages),
-            "index": [each[0] for each in messages],
-            "timestamp": [BASE_US + each[0] * 1_000_000 for each in messages],
-            "key": [each[1] for each in messages],
-            "headers": [each[2] or None for each in messages],
-            "data": [each[3] for each in messages],
-            ERA: [0] * len(messages),
-        }
-        folder = self.folder / "messages" / run_folder(1)
-        (folder / "new").mkdir(parents=True)
-        writer = TableWriter(folder / "new", "part")
-        arrays = [pa.array(columns[field.name], field.type) for field in FILE_SCHEMA]
-        writer.write(stream, 0, pa.RecordBatch.from_arrays(arrays, schema=FILE_SCHEMA))
-        for entry in writer.close():
-            place = folder / hive_folder(stream, entry.date)
-            place.mkdir(parents=True)
-            (folder / "new" / entry.path).rename(place / entry.path)
-        (folder / "new").rmdir()
-
-
-def block_messages() -> list[tuple[int, bytes | None, Headers, bytes]]:
-    """Blocks 0, 1 and 3 of a chain, each cut into several messages.
-
-    The node stored block 0 under another root that it may have; the first message of block 1 says which one it is.
-    """
-    wrong = bytes(48)
-    first: GeneratedBlock | None = None
-    messages: list[tuple[int, bytes | None, Headers, bytes]] = []
-    for block in ChainGenerator(SigningKeys.generate(), shape=BlockShape(item_count=12)).blocks(4):
-        if block.number == 2:
-            continue
-        data = join_block(block.items)
-        parts = [data[at : at + CUT_BYTES] for at in range(0, len(data), CUT_BYTES)]
-        for number, part in enumerate(parts):
-            root = wrong if block.number == 0 else block.root
-            mark = BlockMark(block.number, number, len(parts), len(block.items), len(data), root)
-            others = (block.root,) if block.number == 0 else ()
-            before = first.root if first is not None and (block.number, number) == (1, 0) else b""
-            beside = decode_extras(headers_of(mark, others, before)).headers
-            headers = [{"key": header.name, "value": header.value} for header in beside]
-            messages.append((len(messages), key_of(block.number), headers, part))
-        first = first or block
-    return messages
-
-
-def name_of(text: str) -> bytes:
-    return text.encode().ljust(32, b"\0")
-
-
-def cardinal_records() -> list[Record]:
-    """a - b - c, and x beside b, which c made obsolete; b is announced by two producers."""
-
-    def batch(name: str, parent: str, number: int, **updates: Any) -> Record:
-        return encode(Batch(name_of(name), number, name_of(parent), number * 10, **updates))
-
-    b = batch("b", "a", 2, counts={"state/": 2}, sub_batches={"logs/": name_of("s")})
-    return [
-        batch("a", "0", 1, values={"k": b"1"}, deletes=frozenset({"gone"})),
-        batch("x", "a", 2),
-        b,
-        b,
-        encode(BatchMsg(name_of("b"), "state/one", b"v")),
-        encode(BatchDeleteMsg(name_of("b"), "state/two")),
-        encode(SubBatchMsg(name_of("b"), name_of("s"), 0, ("logs/old",), {"logs/new": b"l"})),
-        batch("c", "b", 3),
-    ]
+TOPICS = Topics(r"topic\..*")
 
 
 @pytest.fixture(scope="module")
-def tables(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a whole build."""
-    folder = tmp_path_factory.mktemp("pipeline")
-    export = Export(folder / "lake")
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Lake:
+    lake = Lake(tmp_path_factory.mktemp("pipeline") / "lake")
     late = [{"key": "event_time_us", "value": b"%d" % (BASE_US + 119_500_000)}]
     wrong = [{"key": "event_time_us", "value": b"noon"}]
-    export.add("orders", [(0, b"k", [], b"abc"), (1, None, wrong, b"\xff"), (120, None, late, b"defgh")])
-    export.add("block_node.main", block_messages())
-    export.add("topic.a", [(n, *(record[0], [], record[1])) for n, record in enumerate(cardinal_records())])
-    session = spark.newSession()
-    for name, value in SMALL.items():
-        session.conf.set(name, value)
-    build(session, export.folder, folder / "out", cardinal=r"topic\..*")
-    return folder / "out" / "latest"
+    records: list[tuple[int, bytes | None, Headers, bytes]] = [
+        (n, record[0], [], record[1]) for n, record in enumerate(cardinal_records())
+    ]
+    lake.add_run(
+        {
+            "orders": plain([(0, b"k", [], b"abc"), (1, None, wrong, b"\xff"), (120, None, late, b"defgh")]),
+            "block_node.main": plain(block_messages()),
+            "topic.a": plain(records[:5]),
+            "topic.b": plain((n, *record[1:]) for n, record in enumerate(records[5:])),
+        }
+    )
+    return lake
+
+
+@pytest.fixture(scope="module")
+def tables(lake: Lake) -> Path:
+    """The folder of all tables."""
+    return run_pipeline(lake.folder, lake.folder.parent / "out", Settings(TOPICS)).folder
 
 
 def rows(tables: Path, name: str, **where: Any) -> list[dict[str, Any]]:
@@ -178,15 +95,59 @@ def test_batches_updates_and_reorgs(tables: Path) -> None:
         "x": (2, True),
         "c": (3, False),
     }
-    updates = {(row["key"], row["value"], row["source"]) for row in rows(tables, "silver/updates")}
+    updates = {(row["key"], row["value"]) for row in rows(tables, "silver/updates")}
     assert updates == {
-        ("k", b"1", "batch"),
-        ("gone", None, "batch"),
-        ("state/one", b"v", "message"),
-        ("state/two", None, "message"),
-        ("logs/new", b"l", "sub_batch"),
-        ("logs/old", None, "sub_batch"),
+        ("k", b"1"),
+        ("gone", None),
+        ("state/one", b"v"),
+        ("state/two", None),
+        ("logs/new", b"l"),
+        ("logs/old", None),
     }
-    assert {row["number"] for row in rows(tables, "silver/updates", source="message")} == {2}
+    assert {row["number"] for row in rows(tables, "silver/updates", key="logs/new")} == {2}, "it came on another topic"
     (reorg,) = rows(tables, "gold/reorgs")
-    assert (reorg["stream"], reorg["fork_number"], reorg["depth"], reorg["blocks"]) == ("topic.a", 1, 1, 1)
+    assert (reorg["chain"], reorg["fork_number"], reorg["depth"], reorg["blocks"]) == (TOPICS.pattern, 1, 1, 1)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+def test_spark_makes_the_same_tables(spark: Any, lake: Lake, tables: Path) -> None:
+    """The functions that take DataFrames, as the declarative pipeline uses them."""
+    from spark_export.pipeline import gold, silver_cardinal
+    from spark_export.pipeline.bronze import read_bronze
+    from spark_export.pipeline.silver_blocks import silver_blocks, silver_items
+    from spark_export.pipeline.silver_messages import silver_messages
+
+    session = spark.newSession()
+    for name, value in SMALL.items():
+        session.conf.set(name, value)
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    bronze = read_bronze(session, lake.folder)
+    messages, blocks = silver_messages(bronze), silver_blocks(bronze)
+    whole = silver_cardinal.assembled_blocks(silver_cardinal.cardinal_messages(bronze, TOPICS))
+    batches = silver_cardinal.silver_batches(whole)
+    events = messages.select("stream", "timestamp", "event_time").unionByName(
+        blocks.selectExpr("chain AS stream", "timestamp", "event_time")
+    )
+    made = {
+        "silver/messages": messages,
+        "silver/blocks": blocks.drop("sizes"),
+        "silver/items": silver_items(blocks),
+        "silver/batches": batches,
+        "silver/updates": silver_cardinal.silver_updates(whole, batches),
+        "gold/rates": gold.rates(messages),
+        "gold/latency": gold.latency(events),
+        "gold/index_gaps": gold.gaps(messages, ["stream", "era", "partition"], "index"),
+        "gold/block_gaps": gold.gaps(blocks, ["chain"], "number"),
+        "gold/reorgs": gold.reorgs(batches),
+    }
+    for name, frame in made.items():
+        found = frame.toArrow().to_pylist()
+        expected = rows(tables, name)
+        assert sorted(map(plain_row, found)) == sorted(map(plain_row, expected)), name
+        assert found
+
+
+def plain_row(row: dict[str, Any]) -> str:
+    """A row as text, whatever the order of columns and of a map's entries."""
+    return repr(sorted((name, sorted(value) if isinstance(value, list) else value) for name, value in row.items()))

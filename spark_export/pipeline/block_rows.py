@@ -1,0 +1,38 @@
+"""Decodes the block node's blocks from their messages. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from spark_export.block_decoding import find_mark, find_root_before, read_block
+
+STREAM_PREFIX = "block_node."
+
+
+def decode_part(headers: Any) -> tuple[Any, ...] | None:
+    """Decodes the headers of a message. Returns number, part, parts, items, size_bytes, root, and the corrected root of
+    the previous block or None. Returns None if the message is not part of a block.
+    """
+    mark = find_mark(headers)
+    if mark is None:
+        return None
+    root_before = find_root_before(headers)
+    return (mark.number, mark.part, mark.parts, mark.items, mark.size_bytes, mark.root, root_before)
+
+
+def decode_block(data: bytes) -> tuple[Any, ...] | None:
+    """Decodes a whole block. Returns None if the bytes are no block.
+
+    Returns the version and the time in the block header, the previous root in the block footer, the number of items of
+    each kind, and the position, kind and size in bytes of each item.
+    """
+    from block_node.blocks.errors import BlockFormatError
+
+    try:
+        block = read_block(data)
+    except BlockFormatError:
+        return None
+    kinds = Counter(kind for kind, _ in block.items)
+    sizes = [(position, kind, len(item)) for position, (kind, item) in enumerate(block.items)]
+    return (block.hapi_version, block.time_us, block.previous_root, dict(kinds), sizes)

@@ -1,0 +1,231 @@
+"""Brings the tables of a pipeline up to date with an export: takes the messages that are new, in steps of bounded size,
+and publishes each step as a version (`versions`). A rebuild takes all messages anew, and publishes once.
+
+The state that the next increment needs is a part of the version: what was taken, and the messages of incomplete blocks.
+So a version is the same whether its messages were taken at once or in many increments, except for the names of files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_export.exporter.errors import ExportError
+from spark_export.exporter.failpoint import failpoint
+from spark_export.exporter.layout import ExportLock
+from spark_export.pipeline.tables import block_tables, cardinal_tables, message_tables
+from spark_export.pipeline.tables.block_tables import BLOCKS, ITEMS, BlockTables
+from spark_export.pipeline.tables.cardinal_tables import BATCHES, UPDATES, CardinalTables
+from spark_export.pipeline.tables.message_tables import MESSAGES, MessageTables
+from spark_export.pipeline.tables.new_messages import ExportFile, Taken, list_new, take_file
+from spark_export.pipeline.topics import Topics
+from spark_export.pipeline.versions import KEEP_S, STATE, Version, Versions
+from storage.durable_files import make_folder, write_durably
+
+STATE_FILE: Final = f"{STATE}/state.json"
+STATE_FORMAT: Final = 1
+STEP_BYTES: Final = 256 * 1024 * 1024
+"""A step takes no more files when their rows need so much memory."""
+SMALL_BYTES: Final = 8 * 1024 * 1024
+SMALL_FILES_MAX: Final = 32
+"""If a table has more files below SMALL_BYTES than this, a step merges them into one."""
+MERGED: Final = ((MESSAGES,), (BLOCKS, ITEMS), (BATCHES, UPDATES))
+"""Tables whose files are merged. Files of one name in the tables of a group belong together."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a pipeline builds. topics: the streams of Cardinal Streams; None: no tables of Cardinal Streams are built.
+    start: the hash of a block on the canonical chain; None: see `canon`. step_bytes, keep_s: as `STEP_BYTES`,
+    `KEEP_S`."""
+
+    topics: Topics | None = None
+    start: bytes | None = None
+    step_bytes: int = STEP_BYTES
+    keep_s: float = KEEP_S
+
+
+@dataclass(frozen=True)
+class Report:
+    """The result of a run. folder: the version that is published now. rows: messages that were taken. steps: versions
+    that were published. rebuilt: whether all tables were built anew."""
+
+    folder: Path
+    rows: int
+    steps: int
+    rebuilt: bool
+
+
+class PipelineMismatch(ExportError):
+    """The tables in the output folder were made with other settings."""
+
+
+def run_pipeline(export: Path, out: Path, settings: Settings, *, rebuild: bool = False) -> Report:
+    """Takes what is new in an export. Raises ExportError, and ExportInUse if another run works in the folder.
+
+    export: the folder of an export in plain Parquet files. out: the folder of the tables. rebuild: build all tables
+    anew, also if the settings changed. Without tables, all tables are built anew.
+    """
+    make_folder(out.absolute())
+    with ExportLock(out.absolute()):
+        versions = Versions(out, keep_s=settings.keep_s)
+        versions.recover()
+        base = versions.latest()
+        dumped = None if rebuild or base is None else load_state(base)
+        if dumped is None:
+            return _rebuild(export, versions, settings)
+        _check(dumped, settings, out)
+        taken, rows, steps = Taken.load(dumped["taken"]), 0, 0
+        for files in _steps(_list_new(export, taken), settings.step_bytes):
+            version = versions.begin(versions.latest())
+            step = _Step(version, versions.latest(), settings)
+            new = step.take(files, taken)
+            step.finish(taken)
+            _save_state(version, taken, settings)
+            versions.publish(version)
+            rows, steps = rows + new, steps + 1
+        folder = versions.latest()
+        assert folder is not None
+        return Report(folder, rows, steps, rebuilt=False)
+
+
+def _rebuild(export: Path, versions: Versions, settings: Settings) -> Report:
+    """Builds all tables anew, in one version."""
+    version, taken = versions.begin(None), Taken()
+    step = _Step(version, None, settings)
+    rows = sum(step.take(files, taken) for files in _steps(_list_new(export, taken), settings.step_bytes))
+    step.finish(taken)
+    _save_state(version, taken, settings)
+    versions.publish(version)
+    return Report(version.folder, rows, 1, rebuilt=True)
+
+
+class _Step:
+    """The tables of one version that is being made. state: the version before; None if there is none."""
+
+    def __init__(self, version: Version, state: Path | None, settings: Settings) -> None:
+        schemas = message_tables.SCHEMAS | block_tables.SCHEMAS
+        version.define(schemas if settings.topics is None else schemas | cardinal_tables.SCHEMAS)
+        self._version = version
+        self._messages = MessageTables(version)
+        self._blocks = BlockTables(version)
+        self._blocks.load(state)
+        self._cardinal = None
+        if settings.topics is not None:
+            self._cardinal = CardinalTables(version, settings.topics, settings.start)
+            self._cardinal.load(state)
+
+    def take(self, files: Iterable[ExportFile], taken: Taken) -> int:
+        """Takes the new rows of these files. Returns how many."""
+        count = 0
+        parts: list[pa.Table] = []
+        for file in files:
+            rows = take_file(file, taken)
+            if not rows.num_rows:
+                continue
+            count += rows.num_rows
+            parts.append(self._messages.prepare(rows))
+            self._messages.touch(self._blocks.add(rows))
+            if self._cardinal is not None:
+                self._cardinal.add(rows)
+        self._messages.write(parts)
+        self._blocks.flush()
+        if self._cardinal is not None:
+            self._cardinal.flush()
+        failpoint("pipeline_taken")
+        return count
+
+    def finish(self, taken: Taken) -> None:
+        """Brings all tables into the state that readers may see."""
+        self._blocks.finish()
+        if self._cardinal is not None:
+            self._cardinal.finish()
+        self._messages.finish(taken, BLOCKS)
+        for tables in MERGED:
+            merge_small(self._version, tables)
+
+
+def merge_small(version: Version, tables: tuple[str, ...]) -> int:
+    """Merges the small files of these tables, if there are many. Returns how many were merged.
+
+    A file is small if it is small in all tables. Merging changes no row.
+    """
+    sizes: dict[str, int] = defaultdict(int)
+    for table in tables:
+        for path in version.files(table, "part"):
+            sizes[path.name] = max(sizes[path.name], path.stat().st_size)
+    small = sorted(name for name, size in sizes.items() if size < SMALL_BYTES)
+    if len(small) <= SMALL_FILES_MAX:
+        return 0
+    new = version.next_name("part")
+    for table in tables:
+        paths = [version.folder / table / name for name in small]
+        version.write(table, pa.concat_tables(pq.ParquetFile(path).read() for path in paths), name=new)
+        for path in paths:
+            path.unlink()
+    return len(small)
+
+
+def load_state(folder: Path) -> Any:
+    """Returns the state in a version; None for tables of an earlier program, which have no state."""
+    path = folder / STATE_FILE
+    if not path.is_file():
+        return None
+    dumped = json.loads(path.read_bytes())
+    if dumped["format"] != STATE_FORMAT:
+        raise PipelineMismatch(f"{folder} is of another version of this program: build it anew with --rebuild")
+    return dumped
+
+
+def _save_state(version: Version, taken: Taken, settings: Settings) -> None:
+    path = version.folder / STATE_FILE
+    path.parent.mkdir(exist_ok=True)
+    dumped = {"format": STATE_FORMAT, "settings": _named(settings), "taken": taken.dump()}
+    write_durably(path, json.dumps(dumped).encode())
+
+
+def _named(settings: Settings) -> dict[str, str | None]:
+    """Returns the settings that decide what the tables hold."""
+    return {
+        "cardinal": None if settings.topics is None else settings.topics.pattern,
+        "start": None if settings.start is None else settings.start.hex(),
+    }
+
+
+def _check(dumped: Any, settings: Settings, out: Path) -> None:
+    before, now = dumped["settings"], _named(settings)
+    for name, value in now.items():
+        if before[name] != value:
+            raise PipelineMismatch(
+                f"the tables in {out} were built with {name}={before[name]}, and now {name}={value} is given: "
+                "give the same value, or build the tables anew with --rebuild"
+            )
+
+
+def _list_new(export: Path, taken: Taken) -> list[ExportFile]:
+    try:
+        return list_new(export, taken)
+    except FileNotFoundError as error:
+        raise ExportError(str(error)) from error
+
+
+def _steps(files: list[ExportFile], bytes_max: int) -> Iterator[list[ExportFile]]:
+    """Yields the files of each step, at least one file in each."""
+    step: list[ExportFile] = []
+    size = 0
+    for file in files:
+        loaded = file.loaded_bytes()
+        if step and size + loaded > bytes_max:
+            yield step
+            step, size = [], 0
+        step.append(file)
+        size += loaded
+    if step:
+        yield step

@@ -1,0 +1,280 @@
+"""Keeps silver/messages, gold/rates, gold/latency and gold/index_gaps up to date."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from spark_export.pipeline.event_time import EVENT_TIME_HEADER
+from spark_export.pipeline.tables.new_messages import Taken, sorted_groups
+from spark_export.pipeline.versions import Version
+
+TIME = pa.timestamp("us", tz="UTC")
+MESSAGES, RATES, LATENCY, INDEX_GAPS = "silver/messages", "gold/rates", "gold/latency", "gold/index_gaps"
+MINUTE_US, DAY_US = 60_000_000, 86_400_000_000
+_WHOLE_NUMBER = re.compile(r"\s*[+-]?[0-9]{1,100}\s*", re.ASCII)
+
+SCHEMAS = {
+    MESSAGES: pa.schema(
+        [
+            ("stream", pa.string()),
+            ("era", pa.int32()),
+            ("partition", pa.int32()),
+            ("index", pa.int64()),
+            ("timestamp", TIME),
+            ("key", pa.binary()),
+            ("data_bytes", pa.int32()),
+            ("text", pa.string()),
+            ("event_time", TIME),
+        ]
+    ),
+    RATES: pa.schema(
+        [
+            ("stream", pa.string()),
+            ("minute", TIME),
+            ("messages", pa.int64()),
+            ("bytes", pa.int64()),
+            ("mean_bytes", pa.float64()),
+            ("max_bytes", pa.int32()),
+        ]
+    ),
+    LATENCY: pa.schema(
+        [
+            ("stream", pa.string()),
+            ("minute", TIME),
+            ("messages", pa.int64()),
+            ("p50_ms", pa.float64()),
+            ("p99_ms", pa.float64()),
+            ("max_ms", pa.float64()),
+        ]
+    ),
+    INDEX_GAPS: pa.schema(
+        [
+            ("stream", pa.string()),
+            ("era", pa.int32()),
+            ("partition", pa.int32()),
+            ("first", pa.int64()),
+            ("last", pa.int64()),
+            ("missing", pa.int64()),
+            ("after", TIME),
+            ("before", TIME),
+        ]
+    ),
+}
+Minute: TypeAlias = tuple[str, int]
+"""A stream, and the begin of a minute in microseconds since 1970."""
+
+
+class MessageTables:
+    """The tables of all messages in one version. `prepare` and `write` take new messages; `finish` brings gold up
+    to date."""
+
+    def __init__(self, version: Version) -> None:
+        self._version = version
+        self._rates: dict[Minute, list[int]] = {}
+        self._touched: set[Minute] = set()
+
+    def prepare(self, rows: pa.Table) -> pa.Table:
+        """Counts new messages. Returns their rows of silver/messages. rows: as `take_file` returns them."""
+        event_time = read_event_times(rows["headers"])
+        data = rows["data"].combine_chunks()
+        silver = pa.table(
+            {
+                "stream": rows["stream"],
+                "era": rows["era"],
+                "partition": rows["partition"],
+                "index": rows["index"],
+                "timestamp": rows["timestamp"],
+                "key": rows["key"],
+                "data_bytes": pc.binary_length(data),
+                "text": decode_texts(data),
+                "event_time": event_time,
+            },
+            schema=SCHEMAS[MESSAGES],
+        )
+        minutes = silver.append_column("minute", minutes_of(silver["timestamp"]))
+        counted = minutes.group_by(["stream", "minute"]).aggregate(
+            [("data_bytes", "count"), ("data_bytes", "sum"), ("data_bytes", "max")]
+        )
+        for each in counted.to_pylist():
+            found = self._rates.setdefault((each["stream"], each["minute"]), [0, 0, 0])
+            found[0] += each["data_bytes_count"]
+            found[1] += each["data_bytes_sum"]
+            found[2] = max(found[2], each["data_bytes_max"])
+        self.touch(minutes.filter(pc.field("event_time").is_valid()).select(["stream", "minute"]))
+        return silver
+
+    def write(self, parts: list[pa.Table]) -> None:
+        """Adds rows to silver/messages."""
+        if parts:
+            self._version.write(MESSAGES, pa.concat_tables(parts))
+
+    def touch(self, minutes: pa.Table) -> None:
+        """Notes minutes whose latency must be computed again. minutes: columns stream and minute."""
+        for each in minutes.group_by(["stream", "minute"]).aggregate([]).to_pylist():
+            self._touched.add((each["stream"], each["minute"]))
+
+    def finish(self, taken: Taken, blocks: str | None) -> None:
+        """Brings gold up to date. blocks: the table whose rows are events too (columns chain, timestamp, event_time);
+        None if there is no such table."""
+        for day, minutes in _by_day(self._rates).items():
+            self._finish_rates(day, minutes)
+        for day, minutes in _by_day(self._touched).items():
+            self._finish_latency(day, set(minutes), blocks)
+        gaps = [
+            (*source, gap.first, gap.last, gap.last - gap.first + 1, gap.first_us, gap.last_us)
+            for source, spans in sorted(taken.intervals.items())
+            for gap in spans.gaps()
+        ]
+        replace_table(self._version, INDEX_GAPS, table_of(SCHEMAS[INDEX_GAPS], gaps))
+
+    def _finish_rates(self, day: str, minutes: Iterable[Minute]) -> None:
+        found = {minute: list(self._rates[minute]) for minute in minutes}
+        for path in self._version.files(RATES, day):
+            for row in _read_minutes(path):
+                known = found.setdefault((row["stream"], row["minute"]), [0, 0, 0])
+                known[0] += row["messages"]
+                known[1] += row["bytes"]
+                known[2] = max(known[2], row["max_bytes"])
+            path.unlink()
+        rows = [(*minute, n, size, size / n, largest) for minute, (n, size, largest) in sorted(found.items())]
+        self._version.write(RATES, table_of(SCHEMAS[RATES], rows), day)
+
+    def _finish_latency(self, day: str, touched: set[Minute], blocks: str | None) -> None:
+        """Computes the touched minutes of one day again, from all events of these minutes."""
+        kept = [
+            tuple(row.values())
+            for path in self._version.files(LATENCY, day)
+            for row in _read_minutes(path)
+            if (row["stream"], row["minute"]) not in touched
+        ]
+        streams = pa.array(sorted({stream for stream, _ in touched}), pa.string())
+        begin = min(minute for _, minute in touched)
+        end = max(minute for _, minute in touched) + MINUTE_US
+        events = []
+        for table, name in ((MESSAGES, "stream"), (blocks, "chain")):
+            if table is not None:
+                wanted = (
+                    (pc.field("timestamp") >= pa.scalar(begin, TIME))
+                    & (pc.field("timestamp") < pa.scalar(end, TIME))
+                    & pc.field(name).isin(streams)
+                    & pc.field("event_time").is_valid()
+                )
+                source = ds.dataset([str(path) for path in self._version.files(table)], format="parquet")
+                if source.files:
+                    found = source.to_table(columns=[name, "timestamp", "event_time"], filter=wanted)
+                    events.append(found.rename_columns(["stream", "timestamp", "event_time"]))
+        rows = [row for row in summarise_latency(pa.concat_tables(events)) if (row[0], row[1]) in touched]
+        for path in self._version.files(LATENCY, day):
+            path.unlink()
+        self._version.write(LATENCY, table_of(SCHEMAS[LATENCY], sorted(kept + rows)), day)
+
+
+def summarise_latency(events: pa.Table) -> list[tuple[Any, ...]]:
+    """Returns a row of gold/latency for each stream and minute of these events: stream, minute (microseconds since
+    1970), messages, p50_ms, p99_ms, max_ms. A percentile is the smallest value that so many percent do not exceed."""
+    passed = pc.subtract(events["timestamp"].cast(pa.int64()), events["event_time"].cast(pa.int64()))
+    each = pa.table({"stream": events["stream"], "minute": minutes_of(events["timestamp"]), "us": passed})
+    each = each.sort_by([("stream", "ascending"), ("minute", "ascending"), ("us", "ascending")])
+    rows: list[tuple[Any, ...]] = []
+    for place, group in sorted_groups(each.combine_chunks(), ["stream", "minute"]):
+        count = group.num_rows
+        ranks = (-(-count * 50 // 100), -(-count * 99 // 100), count)
+        rows.append((*place, count, *(group["us"][rank - 1].as_py() / 1000.0 for rank in ranks)))
+    return rows
+
+
+def minutes_of(times: Any) -> Any:
+    """Returns the begin of the minute of each time, in microseconds since 1970."""
+    return pc.floor_temporal(times, unit="minute").cast(pa.int64())
+
+
+def read_event_times(headers: Any) -> pa.Array:
+    """Returns the time in each message's first header `event_time_us`; null without one, or if it is no number."""
+    headers = headers.combine_chunks()
+    if isinstance(headers, pa.ChunkedArray):
+        headers = pa.concat_arrays(headers.chunks) if headers.num_chunks else pa.nulls(0, headers.type)
+    found: dict[int, int] = {}
+    seen: set[int] = set()
+    flat = pc.list_flatten(headers)
+    rows = pc.list_parent_indices(headers)
+    if len(flat):
+        wanted = pc.equal(pc.struct_field(flat, "key"), EVENT_TIME_HEADER)
+        values = pc.struct_field(flat, "value").filter(wanted).to_pylist()
+        for row, value in zip(rows.filter(wanted).to_pylist(), values, strict=True):
+            if row in seen:
+                continue
+            seen.add(row)
+            text = value.decode("ascii", "replace")
+            if _WHOLE_NUMBER.fullmatch(text) and -(1 << 63) <= int(text) < 1 << 63:
+                found[row] = int(text)
+    return pa.array([found.get(row) for row in range(len(headers))], pa.int64()).cast(TIME)
+
+
+def decode_texts(data: Any) -> pa.Array:
+    """Returns each message's data as text; null for data that is not UTF-8."""
+    if isinstance(data, pa.ChunkedArray):
+        data = data.combine_chunks()
+    try:
+        return data.cast(pa.string())
+    except pa.ArrowInvalid:
+        if len(data) > 64:
+            half = len(data) // 2
+            return pa.concat_arrays([decode_texts(data.slice(0, half)), decode_texts(data.slice(half))])
+    return pa.array([_text(each) for each in data.to_pylist()], pa.string())
+
+
+def _text(data: bytes | None) -> str | None:
+    try:
+        return None if data is None else data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def table_of(schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> pa.Table:
+    """Returns a table of these rows. Times are in microseconds since 1970."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [
+        pa.array(column, pa.int64()).cast(TIME) if field.type == TIME else pa.array(column, field.type)
+        for column, field in zip(columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def rows_of(table: pa.Table) -> Iterator[tuple[Any, ...]]:
+    """Yields the rows of a table. Times are in microseconds since 1970."""
+    columns = [column.cast(pa.int64()) if column.type == TIME else column for column in table.columns]
+    return zip(*(column.to_pylist() for column in columns), strict=True)
+
+
+def replace_table(version: Version, table: str, rows: pa.Table) -> None:
+    """Replaces all rows of a small table. An equal table is left as it is."""
+    before = version.files(table)
+    if len(before) == 1 and pq.read_table(before[0], schema=rows.schema).equals(rows):
+        return
+    for path in before:
+        path.unlink()
+    if rows.num_rows:
+        version.write(table, rows)
+
+
+def _read_minutes(path: Any) -> list[dict[str, Any]]:
+    """Returns the rows of a gold table, with minutes in microseconds since 1970."""
+    rows = pq.ParquetFile(path).read()
+    return [dict(zip(rows.column_names, row, strict=True)) for row in rows_of(rows)]
+
+
+def _by_day(minutes: Iterable[Minute]) -> dict[str, list[Minute]]:
+    """Groups minutes by their day (UTC), as in 2026-11-21."""
+    days: dict[str, list[Minute]] = defaultdict(list)
+    for minute in minutes:
+        days[datetime.fromtimestamp(minute[1] // DAY_US * 86_400, UTC).strftime("%Y-%m-%d")].append(minute)
+    return days

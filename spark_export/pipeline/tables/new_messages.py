@@ -1,0 +1,140 @@
+"""Finds the messages of an export that the pipeline has not taken yet, and reads them file by file."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_export.exporter.layout import NO_NAME
+from spark_export.pipeline.tables.intervals import Intervals, Source, Span, spans_of
+
+COLUMNS = ("partition", "index", "timestamp", "key", "headers", "data")
+
+
+@dataclass
+class Taken:
+    """What was taken from an export. files: the size in bytes of each file that was taken whole, by its path in the
+    table. intervals: the taken indexes of each source."""
+
+    files: dict[str, int] = field(default_factory=dict)
+    intervals: dict[Source, Intervals] = field(default_factory=lambda: defaultdict(Intervals))
+
+    def dump(self) -> dict[str, Any]:
+        """Returns the state as values that JSON can express."""
+        spans = [
+            [*source, [[span.first, span.last, span.first_us, span.last_us] for span in found.spans]]
+            for source, found in sorted(self.intervals.items())
+        ]
+        return {"files": self.files, "intervals": spans}
+
+    @classmethod
+    def load(cls, dumped: Any) -> Taken:
+        """Returns the state that `dump` returned."""
+        taken = cls(dict(dumped["files"]))
+        for stream, era, partition, spans in dumped["intervals"]:
+            taken.intervals[stream, era, partition] = Intervals(Span(*span) for span in spans)
+        return taken
+
+
+@dataclass(frozen=True)
+class ExportFile:
+    """A file of an export's table. path: below `root`."""
+
+    root: Path
+    path: str
+    size_bytes: int
+
+    @property
+    def stream(self) -> str:
+        """The stream whose messages the file holds."""
+        (folder,) = (part for part in Path(self.path).parts if part.startswith("stream="))
+        name = folder.removeprefix("stream=")
+        return "" if name == NO_NAME else unquote(name)
+
+    def loaded_bytes(self) -> int:
+        """Returns the memory that the file's rows need, about."""
+        metadata = pq.read_metadata(self.root / self.path)
+        return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
+
+
+def list_new(export: Path, taken: Taken) -> list[ExportFile]:
+    """Returns the files of the export's table that were not taken whole, in the order of their runs.
+
+    The link `messages` is resolved once. Entries for files that are gone, which a compaction merged, are forgotten.
+    """
+    root = (export / "messages").resolve()
+    if not root.is_dir():
+        raise FileNotFoundError(f"{export} holds no table: {export / 'messages'} is missing")
+    sizes = {str(path.relative_to(root)): path.stat().st_size for path in sorted(root.rglob("*.parquet"))}
+    taken.files = {path: size for path, size in taken.files.items() if path in sizes}
+    return [ExportFile(root, path, size) for path, size in sizes.items() if taken.files.get(path) != size]
+
+
+def take_file(file: ExportFile, taken: Taken) -> pa.Table:
+    """Returns the file's rows that are new, in the order of partitions and indexes, and notes them as taken.
+
+    Columns: stream, era, and `COLUMNS`.
+    """
+    with pq.ParquetFile(file.root / file.path) as opened:
+        names = [name for name in ("era", *COLUMNS) if name in opened.schema_arrow.names]
+        places = opened.read([name for name in names if name in ("era", "partition", "index")])
+        if _all_known(places, taken, file.stream):
+            # A compaction merges files that were taken. Then the file's other columns need not be read.
+            taken.files[file.path] = file.size_bytes
+            return opened.schema_arrow.empty_table()
+        rows = opened.read(names)
+    era = rows["era"] if "era" in rows.column_names else pa.nulls(rows.num_rows, pa.int32())
+    rows = rows.select(COLUMNS)
+    rows = rows.add_column(0, "era", pc.fill_null(era.cast(pa.int32()), 0))
+    rows = rows.add_column(0, "stream", pa.array([file.stream], pa.string()).take(pa.array([0] * rows.num_rows)))
+    rows = rows.sort_by([("era", "ascending"), ("partition", "ascending"), ("index", "ascending")])
+    fresh = (_drop_known(part, taken, source) for source, part in _by_source(rows, file.stream))
+    new = [part for part in fresh if part.num_rows]
+    for part in new:
+        source = (file.stream, part["era"][0].as_py(), part["partition"][0].as_py())
+        times_us = part["timestamp"].cast(pa.int64()).to_pylist()
+        for span in spans_of(part["index"].to_pylist(), times_us):
+            taken.intervals[source].add(span)
+    taken.files[file.path] = file.size_bytes
+    return pa.concat_tables(new) if new else rows.slice(0, 0)
+
+
+def _all_known(places: pa.Table, taken: Taken, stream: str) -> bool:
+    """Whether all these rows were taken before. places: the columns partition, index and, if there is one, era."""
+    eras = places["era"].to_pylist() if "era" in places.column_names else [0] * places.num_rows
+    known = {(era, partition): found for (name, era, partition), found in taken.intervals.items() if name == stream}
+    rows = zip(eras, places["partition"].to_pylist(), places["index"].to_pylist(), strict=True)
+    none = Intervals()
+    return all(known.get((era or 0, partition), none).covers(index) for era, partition, index in rows)
+
+
+def _by_source(rows: pa.Table, stream: str) -> Iterator[tuple[Source, pa.Table]]:
+    """Yields the sorted rows of each source."""
+    for (era, partition), part in sorted_groups(rows, ["era", "partition"]):
+        yield (stream, era, partition), part
+
+
+def sorted_groups(rows: pa.Table, keys: list[str]) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
+    """Yields the values of the keys, and the rows with these values. rows: sorted by these keys, ascending."""
+    counts = rows.group_by(keys).aggregate([([], "count_all")]).to_pylist()
+    at = 0
+    # Arrow returns the groups in any order; Python sorts numbers, texts and bytes as Arrow does.
+    for *values, count in sorted((*(each[key] for key in keys), each["count_all"]) for each in counts):
+        yield tuple(values), rows.slice(at, count)
+        at += count
+
+
+def _drop_known(rows: pa.Table, taken: Taken, source: Source) -> pa.Table:
+    """Returns the rows of one source without those that were taken before."""
+    known = taken.intervals.get(source)
+    if known is None or not known.touches(rows["index"][0].as_py(), rows["index"][-1].as_py()):
+        return rows
+    return rows.filter(pa.array([not known.covers(index) for index in rows["index"].to_pylist()], pa.bool_()))

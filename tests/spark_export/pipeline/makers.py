@@ -1,0 +1,65 @@
+"""Messages of blocks and of Cardinal Streams, made by hand, for tests of the pipeline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
+from block_node.blocks.items import join_block
+from block_node.blocks.keys import SigningKeys
+from block_node.persist.mark import BlockMark, headers_of, key_of
+from cardinal_streams.message.messages import encode
+from cardinal_streams.message.types import Batch, BatchDeleteMsg, BatchMsg, Record, SubBatchHeader, SubBatchMsg
+from stream_service.stored import decode_extras
+from tests.spark_export.pipeline.lake import Headers
+
+CUT_BYTES = 700
+
+
+def block_messages() -> list[tuple[int, bytes | None, Headers, bytes]]:
+    """Blocks 0, 1 and 3 of a chain, each cut into several messages.
+
+    The node stored block 0 under another root that it may have; the first message of block 1 says which one it is.
+    """
+    wrong = bytes(48)
+    first: GeneratedBlock | None = None
+    messages: list[tuple[int, bytes | None, Headers, bytes]] = []
+    for block in ChainGenerator(SigningKeys.generate(), shape=BlockShape(item_count=12)).blocks(4):
+        if block.number == 2:
+            continue
+        data = join_block(block.items)
+        parts = [data[at : at + CUT_BYTES] for at in range(0, len(data), CUT_BYTES)]
+        for number, part in enumerate(parts):
+            root = wrong if block.number == 0 else block.root
+            mark = BlockMark(block.number, number, len(parts), len(block.items), len(data), root)
+            others = (block.root,) if block.number == 0 else ()
+            before = first.root if first is not None and (block.number, number) == (1, 0) else b""
+            beside = decode_extras(headers_of(mark, others, before)).headers
+            headers = [{"key": header.name, "value": header.value} for header in beside]
+            messages.append((len(messages), key_of(block.number), headers, part))
+        first = first or block
+    return messages
+
+
+def name_of(text: str) -> bytes:
+    return text.encode().ljust(32, b"\0")
+
+
+def cardinal_records() -> list[Record]:
+    """a - b - c, and x beside b, which c made obsolete; b is announced by two producers."""
+
+    def batch(name: str, parent: str, number: int, **updates: Any) -> Record:
+        return encode(Batch(name_of(name), number, name_of(parent), number * 10, **updates))
+
+    b = batch("b", "a", 2, counts={"state/": 2}, sub_batches={"logs/": name_of("s")})
+    return [
+        batch("a", "0", 1, values={"k": b"1"}, deletes=frozenset({"gone"})),
+        batch("x", "a", 2),
+        b,
+        b,
+        encode(BatchMsg(name_of("b"), "state/one", b"v")),
+        encode(BatchDeleteMsg(name_of("b"), "state/two")),
+        encode(SubBatchHeader(name_of("b"), name_of("s"), 1)),
+        encode(SubBatchMsg(name_of("b"), name_of("s"), 0, ("logs/old",), {"logs/new": b"l"})),
+        batch("c", "b", 3),
+    ]
