@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_export.exporter.layout import NO_NAME
+from spark_export.exporter.hive_names import NO_NAME
 from spark_export.pipeline.tables.intervals import Intervals, Source, Span, spans_of
 
 COLUMNS = ("partition", "index", "timestamp", "key", "headers", "data")
