@@ -4,7 +4,7 @@
 
 A run takes only what is new since the last run, and corrects rows of earlier runs that a reorg changed. `--rebuild`
 builds all tables anew; the result is the same. OUT/latest is a link to the last complete version of all tables. The
-command needs pyarrow, and starts no Spark.
+command starts neither Spark nor Java.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from spark_export.exporter.errors import ExportError
 from spark_export.pipeline.increment import STEP_BYTES, Settings, run_pipeline
 from spark_export.pipeline.topics import Topics
 from spark_export.pipeline.versions import KEEP_S
+from spark_export.store.place import parse_place
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -30,7 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
             step_bytes=given.step_bytes,
             keep_s=given.keep_seconds,
         )
-        report = run_pipeline(given.export, given.out, settings, rebuild=given.rebuild)
+        export, out = _folder(given.export), _folder(given.out)
+        report = run_pipeline(export, out, settings, rebuild=given.rebuild)
     except (ExportError, ValueError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
@@ -43,8 +45,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m spark_export.pipeline.jobs", description="Bring silver and gold tables up to date."
     )
-    parser.add_argument("export", type=Path, metavar="EXPORT", help="the folder of an export in plain Parquet files")
-    parser.add_argument("out", type=Path, metavar="OUT", help="the folder of the tables")
+    parser.add_argument("export", metavar="EXPORT", help="the folder of an export in plain Parquet files")
+    parser.add_argument("out", metavar="OUT", help="the folder of the tables")
     parser.add_argument(
         "--cardinal",
         metavar="REGEX",
@@ -57,6 +59,15 @@ def _parser() -> argparse.ArgumentParser:
         "--keep-seconds", type=float, default=KEEP_S, help="how long replaced versions are kept for their readers"
     )
     return parser
+
+
+def _folder(text: str) -> Path:
+    """Returns the folder at this address. Raises ValueError for a place in an object store, ExportError for an address
+    that nothing serves."""
+    place = parse_place(text)
+    if not place.is_local:
+        raise ValueError(f"{text}: the pipeline reads and writes folders of a file system, and no object stores")
+    return place.folder
 
 
 def _hash(text: str) -> bytes:

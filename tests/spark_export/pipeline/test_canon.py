@@ -5,6 +5,10 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from cardinal_streams.application import Application, Prefix
 from cardinal_streams.consume.consuming import consume, consume_unordered

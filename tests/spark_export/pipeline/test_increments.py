@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -211,6 +212,8 @@ def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pyte
         ([str(lake.folder), out, "--cardinal", "("], "no regular expression"),
         ([str(lake.folder), out, "--start", "0x12"], "64 hex digits"),
         ([str(lake.folder), out, "--cardinal", "a"], "--rebuild"),
+        (["s3://bucket/lake", out], "no object stores"),
+        ([str(lake.folder), "ftp://host/out"], "nothing serves ftp"),
     ):
         assert main(arguments) == 1
         (line,) = capsys.readouterr().err.splitlines()

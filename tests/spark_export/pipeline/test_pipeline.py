@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow.parquet as pq
 
