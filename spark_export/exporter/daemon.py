@@ -9,17 +9,18 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import structlog
 
 from spark_export.errors import SourceError
-from spark_export.exporter.errors import ExportError
+from spark_export.exporter.errors import ExportError, StreamsLeftOut
 from spark_export.exporter.metrics import ExporterStatistics, write_metrics
 from spark_export.exporter.run import Exporter, Outcome
 from spark_export.exporter.schedule import next_start
+from spark_export.exporter.step import Step
 from stream_client.errors import ClientError
 
 logger = structlog.get_logger(__name__)
@@ -35,10 +36,11 @@ async def run_daemon(
 ) -> ExporterStatistics:
     """Starts a run every `every_s` seconds, until SIGTERM or SIGINT. Returns the metrics.
 
-    After a signal, a run that is being published is finished, and any other run is abandoned; a later run exports its
-    messages. metrics_file: written at the beginning and after each run. on_outcome: called after each successful run.
-    chance: returns a random number from 0 to 1, for the delay of a start. Raises ExportError if the metrics cannot be
-    written at the beginning. Expected errors of a run are only logged; unexpected exceptions are raised.
+    After a signal, a step that is being published is finished, and any other step is abandoned; a later run exports its
+    messages. metrics_file: written at the beginning, after each step of a run and after each run. on_outcome: called
+    after each run that published all it could, also if streams were left out. chance: returns a random number from 0 to
+    1, for the delay of a start. Raises ExportError if the metrics cannot be written at the beginning. Expected errors
+    of a run are only logged; unexpected exceptions are raised.
     """
     statistics = ExporterStatistics()
     if metrics_file is not None:
@@ -46,11 +48,19 @@ async def run_daemon(
             await asyncio.to_thread(write_metrics, metrics_file, statistics)
         except OSError as error:
             raise ExportError(f"the metrics {metrics_file} cannot be written: {error.strerror or error}") from error
+
+    async def count(step: Step) -> None:
+        # A first run can take hours, so what its steps have published is shown before its end.
+        nonlocal statistics
+        statistics = statistics.after_step(step)
+        if metrics_file is not None:
+            await _keep_metrics(metrics_file, statistics)
+
     stop = asyncio.Event()
     with _stopping(stop):
         while not stop.is_set():
             started_s = time.monotonic()
-            outcome = await _run_once(exporter, stop)
+            outcome = await _run_once(exporter, stop, count)
             if stop.is_set() and outcome is None:
                 break
             if outcome is None:
@@ -73,9 +83,11 @@ async def run_daemon(
     return statistics
 
 
-async def _run_once(exporter: Exporter, stop: asyncio.Event) -> Outcome | None:
+async def _run_once(
+    exporter: Exporter, stop: asyncio.Event, on_step: Callable[[Step], Awaitable[None]]
+) -> Outcome | None:
     """Executes one run. Returns None if the run failed, or if a signal abandoned the run."""
-    run = asyncio.create_task(exporter.run())
+    run = asyncio.create_task(exporter.run(on_step=on_step))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((run, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -85,14 +97,22 @@ async def _run_once(exporter: Exporter, stop: asyncio.Event) -> Outcome | None:
             outcome = await run
         except asyncio.CancelledError:
             return None
+        except StreamsLeftOut as error:
+            outcome = error.outcome
         except (ExportError, SourceError, ClientError, OSError) as error:
             logger.error("run failed", error=" ".join(str(error).split()))
             return None
     finally:
         stopping.cancel()
         run.cancel()
-    fields = {"run": outcome.run_id, "rows": outcome.rows, "data_bytes": outcome.data_bytes, "files": outcome.files}
-    logger.info("run ended", **fields, lost=outcome.lost, seconds=round(outcome.seconds, 3))
+    fields: dict[str, object] = {
+        "run": outcome.run_id,
+        "rows": outcome.rows,
+        "data_bytes": outcome.data_bytes,
+        "files": outcome.files,
+    }
+    fields |= {"lost": outcome.lost, "steps": outcome.steps, "engine": outcome.engine}
+    logger.info("run ended", **fields, seconds=round(outcome.seconds, 3))
     return outcome
 
 

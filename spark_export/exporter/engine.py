@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from spark_export.exporter.model import FileEntry, Task
-from spark_export.exporter.task import TaskSettings, run_task
+from spark_export.exporter.model import Task
+from spark_export.exporter.task import TaskSettings, Written, run_task
 
 GIVE_UP_S = 1.0
+GIB = 1024**3
 
 
 class Engine(Protocol):
@@ -20,15 +21,21 @@ class Engine(Protocol):
 
     An engine may repeat a task that failed. It returns the files of exactly one successful execution of each task."""
 
-    async def prepare(self) -> int:
+    @property
+    def description(self) -> str:
+        """What executes the tasks, and why, as text for the user."""
+        ...
+
+    async def prepare(self, data_bytes: int = 0) -> int:
         """Starts the engine if the engine is not running.
 
-        Returns how many tasks can run at the same time. Raises ExportError.
+        data_bytes: the size of everything that is left to export. Returns how many tasks can run at the same time.
+        Raises ExportError.
         """
         ...
 
-    async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> list[FileEntry]:
-        """Executes the tasks and returns the files that they wrote.
+    async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> Written:
+        """Executes the tasks and returns the files that they wrote, and the streams that they left out.
 
         Raises the error of a task that fails, in general an ExportError.
         """
@@ -48,11 +55,15 @@ class InlineEngine:
     def __init__(self, parallelism: int) -> None:
         self._parallelism = parallelism
 
-    async def prepare(self) -> int:
+    @property
+    def description(self) -> str:
+        return f"inline, {self._parallelism} threads"
+
+    async def prepare(self, data_bytes: int = 0) -> int:
         return self._parallelism
 
-    async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> list[FileEntry]:
-        waiting, written = deque(tasks), list[FileEntry]()
+    async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> Written:
+        waiting, written = deque(tasks), Written([], [])
 
         def work() -> None:
             while True:
@@ -60,7 +71,9 @@ class InlineEngine:
                     task = waiting.popleft()
                 except IndexError:
                     return
-                written.extend(run_task(task, settings))
+                done = run_task(task, settings)
+                written.files.extend(done.files)
+                written.left_out.extend(done.left_out)
 
         workers = [_in_thread(work) for _ in range(min(self._parallelism, len(tasks)))]
         try:
@@ -73,6 +86,45 @@ class InlineEngine:
 
     async def close(self) -> None:
         """Does nothing: this engine keeps nothing between runs."""
+
+
+class AutoEngine:
+    """An engine that executes tasks inline, and starts Spark only if much is to be exported.
+
+    inline: the engine for up to `data_bytes_max` bytes of message data. make_spark: returns the engine for more, or the
+    reason why Spark cannot be used here. An export that has begun on Spark stays there, since the session is open then.
+    """
+
+    def __init__(self, inline: InlineEngine, make_spark: Callable[[], Engine | str], data_bytes_max: int) -> None:
+        self._inline = inline
+        self._make_spark = make_spark
+        self._data_bytes_max = data_bytes_max
+        self._spark: Engine | None = None
+        self._reason = ""
+
+    @property
+    def description(self) -> str:
+        return f"{(self._spark or self._inline).description} ({self._reason})"
+
+    async def prepare(self, data_bytes: int = 0) -> int:
+        limit = f"{self._data_bytes_max / GIB:,g} GiB"
+        if self._spark is None and data_bytes > self._data_bytes_max:
+            made = self._make_spark()
+            if isinstance(made, str):
+                self._reason = f"{data_bytes / GIB:,.1f} GiB are new, more than {limit}, but {made}"
+            else:
+                self._spark = made
+                self._reason = f"{data_bytes / GIB:,.1f} GiB are new, more than {limit}"
+        elif self._spark is None and not self._reason:
+            self._reason = f"{data_bytes / 1e6:,.1f} MB are new, at most {limit}"
+        return await (self._spark or self._inline).prepare(data_bytes)
+
+    async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> Written:
+        return await (self._spark or self._inline).run(tasks, settings)
+
+    async def close(self) -> None:
+        if self._spark is not None:
+            await self._spark.close()
 
 
 def _in_thread(work: Callable[[], None]) -> asyncio.Future[None]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+from typing import Any
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+TOLD_MAX = 3
+"""How many of the streams that were left out the message of StreamsLeftOut describes."""
 
 
 class ExportError(Exception):
@@ -55,6 +58,21 @@ class FolderNotSeen(ExportError):
 
 class TakenOver(ExportError):
     """Another exporter works on the table now. This one publishes nothing more."""
+
+
+class StreamsLeftOut(ExportError):
+    """Some streams could not be exported. All other streams were exported, and their rows are in the table.
+
+    outcome: the `spark_export.exporter.run.Outcome` of the export, with all streams that were left out.
+    """
+
+    def __init__(self, outcome: Any) -> None:
+        self.outcome = outcome
+        told = [each.reason for each in outcome.left_out[:TOLD_MAX]]
+        more = len(outcome.left_out) - len(told)
+        if more:
+            told.append(f"and {more} more streams, which --json lists")
+        super().__init__("; ".join(told))
 
 
 class ExtraMissing(ExportError):

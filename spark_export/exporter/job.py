@@ -10,19 +10,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_export.exporter.compact import Compactor
-from spark_export.exporter.engine import Engine, InlineEngine
+from spark_export.exporter.engine import AutoEngine, Engine, InlineEngine
 from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.layout import ExportLock, Layout
 from spark_export.exporter.ledger import Ledger, open_ledger
 from spark_export.exporter.node_side import NodeSide, Selection
+from spark_export.exporter.pace import CLUSTER_FACTOR, STEP_BYTES_MAX, STEP_ROWS_MAX, Bounds
 from spark_export.exporter.rewrite import Rewriter
 from spark_export.exporter.run import Exporter, Progress
 from spark_export.exporter.table import make_table
 from spark_export.exporter.table_state import settle_table
 from spark_export.exporter.task import TaskSettings
+from spark_export.java import JavaMissing, find_java_home
+from spark_export.session import EMBEDDED, is_embedded
 
 INLINE = "inline"
-DEFAULT_MASTER = "local[*,4]"
+AUTO = "auto"
+"""The default master: tasks run inline, or on an embedded Spark if more than SPARK_BYTES_MIN bytes are new."""
+SPARK_BYTES_MIN = 64 * 1024**3
+"""From how many bytes of message data on Spark is started without being asked for."""
 
 
 @dataclass(frozen=True)
@@ -33,10 +39,13 @@ class ExportSettings:
     node; executors must reach the node at this address, too. data_dir: the node's data directory, or None; executors on
     the node's machine read messages directly from its files. selection: the streams to export. client_id: the client id
     under which the node keeps the saved indexes of the export, or None for a default. codec: the Parquet compression.
-    format: parquet, delta or iceberg. master: the master of Spark (`local[*,4]`, `spark://…`, `yarn`, `k8s://…`), or
-    `inline` to export without Spark. remote: the address of a Spark Connect server (`sc://…`), in place of a master.
-    conf: more settings of Spark. aot_cache: see `spark_export.session.open_session`. accept_lost: whether the export
-    goes on if messages were removed before they could be exported; if False, a run fails.
+    format: parquet, delta or iceberg. master: the master of Spark (`local[*,4]`, `spark://…`, `yarn`, `k8s://…`),
+    `inline` to export without Spark, or `auto`, see AUTO. remote: the address of a Spark Connect server (`sc://…`), in
+    place of a master. conf: more settings of Spark. aot_cache: see `spark_export.session.open_session`. accept_lost:
+    whether a stream is exported if messages of it were removed before they could be exported; if False, the stream is
+    left out. verify_checksums: whether tasks compute the checksum of each message again. rows_max, bytes_max: the size
+    of a step, see `spark_export.exporter.pace.Bounds`; None for a default. seconds_max: after this time no step begins;
+    None for no limit.
     """
 
     folder: Path
@@ -46,11 +55,23 @@ class ExportSettings:
     client_id: str | None = None
     format: str = "parquet"
     codec: str = "zstd"
-    master: str = DEFAULT_MASTER
+    master: str = AUTO
     remote: str | None = None
     conf: dict[str, str] = field(default_factory=dict)
     aot_cache: Path | None = None
     accept_lost: bool = False
+    verify_checksums: bool = False
+    rows_max: int | None = None
+    bytes_max: int | None = None
+    seconds_max: float | None = None
+
+    def bounds(self) -> Bounds:
+        """Returns the limits of the export. On a cluster, the steps are CLUSTER_FACTOR times larger by default."""
+        on_one = self.remote is None and (self.master in (AUTO, INLINE) or is_embedded(self.master))
+        factor = 1 if on_one else CLUSTER_FACTOR
+        return Bounds(
+            self.rows_max or factor * STEP_ROWS_MAX, self.bytes_max or factor * STEP_BYTES_MAX, self.seconds_max
+        )
 
     def consumer(self) -> str:
         """Returns `client_id`, or, if this is None, a client id made from the folder's name."""
@@ -96,6 +117,8 @@ async def open_exporter(
                 await rewriter.expire()
             engine = engine or _make_engine(settings)
             source = {"endpoint": settings.node}
+            if settings.verify_checksums:
+                source["verifyChecksums"] = "true"
             if settings.data_dir is not None:
                 source["path"] = str(settings.data_dir.absolute())
             exporter = Exporter(
@@ -108,6 +131,7 @@ async def open_exporter(
                 selection=settings.selection,
                 accept_lost=settings.accept_lost,
                 now_us=now_us,
+                bounds=settings.bounds(),
                 on_progress=on_progress,
             )
             try:
@@ -144,8 +168,24 @@ async def open_compactor(folder: Path, *, keep_s: float | None = None) -> AsyncI
 
 
 def _make_engine(settings: ExportSettings) -> Engine:
-    if settings.master == INLINE and settings.remote is None:
-        return InlineEngine(os.cpu_count() or 1)
+    inline = InlineEngine(os.cpu_count() or 1)
+    if settings.remote is not None or settings.master not in (AUTO, INLINE):
+        return _make_spark(settings, settings.master)
+    if settings.master == INLINE:
+        return inline
+    return AutoEngine(inline, lambda: _embedded_spark(settings), SPARK_BYTES_MIN)
+
+
+def _embedded_spark(settings: ExportSettings) -> Engine | str:
+    """Returns the engine of an embedded Spark, which is not started yet, or the reason why there is none."""
+    try:
+        find_java_home()
+    except JavaMissing:
+        return "Java is not installed"
+    return _make_spark(settings, EMBEDDED)
+
+
+def _make_spark(settings: ExportSettings, master: str) -> Engine:
     from spark_export.exporter.spark_engine import SparkEngine
 
-    return SparkEngine(settings.master, settings.remote, settings.conf, aot_cache=settings.aot_cache)
+    return SparkEngine(master, settings.remote, settings.conf, aot_cache=settings.aot_cache)

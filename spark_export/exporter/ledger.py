@@ -117,8 +117,12 @@ class Ledger(GenerationsPart):
         async with self._writing() as connection:
             await _advance(connection, run_id, to, {"finished_us": now_us, "error": error})
 
-    async def record_written(self, run_id: int, generation: int, written: Iterable[FileEntry]) -> None:
-        """Records the files of a run and sets its state to written, atomically. Raises IllegalTransition."""
+    async def record_written(
+        self, run_id: int, generation: int, written: Iterable[FileEntry], without: Iterable[str] = ()
+    ) -> None:
+        """Records the files of a run and sets its state to written, atomically. Raises IllegalTransition.
+
+        without: streams that were planned and left out. Their ranges leave the run, so a later run exports them."""
         rows = [{"generation": generation, "run_id": run_id, **asdict(each)} for each in written]
         totals = {
             "rows": sum(row["rows"] for row in rows),
@@ -129,6 +133,10 @@ class Ledger(GenerationsPart):
         async with self._writing() as connection:
             if rows:
                 await connection.execute(insert(files), rows)
+            for stream in without:
+                await connection.execute(delete(ranges).where(ranges.c.run_id == run_id, ranges.c.stream == stream))
+            lost = select(func.coalesce(func.sum(ranges.c.lost), 0)).where(ranges.c.run_id == run_id)
+            totals["lost"] = int((await connection.execute(lost)).scalar_one())
             await _advance(connection, run_id, RunState.WRITTEN, totals)
 
     async def record_abandoned(self, run_id: int, now_us: int, error: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from spark_export.exporter.run import Outcome
+from spark_export.exporter.step import Step
 
 
 @dataclass(frozen=True)
@@ -30,19 +31,33 @@ class ExporterStatistics:
     file_bytes: int = 0
     files: int = 0
     lost: int = 0
+    steps: int = 0
+    streams_left_out: int = 0
+    rows_left: int = 0
     last_run_seconds: float = 0.0
     last_success_s: float | None = None
 
-    def after_run(self, outcome: Outcome, now_s: float) -> ExporterStatistics:
+    def after_step(self, step: Step) -> ExporterStatistics:
+        """Counts what a step has published, while its run may go on."""
         return replace(
             self,
+            steps=self.steps + 1,
+            rows=self.rows + step.rows,
+            data_bytes=self.data_bytes + step.data_bytes,
+            file_bytes=self.file_bytes + step.file_bytes,
+            files=self.files + step.files,
+            lost=self.lost + step.lost,
+        )
+
+    def after_run(self, outcome: Outcome, now_s: float) -> ExporterStatistics:
+        """Counts a run that has ended; its steps are counted already. A run that left streams out has failed."""
+        told = replace(self, streams_left_out=len(outcome.left_out), rows_left=outcome.rows_left)
+        if outcome.left_out:
+            return told.after_failure()
+        return replace(
+            told,
             runs=self.runs + 1,
             idle_runs=self.idle_runs + (outcome.run_id is None),
-            rows=self.rows + outcome.rows,
-            data_bytes=self.data_bytes + outcome.data_bytes,
-            file_bytes=self.file_bytes + outcome.file_bytes,
-            files=self.files + outcome.files,
-            lost=self.lost + outcome.lost,
             last_run_seconds=outcome.seconds,
             last_success_s=now_s,
         )
@@ -57,7 +72,8 @@ class ExporterStatistics:
 COUNTERS: Mapping[str, tuple[str, str]] = {
     "runs": ("runs_total", "Runs that ended, however they did."),
     "idle_runs": ("idle_runs_total", "Runs that found nothing new."),
-    "failed_runs": ("failed_runs_total", "Runs that failed; what they took is taken again."),
+    "failed_runs": ("failed_runs_total", "Runs that failed, or left a stream out; what they took is taken again."),
+    "steps": ("steps_total", "Steps published. A run publishes what is new in one or more steps."),
     "skipped_starts": ("skipped_starts_total", "Starts whose time came while the last run went on."),
     "rows": ("rows_total", "Rows published."),
     "data_bytes": ("data_bytes_total", "Bytes of messages' data published."),
@@ -66,6 +82,8 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "lost": ("lost_messages_total", "Messages that retention took before they could be exported."),
 }
 GAUGES: Mapping[str, tuple[str, str]] = {
+    "streams_left_out": ("streams_left_out", "Streams that the last run could not export, while it exported others."),
+    "rows_left": ("rows_left", "New rows that the last run did not export because its time was over."),
     "last_run_seconds": ("last_run_seconds", "How long the last successful run took."),
     "last_success_s": ("last_success_timestamp_seconds", "When the last successful run ended."),
 }

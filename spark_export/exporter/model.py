@@ -134,6 +134,14 @@ class Loss:
     end_index: int
 
 
+@dataclass(frozen=True)
+class LeftOut:
+    """A stream of which nothing is exported now, while the other streams are. reason: what happened, and what to do."""
+
+    stream: str
+    reason: str
+
+
 class RunState(enum.StrEnum):
     """The state of a run of the exporter. `run_machine` explains the states and has the allowed transitions."""
 

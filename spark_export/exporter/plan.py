@@ -6,9 +6,10 @@ This module does no input or output.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from spark_export.exporter.errors import DataLost
-from spark_export.exporter.model import Exported, PartitionEnd, Piece, Range, Task
+from spark_export.exporter.model import Exported, LeftOut, PartitionEnd, Piece, Range, Task
 
 TASK_ROWS_MIN = 100_000
 """The smallest number of rows for which a further task pays: starting a task costs about 0.15 s of a core.
@@ -21,28 +22,90 @@ A task that fails is repeated as a whole, which takes some seconds.
 """
 
 
+@dataclass(frozen=True)
+class RangePlan:
+    """What is new on the node. left_out: the streams that cannot be exported; `ranges` has no range of them."""
+
+    ranges: list[Range]
+    left_out: list[LeftOut]
+
+
 def plan_ranges(
     ends: Iterable[PartitionEnd],
     exported: Mapping[tuple[str, int], Exported],
     positions: Mapping[tuple[str, int], int],
     *,
     accept_lost: bool,
-) -> list[Range]:
-    """Returns an index range for each partition with new or lost messages, ordered by stream and partition.
+) -> RangePlan:
+    """Plans an index range for each partition with new or lost messages, ordered by stream and partition.
 
     The range of a partition that was never exported begins at the earliest stored message. exported: the end of the
     previous exports of each partition. positions: the saved indexes of the export, as the node has them. accept_lost:
     if messages were removed before they could be exported, True skips them and counts those that retention removed;
-    False raises DataLost.
+    False leaves the stream out.
 
-    DataLost is also raised if a saved index, or the end of a partition, is less than the end of the previous exports:
-    the node was restored to an earlier state.
+    A stream is also left out if a saved index, or the end of a partition, is less than the end of the previous exports:
+    the node was restored to an earlier state. A stream that is left out has no range, not even of partitions without a
+    loss, and the plan has the reason for the first partition with one.
     """
-    ranges = []
-    for end in ends:
+    ranges: list[Range] = []
+    left_out: dict[str, LeftOut] = {}
+    for end in sorted(ends, key=lambda each: (each.stream, each.partition)):
         place = end.stream, end.partition
-        ranges.append(_plan_one(end, exported.get(place), positions.get(place, 0), accept_lost))
-    return sorted((each for each in ranges if each.rows or each.lost), key=lambda each: (each.stream, each.partition))
+        if end.stream in left_out:
+            continue
+        try:
+            ranges.append(_plan_one(end, exported.get(place), positions.get(place, 0), accept_lost))
+        except DataLost as loss:
+            left_out[end.stream] = LeftOut(end.stream, str(loss))
+    wanted = [each for each in ranges if each.stream not in left_out and (each.rows or each.lost)]
+    return RangePlan(wanted, list(left_out.values()))
+
+
+def cut_at(ranges: Iterable[Range], until: Mapping[tuple[str, int], int]) -> list[Range]:
+    """Returns the ranges without the indexes from `until` on. A partition that `until` does not name is left out.
+
+    until: an exclusive end for each stream and partition.
+    """
+    cut = [
+        _cut_one(each, until[each.stream, each.partition]) for each in ranges if (each.stream, each.partition) in until
+    ]
+    return [each for each in cut if each.rows or each.lost]
+
+
+def _cut_one(each: Range, until: int) -> Range:
+    return _shorten(each, max(0, min(each.end_index, until) - each.start_index))
+
+
+def take_step(ranges: Sequence[Range], rows_max: int, bytes_max: int) -> list[Range]:
+    """Returns the beginnings of the ranges that together make one step of an export.
+
+    A step has at most `rows_max` rows and about `bytes_max` bytes of data, by the estimated sizes of the ranges. Each
+    range gets one row, and the rest of the step is shared among the ranges in proportion to their rows. So no partition
+    waits for another one, and a step has more than `rows_max` rows only if there are more ranges.
+    """
+    filled = [each for each in ranges if each.rows]
+    share = min(
+        _share(rows_max, sum(each.rows for each in filled), len(filled)),
+        _share(bytes_max, sum(each.size_bytes for each in filled), sum(each.size_bytes / each.rows for each in filled)),
+    )
+    # A range without rows only records a loss, which costs nothing.
+    return [_shorten(each, 1 + int(share * (each.rows - 1))) if each.rows else each for each in ranges]
+
+
+def _share(most: float, total: float, first: float) -> float:
+    """Returns the share, from 0 to 1, of what the ranges have beyond their first rows that fits into a step.
+
+    most: the size of the step. total: the size of all ranges. first: the size of the first row of each range."""
+    return 1.0 if total <= most else max(0.0, (most - first) / (total - first)) if total > first else 0.0
+
+
+def _shorten(each: Range, rows: int) -> Range:
+    """Returns the first `rows` rows of a range."""
+    if rows >= each.rows:
+        return each
+    size_bytes = each.size_bytes * rows // each.rows
+    return replace(each, end_index=each.start_index + rows, size_bytes=size_bytes)
 
 
 def _plan_one(end: PartitionEnd, exported: Exported | None, position: int, accept_lost: bool) -> Range:

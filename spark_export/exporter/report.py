@@ -24,6 +24,11 @@ def outcome_row(outcome: Outcome, folder: Path) -> dict[str, Any]:
         "lost": outcome.lost,
         "recovered": list(outcome.recovered),
         "swept": outcome.swept,
+        "steps": outcome.steps,
+        "left_out": [{"stream": each.stream, "reason": each.reason} for each in outcome.left_out],
+        "rows_left": outcome.rows_left,
+        "data_bytes_left": outcome.data_bytes_left,
+        "engine": outcome.engine,
         "seconds": round(outcome.seconds, 6),
     }
 
@@ -31,16 +36,26 @@ def outcome_row(outcome: Outcome, folder: Path) -> dict[str, Any]:
 def outcome_lines(outcome: Outcome, folder: Path) -> Iterator[str]:
     yield from outcome.recovered
     if outcome.run_id is None:
-        yield f"nothing new ({outcome.seconds:.2f} s)"
-        return
-    sizes = f"{outcome.data_bytes / 1e6:,.1f} MB in {_counted(outcome.files, 'file')}"
-    yield (
-        f"run {outcome.run_id}: {_counted(outcome.rows, 'row')} of {_counted(outcome.partitions, 'partition')}, "
-        f"{sizes} of {outcome.file_bytes / 1e6:,.1f} MB ({outcome.seconds:.2f} s)"
-    )
+        what = (
+            "nothing else is new" if outcome.left_out else "nothing is exported" if outcome.rows_left else "nothing new"
+        )
+        yield f"{what} ({outcome.seconds:.2f} s)"
+    else:
+        sizes = f"{outcome.data_bytes / 1e6:,.1f} MB in {_counted(outcome.files, 'file')}"
+        steps = "" if outcome.steps == 1 else f", the last of {outcome.steps:,} steps"
+        yield (
+            f"run {outcome.run_id}{steps}: {_counted(outcome.rows, 'row')} of "
+            f"{_counted(outcome.partitions, 'partition')}, {sizes} of {outcome.file_bytes / 1e6:,.1f} MB "
+            f"({outcome.seconds:.2f} s)"
+        )
+        yield f"the engine was {outcome.engine}"
     if outcome.lost:
         yield f"{_counted(outcome.lost, 'message')} had been deleted by retention before they could be exported"
-    yield f"the table is {folder / 'messages'}"
+    if outcome.rows_left:
+        left = f"{_counted(outcome.rows_left, 'row')}, about {outcome.data_bytes_left / 1e6:,.1f} MB"
+        yield f"the time is over, and left for the next run are {left}"
+    if outcome.run_id is not None:
+        yield f"the table is {folder / 'messages'}"
 
 
 def run_row(run: Run) -> dict[str, Any]:

@@ -15,9 +15,9 @@ from typing import Any
 import structlog
 
 from spark_export.exporter.errors import DataLost, TaskFailed
-from spark_export.exporter.model import FileEntry, Task
+from spark_export.exporter.model import FileEntry, LeftOut, Task
 from spark_export.exporter.spark_tasks import FORMAT, OPTION, ExportSource, decode_entry, encode_job
-from spark_export.exporter.task import TaskSettings
+from spark_export.exporter.task import TaskSettings, Written
 from spark_export.session import close_session, is_sparks, open_session
 
 logger = structlog.get_logger(__name__)
@@ -60,7 +60,11 @@ class SparkEngine:
         if session is not None:
             session.dataSource.register(ExportSource)
 
-    async def prepare(self) -> int:
+    @property
+    def description(self) -> str:
+        return f"Spark, {self._remote or self._master or 'the session that was given'}"
+
+    async def prepare(self, data_bytes: int = 0) -> int:
         if self._session is not None and self._is_ours and not await asyncio.to_thread(self._is_usable):
             logger.warning("the Spark session has ended; another one is started", master=self._remote or self._master)
             await self.close()
@@ -68,9 +72,9 @@ class SparkEngine:
             self._session = await asyncio.to_thread(self._open)
         return await asyncio.to_thread(self._parallelism)
 
-    async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> list[FileEntry]:
+    async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> Written:
         if not tasks:
-            return []
+            return Written([], [])
         await self.prepare()
         tag = f"export-{uuid.uuid4().hex}"
         collecting = asyncio.create_task(asyncio.to_thread(self._collect, tasks, settings, tag))
@@ -127,8 +131,8 @@ class SparkEngine:
         else:
             self._session.interruptTag(tag)
 
-    def _collect(self, tasks: Sequence[Task], settings: TaskSettings, tag: str) -> list[FileEntry]:
-        """Executes the tasks on Spark and returns the files that they wrote. tag: marks the Spark job.
+    def _collect(self, tasks: Sequence[Task], settings: TaskSettings, tag: str) -> Written:
+        """Executes the tasks on Spark and returns what they wrote. tag: marks the Spark job.
 
         Raises TaskFailed, DataLost.
         """
@@ -151,7 +155,8 @@ class SparkEngine:
         finally:
             _if_it_is_there(lambda: remove_tag(tag))
         self._failed = False
-        return entries
+        left_out = [each for each in entries if isinstance(each, LeftOut)]
+        return Written([each for each in entries if isinstance(each, FileEntry)], left_out)
 
 
 def _if_it_is_there(step: Callable[[], object]) -> None:

@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-from spark_export.exporter.model import FileEntry, Piece, Task
+from spark_export.exporter.model import FileEntry, LeftOut, Piece, Task
 from spark_export.exporter.task import TaskSettings, run_task
 
 FORMAT = "stream_node_export"
@@ -49,8 +49,10 @@ class ExportReader(DataSourceReader):
         return [InputPartition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
-        for entry in run_task(partition.value, self._settings):
-            yield (json.dumps(asdict(entry)),)
+        written = run_task(partition.value, self._settings)
+        rows = [asdict(each) for each in written.files] + [asdict(each) for each in written.left_out]
+        for row in rows:
+            yield (json.dumps(row),)
 
 
 def encode_job(tasks: Sequence[Task], settings: TaskSettings) -> str:
@@ -66,5 +68,7 @@ def decode_job(text: str) -> tuple[list[Task], TaskSettings]:
     return tasks, TaskSettings(**job["settings"])
 
 
-def decode_entry(text: str) -> FileEntry:
-    return FileEntry(**json.loads(text))
+def decode_entry(text: str) -> FileEntry | LeftOut:
+    """Returns a file that a task wrote, or a stream that a task left out, from a row of the data source."""
+    fields = json.loads(text)
+    return LeftOut(**fields) if "reason" in fields else FileEntry(**fields)

@@ -15,11 +15,13 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from spark_export.exporter.errors import FolderNotSeen
+from spark_export.errors import ConnectionBroken, NodeUnreachable, OptionError, SourceError
+from spark_export.exporter.errors import FolderNotSeen, RangeIncomplete
 from spark_export.exporter.file_target import open_target
-from spark_export.exporter.model import FileEntry, Task
+from spark_export.exporter.model import FileEntry, LeftOut, Task
 from spark_export.exporter.write_files import TableWriter, check_complete
-from spark_export.options import read_options
+from spark_export.node_client import NodeConnection
+from spark_export.options import ReadOptions, read_options
 from spark_export.plan import Range
 from spark_export.range_reader import RangeReader
 
@@ -51,12 +53,24 @@ class TaskSettings:
     hive: bool = False
 
 
-def run_task(task: Task, settings: TaskSettings) -> list[FileEntry]:
-    """Executes a task once. Returns the complete and synced files, with paths relative to `settings.folder`, or to
-    `settings.store`.
+@dataclass(frozen=True)
+class Written:
+    """The result of a task: complete and synced files, and the streams that could not be read.
 
-    Raises FolderNotSeen, RangeIncomplete, and SourceErrors of the reader. After an error, the files written so far
-    stay until the run removes them.
+    files: their paths are relative to `TaskSettings.folder`, or to `TaskSettings.store`. left_out: the streams of which
+    this task returns no file, since a part of them could not be read; other tasks may have written files of them.
+    """
+
+    files: list[FileEntry]
+    left_out: list[LeftOut]
+
+
+def run_task(task: Task, settings: TaskSettings) -> Written:
+    """Executes a task once.
+
+    A stream that cannot be read is left out, and the task goes on with the other streams. Raises NodeUnreachable if the
+    node does not answer any more, FolderNotSeen, StoreError and OSError. After an error, the files written so far stay
+    until the run removes them, and so do the files of a stream that is left out.
     """
     folder = Path(settings.folder)
     attempt = f"{task.number:05d}-{uuid.uuid4().hex}"
@@ -68,17 +82,27 @@ def run_task(task: Task, settings: TaskSettings) -> list[FileEntry]:
         hive=settings.hive,
         codec=settings.codec,
     )
+    left_out: dict[str, LeftOut] = {}
     try:
         for piece in task.pieces:
+            if piece.stream in left_out:
+                continue
             assigned = json.dumps({piece.stream: [piece.partition]})
             chosen = {"assign": assigned, "includeHeaders": "true", "failOnDataLoss": "true"}
+            options = read_options(settings.source | chosen)
             wanted = Range(piece.stream, piece.partition, piece.start_index, piece.end_index, piece.made_us)
-            reader = RangeReader(wanted, read_options(settings.source | chosen))
-            for batch in check_complete(piece, reader.batches()):
-                writer.write(piece.stream, piece.era, batch)
-                if progress is not None:
-                    os.pwrite(progress, struct.pack(PROGRESS, writer.rows, writer.data_bytes), 0)
-        return writer.close()
+            try:
+                for batch in check_complete(piece, RangeReader(wanted, options).batches()):
+                    writer.write(piece.stream, piece.era, batch)
+                    if progress is not None:
+                        os.pwrite(progress, struct.pack(PROGRESS, writer.rows, writer.data_bytes), 0)
+            except (SourceError, RangeIncomplete) as error:
+                if isinstance(error, OptionError) or not _is_of_the_stream(error, options):
+                    raise
+                # The rows that were read before the error must not be published without the rows after them.
+                writer.discard(piece.stream)
+                left_out[piece.stream] = LeftOut(piece.stream, f"{piece.stream}/{piece.partition}: {error}")
+        return Written(writer.close(), list(left_out.values()))
     finally:
         writer.abort()
         if progress is not None:
@@ -98,6 +122,21 @@ def _open_progress(path: Path, settings: TaskSettings) -> int | None:
         f"the executor on {socket.gethostname()} does not see {path.parent}: a cluster exports into a folder that all "
         "machines see under one path, or to a store such as s3://BUCKET/PREFIX"
     )
+
+
+def _is_of_the_stream(error: Exception, options: ReadOptions) -> bool:
+    """Returns whether the node still answers after an error, so that only one stream cannot be read.
+
+    A node that ends the connection at a damaged page looks like a node that has gone, until it is asked something else.
+    """
+    if options.path is not None or not isinstance(error, (NodeUnreachable, ConnectionBroken)):
+        return True
+    try:
+        with NodeConnection(options.endpoint, options.request_timeout_s) as node:
+            next(node.list_streams(), None)
+    except SourceError:
+        return False
+    return True
 
 
 def read_progress(folder: Path) -> tuple[int, int]:

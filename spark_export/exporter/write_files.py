@@ -122,6 +122,12 @@ class TableWriter:
             self.done.append(file.close())
         return self.done
 
+    def discard(self, stream: str) -> None:
+        """Forgets all files of a stream, complete or not. The caller removes them together with their folder."""
+        for place in [each for each in self._open if each[0] == stream]:
+            self._open.pop(place).abort()
+        self.done = [entry for entry in self.done if entry.stream != stream]
+
     def abort(self) -> None:
         """Closes the open files without completing them. The caller removes them together with their folder."""
         for file in self._open.values():
@@ -186,7 +192,9 @@ class _OpenFile:
         )
 
     def abort(self) -> None:
-        # Closing the writer would add a footer, and an incomplete file would look complete.
+        # Closing the writer would add a footer, and an incomplete file would look complete. The writer closes itself
+        # when it is deleted, so the sink must refuse the footer in silence.
+        self._sink.is_abandoned = True
         self._file.abandon()
 
     def _flush(self) -> None:
@@ -211,11 +219,14 @@ class _HashingSink:
         self._file = file
         self._hash = hashlib.sha256()
         self.written = 0
+        self.is_abandoned = False
 
     def write(self, data: Any) -> int:
         view = memoryview(data)
-        self._hash.update(view)
         size = len(view)
+        if self.is_abandoned:
+            return size
+        self._hash.update(view)
         while view:
             view = view[self._file.write(view) :]
         self.written += size

@@ -52,13 +52,18 @@ def run(
     log_level: LogLevelOption = "warning",
     as_json: JsonOption = False,
 ) -> None:
-    """Export all messages that are new since the last run, then exit. Safe to repeat and to kill.
+    """Export all messages that are new since the last run, then exit. Safe to repeat and to kill. What is new is
+    published in steps, one by one. A stream that has lost messages or cannot be read is left out and reported, and the
+    exit code is 1.
 
     Example: stream-node export run ./lake --stream orders
+
+    For at most ten minutes: stream-node export run ./lake --seconds-max 600
 
     A cluster: stream-node export run /shared/lake --master spark://10.0.0.5:7077
     """
     with _errors_told(), _progress() as on_progress:
+        from spark_export.exporter.errors import StreamsLeftOut
         from spark_export.exporter.job import ExportSettings, open_exporter
         from spark_export.exporter.report import outcome_lines, outcome_row
         from spark_export.exporter.run import Outcome
@@ -71,9 +76,15 @@ def run(
             async with open_exporter(chosen, on_progress=on_progress) as exporter:
                 return await exporter.run()
 
-        outcome = _run_until_told(main())
+        failure: StreamsLeftOut | None = None
+        try:
+            outcome = _run_until_told(main())
+        except StreamsLeftOut as error:
+            outcome, failure = error.outcome, error
         row, lines = outcome_row(outcome, chosen.folder), list(outcome_lines(outcome, chosen.folder))
     say(as_json, row, lines)
+    if failure is not None:
+        raise CommandFailed(str(failure))
 
 
 @with_settings
@@ -91,7 +102,7 @@ def daemon(
     log_level: LogLevelOption = "info",
     as_json: JsonOption = False,
 ) -> None:
-    """Export new messages at intervals, until SIGTERM or Ctrl-C. Spark starts once, at the first run with messages.
+    """Export new messages at intervals, until SIGTERM or Ctrl-C. If Spark is needed, it starts once.
 
     If a run is still in progress when the next one is due, the next one is skipped. A run that fails is logged
     and repeated.
@@ -258,7 +269,8 @@ def _progress() -> Iterator[Callable[[Any], None]]:
 
         def told(progress: Any) -> None:
             done, planned = progress.data_bytes / 1e6, progress.data_bytes_planned / 1e6
-            shown(f"exporting, {done:,.1f} of {planned:,.1f} MB", progress.rows, progress.rows_planned)
+            step = "" if progress.step == 1 else f" step {progress.step:,}"
+            shown(f"exporting{step}, {done:,.1f} of {planned:,.1f} MB", progress.rows, progress.rows_planned)
 
         yield told
 

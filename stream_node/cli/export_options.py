@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from stream_node.cli.options import ContextOption, NodeOption
-from stream_node.cli.values import UsageError
+from stream_node.cli.values import UsageError, parse_size
 
 
 def parse_folder(text: str) -> Path:
@@ -55,7 +55,9 @@ FormatOption = Annotated[str, typer.Option("--format", help="The format of the t
 MasterOption = Annotated[
     str,
     typer.Option(
-        help="Spark's master: local[*,4], spark://HOST:PORT, yarn, k8s://…; or `inline`, without Spark and Java."
+        help="What runs the tasks. inline: threads of the command, without Spark and Java. local[*,4], "
+        "spark://HOST:PORT, yarn, k8s://…: Spark with this master. auto: inline, and local[*,4] if more than 64 GiB "
+        "are new and Java is there."
     ),
 ]
 RemoteOption = Annotated[
@@ -84,6 +86,40 @@ AcceptLostOption = Annotated[
         help="Continue, and report the loss, where retention has deleted messages that were not exported.",
     ),
 ]
+VerifyChecksumsOption = Annotated[
+    bool,
+    typer.Option(
+        "--verify-checksums",
+        help="Compute the checksum of every message again: a stream with a message that the node's disk has changed is "
+        "left out. It takes about half a second for a million messages.",
+    ),
+]
+RowsMaxOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="N",
+        help="The largest number of rows that are published together: what is new is exported in such steps, and a "
+        "crash loses one step. Without it, 5 million; 50 million on a cluster.",
+    ),
+]
+BytesMaxOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="SIZE",
+        help="The same in bytes of data, as estimated from the average message: 500MB, 10GiB. Without it, 2GiB; "
+        "20GiB on a cluster.",
+    ),
+]
+SecondsMaxOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        metavar="SECONDS",
+        help="After this time no step begins, and steps are made small enough to end before. The rest is left for the "
+        "next run.",
+    ),
+]
 NiceOption = Annotated[
     int,
     typer.Option(min=0, max=19, help="How far the export and its Spark give way to the node, as in nice(1)."),
@@ -91,7 +127,7 @@ NiceOption = Annotated[
 NICE = 5
 """The niceness of an export, as in nice(1). On two cores, pushes keep 0.84 of their rate during an export. On a busy
 machine, an export with a larger value would get almost no processor time."""
-MASTERS = r"inline|local(-cluster)?(\[.+\])?|spark://.+|yarn|k8s://.+"
+MASTERS = r"auto|inline|local(-cluster)?(\[.+\])?|spark://.+|yarn|k8s://.+"
 KeepOption = Annotated[
     str | None,
     typer.Option(
@@ -115,12 +151,16 @@ def settings_of(
     context: ContextOption = None,
     data_dir: DataDirOption = None,
     table_format: FormatOption = "parquet",
-    master: MasterOption = "local[*,4]",
+    master: MasterOption = "auto",
     remote: RemoteOption = None,
     conf: ConfOption = None,
     aot_cache: AotCacheOption = None,
     client: ClientOption = None,
     accept_lost: AcceptLostOption = False,
+    verify_checksums: VerifyChecksumsOption = False,
+    rows_max: RowsMaxOption = None,
+    bytes_max: BytesMaxOption = None,
+    seconds_max: SecondsMaxOption = None,
 ) -> dict[str, Any]:
     """Checks the options, and returns the values for `spark_export.exporter.job.ExportSettings`. Raises
     UsageError, ContextError."""
@@ -136,7 +176,7 @@ def settings_of(
     if data_dir is not None and not data_dir.is_dir():
         raise UsageError(f"--data-dir {data_dir} is no folder")
     if not re.fullmatch(MASTERS, master):
-        raise UsageError(f"--master {master}: it is local[N], spark://HOST:PORT, yarn, k8s://… or inline")
+        raise UsageError(f"--master {master}: it is local[N], spark://HOST:PORT, yarn, k8s://…, inline or auto")
     if remote is not None and not remote.startswith("sc://"):
         raise UsageError(f"--remote {remote}: it is sc://HOST:PORT")
     if pattern is not None:
@@ -144,6 +184,9 @@ def settings_of(
             compile_pattern(pattern)
         except re.error as error:
             raise UsageError(f"--pattern {pattern!r} is not a regular expression: {error}") from error
+    bytes_most = None if bytes_max is None else parse_size(bytes_max)
+    if bytes_most == 0:
+        raise UsageError("--bytes-max 0: a step needs room for a message")
     target = resolve_target(node, context, ())
     if target.via:
         raise UsageError(
@@ -161,6 +204,10 @@ def settings_of(
         "conf": dict(_pair(each) for each in conf or ()),
         "aot_cache": aot_cache,
         "accept_lost": accept_lost,
+        "verify_checksums": verify_checksums,
+        "rows_max": rows_max,
+        "bytes_max": bytes_most,
+        "seconds_max": seconds_max,
     }
 
 

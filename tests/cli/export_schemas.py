@@ -5,6 +5,11 @@ from __future__ import annotations
 from tests.cli.schemas import Strict
 
 
+class StreamLeftOut(Strict, frozen=True):
+    stream: str
+    reason: str
+
+
 class Exported(Strict, frozen=True):
     folder: str
     run: int | None
@@ -16,6 +21,11 @@ class Exported(Strict, frozen=True):
     lost: int
     recovered: list[str]
     swept: int
+    steps: int
+    left_out: list[StreamLeftOut]
+    rows_left: int
+    data_bytes_left: int
+    engine: str
     seconds: float
 
 

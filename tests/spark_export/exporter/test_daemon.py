@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,9 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.metrics import ExporterStatistics, to_prometheus, write_metrics
+from spark_export.exporter.model import LeftOut
 from spark_export.exporter.run import Outcome
+from spark_export.exporter.step import Step
 from stream_node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World
 
@@ -79,15 +82,21 @@ def test_a_daemon_exports_what_comes_and_outlives_its_node(tmp_path: Path) -> No
 def test_metrics_are_in_the_text_format_and_replaced_whole(tmp_path: Path) -> None:
     outcome = Outcome(3, rows=7, data_bytes=70, file_bytes=50, files=2, partitions=1, lost=4, seconds=1.5)
     idle = Outcome(None, 0, 0, 0, 0, 0, 0, 0.25)
-    statistics = ExporterStatistics().after_run(outcome, 10.0).after_run(idle, 12.5).after_failure().after_skips(2)
+    step = Step(3, rows=7, data_bytes=70, file_bytes=50, files=2, places=frozenset(), lost=4, seconds=1.5)
+    partly = replace(outcome, left_out=(LeftOut("a", "lost"), LeftOut("b", "lost")))
+    statistics = ExporterStatistics().after_step(step).after_run(outcome, 10.0).after_run(idle, 12.5).after_skips(2)
+    statistics = statistics.after_run(partly, 14.0).after_failure()
     write_metrics(tmp_path / "m.prom", statistics)
     text = (tmp_path / "m.prom").read_text()
     assert text == to_prometheus(statistics)
     samples = dict(line.split() for line in text.splitlines() if not line.startswith("#"))
     assert {name.removeprefix("stream_node_export_"): float(value) for name, value in samples.items()} == {
-        "runs_total": 3,
+        "runs_total": 4,
         "idle_runs_total": 1,
-        "failed_runs_total": 1,
+        "failed_runs_total": 2,
+        "steps_total": 1,
+        "streams_left_out": 2,
+        "rows_left": 0,
         "skipped_starts_total": 2,
         "rows_total": 7,
         "data_bytes_total": 70,

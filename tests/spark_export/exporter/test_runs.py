@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow.parquet as pq
 
-from spark_export.exporter.errors import DataLost, ExportInUse, ExportMismatch
+from spark_export.exporter.errors import ExportInUse, ExportMismatch, StreamsLeftOut
 from spark_export.exporter.layout import ExportLock
 from spark_export.exporter.model import RunState
 from spark_export.exporter.node_side import Selection
@@ -82,7 +82,7 @@ def test_what_retention_took_is_reported(world: World) -> None:
     world.push(10, partitions=1)
     with world.client() as client:
         client.create(world.stream).truncate(15)
-    with pytest.raises(DataLost, match="retention deleted 5 messages"):
+    with pytest.raises(StreamsLeftOut, match="retention deleted 5 messages"):
         world.run()
     outcome = world.run(accept_lost=True)
     assert (outcome.rows, outcome.lost) == (5, 5)
@@ -96,7 +96,7 @@ def test_a_stream_made_anew_is_told_apart(world: World) -> None:
     with world.client() as client:
         client.create(world.stream).delete()
     world.push(4, partitions=1)
-    with pytest.raises(DataLost, match="made anew"):
+    with pytest.raises(StreamsLeftOut, match="made anew"):
         world.run()
     assert world.run(accept_lost=True).rows == 4
     verdict = world.verify()
@@ -121,7 +121,9 @@ def test_a_node_put_back_to_a_backup_is_refused_however_much_it_has_grown_since(
         node.start()
         world.push(30)
         for _ in range(2):
-            with pytest.raises(DataLost, match="keeps 5 as the export's position: it was put back to an earlier state"):
+            with pytest.raises(
+                StreamsLeftOut, match="keeps 5 as the export's position: it was put back to an earlier state"
+            ):
                 world.run(accept_lost=True)
         assert world.verify().sound
         assert world.run(folder=tmp_path / "new").rows == 40
@@ -142,8 +144,9 @@ def test_retention_that_wins_a_race_fails_the_run_and_publishes_nothing(world: W
             return ends
 
         exporter._node.list_ends = list_then_truncate  # type: ignore[method-assign, assignment]
-        with pytest.raises(Exception, match="indexes 0 to 49"):
+        with pytest.raises(StreamsLeftOut, match="indexes 0 to 49") as told:
             await exporter.run()
+        assert (told.value.outcome.run_id, told.value.outcome.rows) == (None, 0)
         (run,) = await exporter._ledger.load_runs()
         assert run.state is RunState.ABANDONED
         assert "0 to 49" in (run.error or "")

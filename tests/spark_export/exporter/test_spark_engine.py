@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from spark_export.exporter.errors import DataLost, TaskFailed
+from spark_export.exporter.errors import DataLost, StreamsLeftOut, TaskFailed
 from spark_export.exporter.run import Progress
 from spark_export.exporter.spark_engine import SparkEngine, task_error
 from tests.spark_export.doors import door
@@ -95,7 +95,7 @@ def test_what_fails_in_a_worker_is_told_in_one_line(world: World, engine: SparkE
     limits = [10_000_000] * 20
     with (
         door(world.node.address, limits, opened) as address,
-        pytest.raises(DataLost, match=r"^data is lost: .* deleted by retention or truncation"),
+        pytest.raises(StreamsLeftOut, match=r"/0: data is lost: .* deleted by retention or truncation"),
     ):
         world.run(engine=engine, on_progress=truncate, node=address)
     assert not list((world.folder / "messages").resolve().iterdir())

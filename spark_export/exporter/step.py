@@ -1,0 +1,232 @@
+"""Executes one step of an export, which is one run of the ledger: writes files, publishes them, saves the position.
+
+`run.py` plans the steps, and describes the order of what happens in one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from spark_export.exporter.engine import Engine
+from spark_export.exporter.errors import NO_ROOM, DiskFull, ExportError
+from spark_export.exporter.failpoint import failpoint
+from spark_export.exporter.layout import Layout, remove_tree
+from spark_export.exporter.ledger import Ledger
+from spark_export.exporter.model import FileEntry, LeftOut, Range, RunState
+from spark_export.exporter.node_side import NodeSide
+from spark_export.exporter.plan import plan_tasks
+from spark_export.exporter.table import Table
+from spark_export.exporter.task import TaskSettings, Written, read_progress
+
+logger = structlog.get_logger(__name__)
+
+PROGRESS_INTERVAL_S = 0.2
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of an export that is published: one run of the ledger, the record of all runs.
+
+    data_bytes: the size of the messages' data. file_bytes: the size of the files. places: the streams and partitions.
+    lost: the number of messages that retention removed before they could be exported. seconds: the duration of the
+    step."""
+
+    run_id: int
+    rows: int
+    data_bytes: int
+    file_bytes: int
+    files: int
+    places: frozenset[tuple[str, int]]
+    lost: int
+    seconds: float
+
+
+class _NothingRead(Exception):
+    """No stream of a step could be read. The text is the reason for one of them."""
+
+
+class StepRunner:
+    """Executes steps of one export folder, one at a time. The caller holds the folder's lock.
+
+    settings: for the tasks of all steps. now_us: returns the wall-clock time in microseconds since 1970. is_ending:
+    whether the caller was cancelled during a publication, which was then completed.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        ledger: Ledger,
+        table: Table,
+        node: NodeSide,
+        engine: Engine,
+        *,
+        settings: TaskSettings,
+        now_us: Callable[[], int],
+    ) -> None:
+        self._layout = layout
+        self._ledger = ledger
+        self._table = table
+        self._node = node
+        self._engine = engine
+        self._settings = settings
+        self._now_us = now_us
+        self.is_ending = False
+
+    async def run(
+        self,
+        ranges: Sequence[Range],
+        left_out: dict[str, LeftOut],
+        *,
+        bytes_left: int,
+        on_rows: Callable[[int, int], None],
+    ) -> Step | None:
+        """Exports the ranges as one run. Streams that cannot be read are added to `left_out`.
+
+        bytes_left: the estimated size of everything that is left to export, this step included. on_rows: called about
+        every PROGRESS_INTERVAL_S with the rows, and the bytes of message data, that this step has written. Returns None
+        if no stream could be read; nothing is published then. Raises ExportError, ClientError."""
+        started_s = time.monotonic()
+        run_id = await self._ledger.begin_run(ranges, self._now_us())
+        failpoint("planned")
+        try:
+            written = await self._write(run_id, ranges, bytes_left, on_rows)
+            for each in written.left_out:
+                left_out.setdefault(each.stream, each)
+                logger.warning("stream left out", stream=each.stream, reason=each.reason)
+            ranges = [each for each in ranges if each.stream not in left_out]
+            if not ranges:
+                raise _NothingRead(written.left_out[0].reason)
+            entries = await _to_its_end(self._arrange(run_id, ranges, written))
+        except BaseException as error:
+            await asyncio.shield(self._abandon(run_id, error))
+            if isinstance(error, _NothingRead):
+                return None
+            if isinstance(error, OSError) and error.errno in NO_ROOM:
+                raise DiskFull(
+                    f"no room in {self._layout.folder} for what is new: {error.strerror}; nothing of it is in the "
+                    "table, free space and run again"
+                ) from error
+            raise
+        failpoint("written")
+        # The run is being published and cannot be abandoned any more, so a cancellation waits for its end.
+        await self.to_its_end(self._finish(run_id, entries))
+        return Step(
+            run_id,
+            sum(each.rows for each in entries),
+            sum(each.data_bytes for each in entries),
+            sum(each.file_bytes for each in entries),
+            len(entries),
+            frozenset((each.stream, each.partition) for each in ranges),
+            sum(each.lost for each in ranges),
+            time.monotonic() - started_s,
+        )
+
+    async def to_its_end(self, work: Awaitable[None]) -> None:
+        """Executes `work` to its end. If the caller is cancelled meanwhile, sets `is_ending` and raises nothing."""
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self.is_ending = True
+            await task
+
+    async def _write(
+        self, run_id: int, ranges: Sequence[Range], bytes_left: int, on_rows: Callable[[int, int], None]
+    ) -> Written:
+        attempts = self._layout.attempts(run_id)
+        attempts.mkdir(parents=True)
+        await self._ledger.advance(run_id, RunState.WRITING)
+        tasks = plan_tasks(ranges, await self._engine.prepare(bytes_left))
+        settings = replace(self._settings, folder=str(attempts))
+        watching = asyncio.create_task(_watch(attempts, on_rows))
+        try:
+            written = await self._engine.run(tasks, settings)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        failpoint("tasks_done")
+        return written
+
+    async def _arrange(self, run_id: int, ranges: Sequence[Range], written: Written) -> list[FileEntry]:
+        """Gives the files of the ranges their places in staging, and records them. Other files are not published."""
+        without = {each.stream for each in written.left_out}
+        files = [each for each in written.files if each.stream not in without]
+        self._check_rows(ranges, files)
+        entries = await asyncio.to_thread(self._table.arrange, run_id, files)
+        await self._ledger.record_written(run_id, await self._ledger.current_generation(), entries, without)
+        return entries
+
+    def _check_rows(self, ranges: Sequence[Range], written: Sequence[FileEntry]) -> None:
+        wanted, got = sum(each.rows for each in ranges), sum(each.rows for each in written)
+        if wanted != got:
+            raise ExportError(f"the tasks wrote {got} rows of {wanted}; nothing is published")
+
+    async def _finish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
+        await self.publish(run_id, entries)
+        await self.save(run_id)
+
+    async def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
+        """Adds the files of a run to the table and records it. Raises ExportError; the next run then publishes them."""
+        try:
+            await asyncio.to_thread(self._table.publish, run_id, entries)
+        except OSError as error:
+            raise ExportError(
+                f"run {run_id} is written, and cannot be put into the table: {error}; the next run does it"
+            ) from error
+        failpoint("between_publish_and_ledger")
+        await self._ledger.advance(run_id, RunState.PUBLISHED)
+        failpoint("published")
+
+    async def save(self, run_id: int) -> None:
+        """Saves the ends of a published run at the node, and removes the staging folder of the run."""
+        taken = await self._ledger.load_ranges(run_id)
+        await asyncio.to_thread(self._node.save_positions, self._ledger.identity.client_id, taken)
+        await self._ledger.advance(run_id, RunState.SAVED, now_us=self._now_us())
+        failpoint("saved")
+        await asyncio.to_thread(remove_tree, self._layout.run_staging(run_id))
+
+    async def _abandon(self, run_id: int, error: BaseException) -> None:
+        """Abandons a run that failed before its files were published: removes its files, and records the error.
+
+        If the ledger cannot record the error, the next run abandons this run."""
+        said = "interrupted" if isinstance(error, asyncio.CancelledError) else str(error)
+        text = " ".join(said.split()) or type(error).__name__
+        try:
+            removed = await asyncio.to_thread(self._table.discard, run_id, [])
+            await self._ledger.record_abandoned(run_id, self._now_us(), text)
+        except ExportError as second:
+            # The caller raises the first error; the second one is only logged.
+            logger.warning("run left behind", run=run_id, error=text, reason=str(second))
+        else:
+            logger.warning("run abandoned", run=run_id, error=text, files_removed=removed)
+
+
+async def _watch(attempts: Path, on_rows: Callable[[int, int], None]) -> None:
+    """Calls `on_rows` again and again with what the tasks have written into the folder."""
+    while True:
+        await asyncio.sleep(PROGRESS_INTERVAL_S)
+        rows, data_bytes = await asyncio.to_thread(read_progress, attempts)
+        if rows:
+            failpoint("writing")
+        on_rows(rows, data_bytes)
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Executes `work` to its end, even if the caller is cancelled; the cancellation is raised after the end.
+
+    Otherwise `work` could go on after this exporter has released the folder's lock."""
+    task = asyncio.create_task(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise
