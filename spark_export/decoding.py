@@ -23,12 +23,14 @@ from pyspark.sql.types import (
 )
 
 from spark_export.block_decoding import BlockMessages
+from spark_export.decode.avro import AvroRecords
 from spark_export.decode.objects import CborObjects, JsonObjects
+from spark_export.decode.protobuf import ProtobufMessages
 from spark_export.decode.rows import RowRules
 from spark_export.errors import OptionError
 from spark_export.options import ReadOptions
 
-DECODE_NAMES = ("json", "cbor", "cardinal", "block")
+DECODE_NAMES = ("json", "cbor", "avro", "protobuf", "cardinal", "block")
 
 
 class Decoder(Protocol):
@@ -68,6 +70,10 @@ def find_decoder(options: ReadOptions) -> Decoder | None:
         return JsonObjects(rules)
     if name == "cbor":
         return CborObjects(rules)
+    if name == "avro":
+        return AvroRecords(rules, options.schemas)
+    if name == "protobuf":
+        return ProtobufMessages(rules, options.schemas)
     if name == "cardinal":
         return CardinalMessages()
     if name == "block":

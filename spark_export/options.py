@@ -8,9 +8,10 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
+from spark_export.decode.schema_options import SCHEMA_OPTION_NAMES, SchemaOptions, schema_options
 from spark_export.decode.time_texts import find_zone
 from spark_export.errors import OptionError
 from spark_export.kafka_options import advice, our_name
@@ -33,7 +34,7 @@ READ_OPTIONS = (
     *("startingTimestamp", "endingTimestamp", "startingOffsetsByTimestampStrategy", "maxOffsetsPerTrigger"),
     *("minPartitions", "maxRecordsPerPartition", "failOnDataLoss", "includeHeaders", "includeData", "decode"),
     *("fetchBytes", "fetchRetries", "requestTimeoutMs", "verifyChecksums"),
-    *("columnNameOfCorruptRecord", "columnNameOfProblem", "timeZone"),
+    *("columnNameOfCorruptRecord", "columnNameOfProblem", "timeZone", *SCHEMA_OPTION_NAMES),
     *("columns", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "minOffsetsPerTrigger", "maxTriggerDelay"),
 )
 WRITE_OPTIONS = ("endpoint", "stream", "partitions", "window", "fetchRetries", "requestTimeoutMs")
@@ -62,7 +63,8 @@ class ReadOptions:
     starting_time_us, ending_time_us: microseconds since 1970, for all partitions or for each; None if the option is
     absent. late_start_is_error: whether a partition without a message at starting_time_us or later raises an error.
     kafka_columns: whether the columns have the names and types of Spark's Kafka source. corrupt_column,
-    problem_column, time_zone: see `spark_export.decode.rows.RowRules`.
+    problem_column, time_zone: see `spark_export.decode.rows.RowRules`. schemas: how Avro and Protobuf messages are
+    written.
     """
 
     endpoint: str = "127.0.0.1:4000"
@@ -92,6 +94,7 @@ class ReadOptions:
     corrupt_column: str = "_corrupt_record"
     problem_column: str = "_problem"
     time_zone: str = "UTC"
+    schemas: SchemaOptions = field(default_factory=SchemaOptions)
 
 
 @dataclass(frozen=True)
@@ -157,6 +160,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
         corrupt_column=taken.find("columnNameOfCorruptRecord") or ReadOptions.corrupt_column,
         problem_column=taken.find("columnNameOfProblem") or ReadOptions.problem_column,
         time_zone=taken.parsed("timeZone", _zone, ReadOptions.time_zone),
+        schemas=schema_options(taken.find, taken.find("decode"), taken.number("fetchRetries", 0, FETCH_RETRIES)),
     )
     _check_together(options)
     return options

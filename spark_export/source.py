@@ -63,11 +63,17 @@ class StreamNodeSource(DataSource):
     - `decode`: the kind of message to decode into columns. Values that cannot be decoded are null, in the row of their
       message alone (docs/decoding.md).
       `json`, `cbor`: members of an object, as named by `.schema("index LONG, a INT")`.
+      `avro`, `protobuf`: fields of a record or message, named in the same way.
       `cardinal`: messages of Cardinal Streams (columns: `spark_export.decoding.CARDINAL`).
       `block`: blocks and block items of the block node (columns: `spark_export.block_decoding.BLOCK`).
     - `columnNameOfCorruptRecord` (_corrupt_record), `columnNameOfProblem` (_problem): the names of two columns that
       `.schema(…)` may contain: the text of a JSON or CBOR message that could not be decoded whole, and why.
       `timeZone` (UTC): the time zone of times in messages whose text names none.
+    - `avroSchema`: the JSON of an Avro schema, or `file:PATH`. `protobufDescriptor`: the file of a FileDescriptorSet.
+      `protobufMessage`: the full name of a message. The driver reads the files.
+    - `schemaRegistry`: the address of a schema registry, such as `http://host:8081`, for Avro and Protobuf messages in
+      the registry's wire format. `schemaRegistryAuth`: `env:NAME` or `file:PATH` of its credentials, `USER:PASSWORD` or
+      `bearer TOKEN`, which each executor reads. `schemaRegistryTimeoutMs` (10,000): how long to wait for an answer.
     - `verifyChecksums` (false): whether the checksum of every message is computed again. This takes about half a second
       of one core for a million messages.
     - `fetchBytes` (4 MiB): the approximate size of one page. `fetchRetries` (3): how often a read is repeated after a

@@ -12,9 +12,10 @@ import binascii
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, time
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any, TypeAlias
+from uuid import UUID
 
 import pyarrow as pa
 
@@ -291,6 +292,9 @@ def json_text(value: Any) -> str:
             for at, (name, item) in enumerate(members_of(each, "STRING")):
                 ahead += [("," * bool(at) + quoted(name) + ":",), item]
             waiting += reversed([*ahead, ("}",)])
+        elif isinstance(each, date | time | UUID):
+            text = str(each) if isinstance(each, UUID) else each.isoformat()
+            parts.append(text if each is value else quoted(text))
         else:
             parts.append(scalar_text(each))
     return "".join(parts)
@@ -311,6 +315,8 @@ def scalar_text(value: Any) -> str:
         return str(value)
     if type(value) is FloatText or type(value) is float:
         return double_text(float(value))
+    if type(value) is Decimal and value.is_finite():
+        return format(value, "f")
     raise unfit(value, "STRING")
 
 

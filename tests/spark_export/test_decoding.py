@@ -156,7 +156,7 @@ def test_columns_that_cannot_be_had_are_refused() -> None:
         Projection(options, StructType([StructField("offset", LongType())]))
     with pytest.raises(OptionError, match="the column 'partition' is int; ask for it as that"):
         Projection(options, StructType([StructField("partition", LongType())]))
-    with pytest.raises(OptionError, match="decode='xml': it is json, cbor, cardinal, block"):
+    with pytest.raises(OptionError, match="decode='xml': it is json, cbor, avro, protobuf, cardinal, block"):
         find_decoder(read_options({"subscribe": "s", "decode": "xml"}))
     with pytest.raises(OptionError, match="the column 'x' can be null in some message; leave out NOT NULL"):
         Projection(

@@ -17,13 +17,15 @@ from tests.style.test_layers import imports
 from tests.style.tree import ROOT, package_files, packages, parse, plant
 
 # The name that is imported -> the name that is installed, where they are not the same.
-INSTALLED_AS: dict[str, str] = {}
+INSTALLED_AS: dict[str, str] = {"google": "protobuf"}
 
 # Packages that run with an extra installed.
 EXTRA_OF = {"spark_export": "spark", "pyspark_stream_node": "spark"}
 
 # Modules that do without an extra, and say so where it is missing.
 OPTIONAL = {
+    "spark_export/decode/avro.py": "avro",
+    "spark_export/decode/protobuf.py": "protobuf",
     "storage/bulk/arrow_pages.py": "spark",
     "cardinal_streams/transports/kafka_transport.py": "kafka",
     "spark_export/exporter/delta_table.py": "delta",

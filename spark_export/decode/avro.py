@@ -1,0 +1,139 @@
+"""The decoder of Avro messages: one record each, written by a schema that is given, or that a schema registry has.
+
+With both, the registry's schema is the writer's and the given one the reader's, and values are resolved from one to the
+other as the specification of Avro says. Workers need the package `fastavro`.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructField
+
+from spark_export.decode.json_text import Malformed
+from spark_export.decode.registry import Registry, split_header
+from spark_export.decode.rows import RowMaker, RowRules
+from spark_export.decode.schema_options import SchemaOptions
+from spark_export.errors import OptionError
+
+STEPS_MAX = 10_000
+"""How many steps it may take to find all schemas that a schema refers to, directly or not."""
+
+
+class AvroRecords:
+    """The decoder of Avro messages. The user names the fields that become columns."""
+
+    needs_headers = False
+
+    def __init__(self, rules: RowRules, schemas: SchemaOptions) -> None:
+        self._rules = rules
+        self._schemas = schemas
+        # Made at the first page, by each task for itself: schemas are parsed and fetched once.
+        self._read: Callable[[bytes], Mapping[str, Any]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_read": None}
+
+    def columns(self) -> list[StructField] | None:
+        return None
+
+    def check(self, fields: Sequence[pa.Field]) -> None:
+        RowMaker(fields, self._rules)
+        if self._schemas.avro_schema is not None:
+            parsed(self._schemas.avro_schema)
+
+    def decode(
+        self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
+    ) -> list[pa.Array]:
+        if self._read is None:
+            self._read = avro_reader(self._schemas)
+        return RowMaker(fields, self._rules).columns(data, self._read)
+
+
+def avro_reader(schemas: SchemaOptions) -> Callable[[bytes], Mapping[str, Any]]:
+    """Returns a function that reads one message. It raises Malformed, and RegistryFailed.
+
+    Raises OptionError for a schema that is none, and without the package fastavro.
+    """
+    given = None if schemas.avro_schema is None else parsed(schemas.avro_schema)
+    if schemas.registry is None:
+        return lambda message: read_record(message, given, None)
+    registry, writers = Registry(schemas.registry), dict[int, Any]()
+
+    def read(message: bytes) -> Mapping[str, Any]:
+        number, rest = split_header(message)
+        if number not in writers:
+            writers[number] = registered(registry, number)
+        return read_record(rest, writers[number], given)
+
+    return read
+
+
+def read_record(message: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
+    """Returns the values of a record by name. reader: None for the writer's own schema. Raises Malformed."""
+    fastavro = _fastavro()
+    source = io.BytesIO(message)
+    try:
+        found = fastavro.schemaless_reader(source, writer, reader)
+    except MemoryError:
+        raise
+    except Exception as error:
+        # What is wrong with bytes shows as errors of many types, from EOFError to IndexError.
+        raise Malformed(f"the message is not of its Avro schema: {error or type(error).__name__}") from error
+    if source.tell() != len(message):
+        raise Malformed(f"{len(message) - source.tell()} bytes follow the Avro record")
+    if not isinstance(found, dict):
+        raise Malformed("the Avro schema of the message is no record")
+    return found
+
+
+def registered(registry: Registry, number: int) -> Any:
+    """Returns the parsed schema with this number. Raises Malformed, and RegistryFailed."""
+    names: dict[str, Any] = {}
+    schema, steps, done = None, 0, set[str]()
+    # Each schema is put in twice: to find what it refers to, and below that, to be parsed after all of these.
+    waiting: list[tuple[str, dict[str, Any], bool]] = [("", registry.schema(number, "AVRO"), False)]
+    while waiting:
+        name, each, is_ready = waiting.pop()
+        steps += 1
+        if steps > STEPS_MAX:
+            raise Malformed(f"schema {number} of the registry refers to itself, or to too many others")
+        if name in done:
+            continue
+        if is_ready:
+            try:
+                schema = _fastavro().parse_schema(json.loads(each["schema"]), names)
+            except Exception as error:
+                raise Malformed(f"schema {number} of the registry is no Avro schema: {error}") from error
+            done.add(name)
+            continue
+        waiting.append((name, each, True))
+        for reference in each.get("references") or []:
+            other = json.dumps(reference, sort_keys=True)
+            if other not in done:
+                waiting.append((other, registry.reference(reference, "AVRO"), False))
+    return schema
+
+
+def parsed(text: str) -> Any:
+    """Returns the schema of the option `avroSchema`, parsed. Raises OptionError."""
+    try:
+        return _fastavro().parse_schema(json.loads(text))
+    except OptionError:
+        raise
+    except Exception as error:
+        raise OptionError(f"avroSchema is no Avro schema: {error or type(error).__name__}") from error
+
+
+def _fastavro() -> Any:
+    try:
+        import fastavro
+    except ImportError as error:
+        raise OptionError(
+            "decode=avro needs the package fastavro on the driver and on every worker; install the extra `avro`"
+        ) from error
+    return fastavro
