@@ -23,6 +23,7 @@ from spark_export.exporter.layout import ExportLock
 from spark_export.pipeline.tables import block_tables, cardinal_tables, message_tables
 from spark_export.pipeline.tables.block_tables import BLOCKS, ITEMS, BlockTables
 from spark_export.pipeline.tables.cardinal_tables import BATCHES, UPDATES, CardinalTables
+from spark_export.pipeline.tables.export_identity import read_export_id
 from spark_export.pipeline.tables.message_tables import MESSAGES, MessageTables
 from spark_export.pipeline.tables.new_messages import ExportFile, Taken, list_new, take_file
 from spark_export.pipeline.topics import Topics
@@ -64,7 +65,7 @@ class Report:
 
 
 class PipelineMismatch(ExportError):
-    """The tables in the output folder were made with other settings."""
+    """The tables in the output folder were built from another export or with other settings."""
 
 
 def run_pipeline(export: Path, out: Path, settings: Settings, *, rebuild: bool = False) -> Report:
@@ -74,21 +75,22 @@ def run_pipeline(export: Path, out: Path, settings: Settings, *, rebuild: bool =
     anew, also if the settings changed. Without tables, all tables are built anew.
     """
     make_folder(out.absolute())
+    export_id = read_export_id(export)
     with ExportLock(out.absolute()):
         versions = Versions(out, keep_s=settings.keep_s)
         versions.recover()
         base = versions.latest()
         dumped = None if rebuild or base is None else load_state(base)
         if dumped is None:
-            return _rebuild(export, versions, settings)
-        _check(dumped, settings, out)
+            return _rebuild(export, export_id, versions, settings)
+        _check(dumped, settings, export_id, out)
         taken, rows, steps = Taken.load(dumped["taken"]), 0, 0
         for files in _steps(_list_new(export, taken), settings.step_bytes):
             version = versions.begin(versions.latest())
             step = _Step(version, versions.latest(), settings)
             new = step.take(files, taken)
             step.finish(taken)
-            _save_state(version, taken, settings)
+            _save_state(version, taken, settings, export_id)
             versions.publish(version)
             rows, steps = rows + new, steps + 1
         folder = versions.latest()
@@ -96,13 +98,13 @@ def run_pipeline(export: Path, out: Path, settings: Settings, *, rebuild: bool =
         return Report(folder, rows, steps, rebuilt=False)
 
 
-def _rebuild(export: Path, versions: Versions, settings: Settings) -> Report:
+def _rebuild(export: Path, export_id: str | None, versions: Versions, settings: Settings) -> Report:
     """Builds all tables anew, in one version."""
     version, taken = versions.begin(None), Taken()
     step = _Step(version, None, settings)
     rows = sum(step.take(files, taken) for files in _steps(_list_new(export, taken), settings.step_bytes))
     step.finish(taken)
-    _save_state(version, taken, settings)
+    _save_state(version, taken, settings, export_id)
     versions.publish(version)
     return Report(version.folder, rows, 1, rebuilt=True)
 
@@ -184,10 +186,10 @@ def load_state(folder: Path) -> Any:
     return dumped
 
 
-def _save_state(version: Version, taken: Taken, settings: Settings) -> None:
+def _save_state(version: Version, taken: Taken, settings: Settings, export_id: str | None) -> None:
     path = version.folder / STATE_FILE
     path.parent.mkdir(exist_ok=True)
-    dumped = {"format": STATE_FORMAT, "settings": _named(settings), "taken": taken.dump()}
+    dumped = {"format": STATE_FORMAT, "export": export_id, "settings": _named(settings), "taken": taken.dump()}
     write_durably(path, json.dumps(dumped).encode())
 
 
@@ -199,7 +201,13 @@ def _named(settings: Settings) -> dict[str, str | None]:
     }
 
 
-def _check(dumped: Any, settings: Settings, out: Path) -> None:
+def _check(dumped: Any, settings: Settings, export_id: str | None, out: Path) -> None:
+    """Raises PipelineMismatch if the tables were built from another export or with other settings."""
+    if export_id != dumped["export"]:
+        raise PipelineMismatch(
+            f"the tables in {out} were built from the export {dumped['export']}, and this is the export {export_id}: "
+            "choose another folder for its tables, or build the tables anew with --rebuild"
+        )
     before, now = dumped["settings"], _named(settings)
     for name, value in now.items():
         if before[name] != value:

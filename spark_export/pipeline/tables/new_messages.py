@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from spark_export.exporter.errors import ExportError
 from spark_export.exporter.hive_names import NO_NAME
 from spark_export.pipeline.tables.intervals import Intervals, Source, Span, spans_of
 
@@ -55,7 +56,9 @@ class ExportFile:
     @property
     def stream(self) -> str:
         """The stream whose messages the file holds."""
-        (folder,) = (part for part in Path(self.path).parts if part.startswith("stream="))
+        folder = next((part for part in Path(self.path).parts if part.startswith("stream=")), None)
+        if folder is None:
+            raise ExportError(f"{self.root / self.path} is no file of an export in plain Parquet files")
         name = folder.removeprefix("stream=")
         return "" if name == NO_NAME else unquote(name)
 
@@ -85,6 +88,10 @@ def take_file(file: ExportFile, taken: Taken) -> pa.Table:
     """
     with pq.ParquetFile(file.root / file.path) as opened:
         names = [name for name in ("era", *COLUMNS) if name in opened.schema_arrow.names]
+        if not set(COLUMNS) <= set(names):
+            raise ExportError(
+                f"{file.root / file.path} lacks columns of an export: {sorted(set(COLUMNS) - set(names))}"
+            )
         places = opened.read([name for name in names if name in ("era", "partition", "index")])
         if _all_known(places, taken, file.stream):
             # A compaction merges files that were taken. Then the file's other columns need not be read.

@@ -12,8 +12,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,8 @@ from spark_export.pipeline import increment
 from spark_export.pipeline.increment import PipelineMismatch, Settings, run_pipeline
 from spark_export.pipeline.jobs import main
 from spark_export.pipeline.topics import Topics
+from stream_node.process import NodeProcess
+from tests.spark_export.exporter.export_world import World
 from tests.spark_export.pipeline.lake import BASE_US, Lake, Row, all_rows, plain, read_rows
 from tests.spark_export.pipeline.makers import block_messages
 
@@ -199,6 +203,62 @@ def test_other_settings_are_refused_until_a_rebuild(tmp_path: Path) -> None:
     assert run_pipeline(lake.folder, tmp_path / "out", CARDINAL, rebuild=True).rebuilt
     with ExportLock(tmp_path / "out"), pytest.raises(ExportInUse):
         run_pipeline(lake.folder, tmp_path / "out", CARDINAL)
+
+
+def test_a_real_export_and_another_one_under_its_path(node: NodeProcess, tmp_path: Path) -> None:
+    """Increments from another export would pass over messages whose indexes were taken from the first one."""
+    world = World(tmp_path / "lake", node, "increments")
+    world.push(300)
+    world.run()
+    assert run_pipeline(world.folder, tmp_path / "out", Settings()).rows == 300
+    for _ in range(2):
+        world.push(50)
+        world.run()
+    world.compact()
+    report = run_pipeline(world.folder, tmp_path / "out", Settings())
+    assert (report.rows, report.rebuilt) == (100, False)
+    taken = Counter((row["partition"], row["index"]) for row in read_rows(report.folder, "silver/messages"))
+    assert len(taken) == 400
+    assert set(taken.values()) == {1}
+    assert sum(row["messages"] for row in read_rows(report.folder, "gold/rates")) == 400
+    shutil.rmtree(world.folder)
+    other = Lake(world.folder)
+    other.add_run({"orders": [(0, 0, 0, None, [], b"x")]})
+    with pytest.raises(PipelineMismatch, match="built from the export"):
+        run_pipeline(world.folder, tmp_path / "out", Settings())
+    assert run_pipeline(world.folder, tmp_path / "out", Settings(), rebuild=True).rows == 1
+
+
+def test_versions_are_whole_for_readers_that_read_while_they_change(tmp_path: Path) -> None:
+    """Every message is in one row of rates, and every complete block's updates are there, in each version."""
+    lake, rest = Lake(tmp_path / "lake"), messages(8)
+    randomness = random.Random(9)
+    grow(lake, rest, randomness)
+    run_pipeline(lake.folder, tmp_path / "out", CARDINAL)
+    done = threading.Event()
+    seen: set[Path] = set()
+
+    def read() -> None:
+        while not done.is_set():
+            tables = (tmp_path / "out" / "latest").resolve()
+            rows = len(read_rows(tables, "silver/messages"))
+            assert rows == sum(row["messages"] for row in read_rows(tables, "gold/rates"))
+            batches = read_rows(tables, "silver/batches")
+            keys = sum((row["updates"] or 0) + (row["deletes"] or 0) for row in batches)
+            assert keys == len(read_rows(tables, "silver/updates"))
+            reorged = sum(row["blocks"] for row in read_rows(tables, "gold/reorgs"))
+            assert reorged == sum(row["reorged"] for row in batches)
+            seen.add(tables)
+
+    with ThreadPoolExecutor() as pool:
+        reading = [pool.submit(read) for _ in range(2)]
+        while any(rest.values()):
+            grow(lake, rest, randomness)
+            run_pipeline(lake.folder, tmp_path / "out", CARDINAL)
+        done.set()
+        for each in reading:
+            each.result()
+    assert seen
 
 
 def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,31 @@
+"""Reads which export a folder holds, so that increments are not taken from another export under the same path."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+from spark_export.exporter.errors import ExportError, ExportMismatch
+from spark_export.exporter.layout import LEDGER
+
+
+def read_export_id(export: Path) -> str | None:
+    """Returns the id of the export in this folder; None if the folder has no ledger, the exporter's record of all runs.
+
+    Raises ExportMismatch for a table that is not plain Parquet, and ExportError for a ledger that cannot be read.
+    """
+    ledger = export.absolute() / LEDGER
+    if not ledger.is_file():
+        return None
+    try:
+        with closing(sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True)) as connection:
+            row = connection.execute("SELECT table_id, format FROM export").fetchone()
+    except sqlite3.Error as error:
+        raise ExportError(f"cannot read {ledger}: {error}") from error
+    if row is None:
+        return None
+    table_id, table_format = row
+    if table_format != "parquet":
+        raise ExportMismatch(f"{export} is a {table_format} table: the pipeline reads exports in plain Parquet files")
+    return str(table_id)
