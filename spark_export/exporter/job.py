@@ -12,6 +12,7 @@ from pathlib import Path
 from spark_export.exporter.compact import Compactor
 from spark_export.exporter.engine import AutoEngine, Engine, InlineEngine
 from spark_export.exporter.errors import ExportMismatch
+from spark_export.exporter.identity import adopt, check_place, make_consumer
 from spark_export.exporter.layout import ExportLock, Layout
 from spark_export.exporter.ledger import Ledger, open_ledger
 from spark_export.exporter.node_side import NodeSide, Selection
@@ -73,9 +74,9 @@ class ExportSettings:
             self.rows_max or factor * STEP_ROWS_MAX, self.bytes_max or factor * STEP_BYTES_MAX, self.seconds_max
         )
 
-    def consumer(self) -> str:
-        """Returns `client_id`, or, if this is None, a client id made from the folder's name."""
-        return self.client_id or f"export-{self.folder.absolute().name}"
+    def consumer(self, table_id: str) -> str:
+        """Returns the client id of a new table: `client_id`, or, if this is None, one made from folder and table id."""
+        return self.client_id or make_consumer(self.folder.absolute().name, table_id)
 
 
 def now_us() -> int:
@@ -100,15 +101,14 @@ async def open_exporter(
     node = NodeSide(settings.node)
     with ExportLock(layout.folder):
         layout.check_ledger()
-        async with open_ledger(
-            layout.ledger, identity=(settings.format, settings.consumer()), now_us=now_us()
-        ) as ledger:
+        async with open_ledger(layout.ledger, identity=(settings.format, settings.consumer), now_us=now_us()) as ledger:
             known = ledger.identity.client_id
             if settings.client_id not in (None, known):
                 raise ExportMismatch(
                     f"{layout.folder} keeps its position under the consumer {known!r}, not {settings.client_id!r}; "
-                    "leave --client out, or export into another folder"
+                    "leave --client out, or `stream-node export adopt` it under the other name"
                 )
+            await check_place(layout, ledger)
             table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
             await settle_table(layout, ledger, table)
             rewriter = Rewriter(layout, ledger, table, now_us=now_us)
@@ -165,6 +165,17 @@ async def open_compactor(folder: Path, *, keep_s: float | None = None) -> AsyncI
             table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
             await settle_table(layout, ledger, table)
             yield Compactor(Rewriter(layout, ledger, table, now_us=now_us, keep_s=keep_s), table)
+
+
+async def adopt_table(folder: Path, node: str, client_id: str | None) -> str:
+    """Gives the table of an existing export a consumer of its own at the node. Returns the consumer's name.
+
+    node: `host:port` of the node. client_id: the name, or None for a new one. Raises ExportMismatch, ExportInUse,
+    LedgerError, ClientErrors."""
+    layout = Layout(folder)
+    async with open_ledger(layout.ledger) as ledger:
+        with ExportLock(layout.folder):
+            return await adopt(layout, ledger, NodeSide(node), client_id)
 
 
 def _make_engine(settings: ExportSettings) -> Engine:

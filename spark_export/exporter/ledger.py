@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import Select, delete, event, func, insert, select, text, update
 from sqlalchemy.exc import DBAPIError
@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from spark_export.exporter.errors import ExportMismatch, LedgerError
 from spark_export.exporter.ledger_generations import GenerationsPart, find_losses
+from spark_export.exporter.ledger_identity import IdentityPart
 from spark_export.exporter.ledger_schema import (
     APPLICATION_ID,
     LEDGER_VERSION,
@@ -46,11 +47,16 @@ The first field, `run_id`, is missing here: its column is `runs.id`.
 """
 
 
+NewIdentity: TypeAlias = tuple[str, Callable[[str], str]]
+"""The table format of a new export, and a function from the table's id to the client id of the export."""
+
+
 @dataclass(frozen=True)
 class Identity:
     """The identity of an export folder.
 
-    table_id: the random name of the export in the log of a Delta or Iceberg table. format: parquet, delta or iceberg.
+    table_id: a random name, made once; also the name of the export in the log of a Delta or Iceberg table. format:
+    parquet, delta or iceberg.
     client_id: the client id under which the node keeps the saved indexes of the export."""
 
     table_id: str
@@ -84,7 +90,7 @@ class Account:
     rewrite: int | None
 
 
-class Ledger(GenerationsPart):
+class Ledger(GenerationsPart, IdentityPart):
     """An open ledger: the SQLite record of all runs of an export. `open_ledger` makes it."""
 
     def __init__(self, engine: AsyncEngine, identity: Identity) -> None:
@@ -223,10 +229,10 @@ class Ledger(GenerationsPart):
 
 
 @asynccontextmanager
-async def open_ledger(path: Path, *, identity: tuple[str, str] | None = None, now_us: int = 0) -> AsyncIterator[Ledger]:
+async def open_ledger(path: Path, *, identity: NewIdentity | None = None, now_us: int = 0) -> AsyncIterator[Ledger]:
     """Opens the ledger in this file.
 
-    identity: the table format and client id of the export. A missing ledger is created with this identity; with None,
+    identity: the identity of a new export. A missing ledger is created with this identity; with None,
     only an existing ledger is opened. now_us: the creation time of a new ledger, in microseconds since 1970. Raises
     LedgerError. Raises ExportMismatch if a missing ledger may not be created, if the ledger has another format or a
     later version, or if the file is another program's database.
@@ -275,7 +281,7 @@ def _set_pragmas(connection: Any, _record: object) -> None:
 
 
 async def _ensure_schema(
-    connection: AsyncConnection, path: Path, identity: tuple[str, str] | None, now_us: int
+    connection: AsyncConnection, path: Path, identity: NewIdentity | None, now_us: int
 ) -> Identity:
     """Creates the tables of a new ledger, or checks an existing ledger. Returns the identity of the export."""
     application = (await connection.execute(text("PRAGMA application_id"))).scalar_one()
@@ -288,7 +294,8 @@ async def _ensure_schema(
         if identity is None:
             raise ExportMismatch(f"{path.parent} holds no export: its ledger is empty")
         await connection.run_sync(metadata.create_all)
-        values = {"table_id": uuid.uuid4().hex, "format": identity[0], "client_id": identity[1]}
+        table_id = uuid.uuid4().hex
+        values = {"table_id": table_id, "format": identity[0], "client_id": identity[1](table_id)}
         await connection.execute(insert(exports).values(id=1, created_us=now_us, **values))
         await connection.execute(insert(generations).values(id=FIRST_GENERATION, state="published", created_us=now_us))
         await connection.execute(text(f"PRAGMA application_id={APPLICATION_ID}"))

@@ -112,3 +112,8 @@ losses = Table(
 generation: the generation (version of the table) that the repair made. Ledgers of earlier versions lack this table; the
 first repair makes it.
 """
+
+places = Table("places", metadata, Column("id", Integer, primary_key=True), Column("path", Text, nullable=False))
+"""The folder in which the export last worked, in a single row.
+
+A copied folder shows by it that it is a copy. Ledgers of earlier versions lack this table; the next run makes it."""

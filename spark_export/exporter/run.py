@@ -24,6 +24,7 @@ import structlog
 
 from spark_export.exporter.engine import Engine
 from spark_export.exporter.errors import ExportMismatch, StreamsLeftOut
+from spark_export.exporter.identity import check_positions
 from spark_export.exporter.layout import Layout, remove_tree
 from spark_export.exporter.ledger import Ledger
 from spark_export.exporter.model import LeftOut, Range, Run, RunState
@@ -195,7 +196,9 @@ class Exporter:
         ends = await asyncio.to_thread(self._node.list_ends, self._selection)
         positions = await asyncio.to_thread(self._node.load_positions, self._ledger.identity.client_id)
         wanted = [each for each in ends if each.stream not in left_out]
-        plan = plan_ranges(wanted, await self._ledger.load_exported(), positions, accept_lost=self._accept_lost)
+        exported = await self._ledger.load_exported()
+        check_positions(wanted, exported, positions, self._ledger.identity.client_id)
+        plan = plan_ranges(wanted, exported, positions, accept_lost=self._accept_lost)
         refused = {each.stream: self._table.refusal_of(each.stream) for each in plan.ranges}
         for each in (*plan.left_out, *(LeftOut(stream, reason) for stream, reason in refused.items() if reason)):
             left_out[each.stream] = each

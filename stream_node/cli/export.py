@@ -15,8 +15,16 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
-from stream_node.cli.export_options import NICE, FolderArgument, KeepOption, LogLevelOption, NiceOption, with_settings
-from stream_node.cli.options import JsonOption
+from stream_node.cli.export_options import (
+    NICE,
+    ClientOption,
+    FolderArgument,
+    KeepOption,
+    LogLevelOption,
+    NiceOption,
+    with_settings,
+)
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption
 from stream_node.cli.output import columns, say, say_json
 from stream_node.cli.progress import progress_shown
 from stream_node.cli.values import CommandFailed, parse_duration, time_text
@@ -40,6 +48,7 @@ def register(app: typer.Typer) -> None:
         ("history", history),
         ("verify", verify),
         ("compact", compact),
+        ("adopt", adopt),
     ):
         group.command(name)(command)
     app.add_typer(group, name="export")
@@ -218,6 +227,28 @@ def compact(
         done = _run(main())
         row, line = compaction_row(done), compaction_line(done)
     say(as_json, row, line)
+
+
+def adopt(
+    folder: FolderArgument,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    client: ClientOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give the table of an export a consumer of its own at the node, which continues where the table ends.
+
+    Use it for a copy of an export's folder, and for two folders that save their positions under the same name. Runs
+    notice both, and name this command.
+
+    Example: stream-node export adopt ./copy-of-lake
+    """
+    with _errors_told():
+        from spark_export.exporter.job import adopt_table
+        from stream_node.contexts import resolve_target
+
+        name = _run(adopt_table(folder, resolve_target(node, context, ()).address, client))
+    say(as_json, {"folder": str(folder), "client": name}, f"the table saves its positions under the consumer {name}")
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -76,7 +76,7 @@ AotCacheOption = Annotated[
 ClientOption = Annotated[
     str | None,
     typer.Option(
-        help="The name of the consumer whose position is saved. Without it: export-, and the name of the folder."
+        help="The name of the consumer whose position is saved. Without it: export-FOLDER-ID, the table's own name."
     ),
 ]
 AcceptLostOption = Annotated[

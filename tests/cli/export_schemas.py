@@ -63,11 +63,17 @@ class Compacted(Strict, frozen=True):
     expired: int
 
 
+class Adopted(Strict, frozen=True):
+    folder: str
+    client: str
+
+
 EXPORT_SCHEMAS: dict[str, type[Strict]] = {
     "export run": Exported,
     "export daemon": Exported,
     "export history": RunRow,
     "export verify": ExportVerified,
     "export compact": Compacted,
+    "export adopt": Adopted,
 }
 """tests/spark_export/exporter reads with them what the commands say."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,12 @@ class World:
     def position(self, partition: int, client_id: str | None = None) -> int:
         """What the node keeps as the export's position."""
         with self.client() as client:
-            return SavedIndexes(client, client_id or self.settings.consumer()).get(self.stream, partition)
+            return SavedIndexes(client, client_id or self.consumer()).get(self.stream, partition)
+
+    def consumer(self) -> str:
+        """The name of the export's consumer, as the ledger has it."""
+        with closing(sqlite3.connect(self.folder / "ledger.sqlite")) as ledger:
+            return str(ledger.execute("SELECT client_id FROM export").fetchone()[0])
 
     def assert_whole(self, streams: Sequence[str] = ()) -> None:
         """Table and node have the same messages, each once; the proof holds; nothing is left in staging."""

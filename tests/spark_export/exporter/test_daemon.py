@@ -109,6 +109,7 @@ def test_metrics_are_in_the_text_format_and_replaced_whole(tmp_path: Path) -> No
     assert [path.name for path in tmp_path.iterdir()] == ["m.prom"]
 
 
-@pytest.mark.parametrize(("client_id", "expected"), [(None, "export-lake"), ("mine", "mine")])
-def test_the_position_is_saved_under_the_folders_name_or_the_one_given(client_id: str | None, expected: str) -> None:
-    assert ExportSettings(Path("/x/lake"), "127.0.0.1:1", client_id=client_id).consumer() == expected
+@pytest.mark.parametrize(("client_id", "expected"), [(None, "export-lake-0123ab"), ("mine", "mine")])
+def test_the_position_is_saved_under_the_tables_own_name_or_the_one_given(client_id: str | None, expected: str) -> None:
+    settings = ExportSettings(Path("/x/lake"), "127.0.0.1:1", client_id=client_id)
+    assert settings.consumer("0123abcdef") == expected

@@ -130,8 +130,8 @@ def test_told_to_end_in_a_step_that_is_not_given_up(world: World, step: str) -> 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_daemon_told_to_end_between_runs(world: World, number: signal.Signals) -> None:
     world.push(5)
-    with exporting(world, "daemon", world.node.address, "--json", "--master", "inline") as process:
-        wait_until(lambda: world.folder.exists() and world.position(0) + world.position(1) == 5, process, PATIENCE_S)
+    with exporting(world, "daemon", world.node.address, "--json", "--master", "inline", "--client", "x") as process:
+        wait_until(lambda: world.position(0, "x") + world.position(1, "x") == 5, process, PATIENCE_S)
         process.send_signal(number)
         out, err = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, err

@@ -1,0 +1,101 @@
+"""The identity of a table: one table has one consumer at the node, and no two tables share it.
+
+The consumer keeps the saved indexes of the export. They tell whether the node was put back to an earlier state. If two
+tables shared a consumer, the one that is ahead would hide that state from the other. A copied folder, and folders of
+earlier versions with the same last name, share a consumer; this module notices that, and gives a table another one.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+from pathlib import Path
+
+from spark_export.exporter.errors import ExportMismatch
+from spark_export.exporter.layout import LEDGER, Layout
+from spark_export.exporter.ledger import Ledger
+from spark_export.exporter.model import Exported, PartitionEnd, Range
+from spark_export.exporter.node_side import NodeSide, Selection
+
+SUFFIX_CHARACTERS = 6
+"""How many characters of a random id are in the name of a consumer."""
+
+
+def make_consumer(folder_name: str, random_id: str) -> str:
+    """Returns the name of a table's consumer, made from the name of its folder and from a random id."""
+    return f"export-{folder_name}-{random_id[:SUFFIX_CHARACTERS]}"
+
+
+def check_positions(
+    ends: Iterable[PartitionEnd],
+    exported: Mapping[tuple[str, int], Exported],
+    positions: Mapping[tuple[str, int], int],
+    client_id: str,
+) -> None:
+    """Raises ExportMismatch if the node has a later saved index than this table can have saved.
+
+    Then another table or program saves under the same name. exported: the end of the exported messages of each
+    partition. positions: the saved indexes of the consumer `client_id`. No run may be unfinished."""
+    for end in ends:
+        place = end.stream, end.partition
+        known = exported.get(place)
+        if known is not None and known.made_us != end.made_us:
+            continue
+        own, saved = known.end_index if known is not None else 0, positions.get(place, 0)
+        if saved > own:
+            raise ExportMismatch(
+                f"the consumer {client_id!r} has saved {saved} for {end.stream}/{end.partition}, and this table was "
+                f"exported up to {own}: another table saves under the same name, or the folder was put back to an "
+                "earlier state; `stream-node export adopt` gives the table a consumer of its own"
+            )
+
+
+async def check_place(layout: Layout, ledger: Ledger) -> None:
+    """Raises ExportMismatch if the folder is a copy of an export that still exists. Records the folder of a new export.
+
+    A folder that was moved is no copy: nothing is at its old place."""
+    here, noted = str(layout.folder), await ledger.load_place()
+    if noted == here:
+        return
+    if noted is not None and _is_same_export(Path(noted) / LEDGER, layout.ledger, ledger.identity.table_id):
+        raise ExportMismatch(
+            f"{layout.folder} is a copy of {noted}, and both would save under the consumer "
+            f"{ledger.identity.client_id!r}: `stream-node export adopt {layout.folder}` makes a table of its own of it"
+        )
+    await ledger.record_place(here)
+
+
+async def adopt(layout: Layout, ledger: Ledger, node: NodeSide, client_id: str | None) -> str:
+    """Gives the table a consumer of its own, which goes on where the table ends. Returns the consumer's name.
+
+    client_id: the name, or None for a new one. Raises ExportMismatch if the node has saved indexes under this name that
+    the table cannot have saved; and ClientErrors. A run that a crash interrupted may be unfinished: the next run saves
+    its indexes under the new name. After a crash, the call can be repeated."""
+    name = client_id or make_consumer(layout.folder.name, uuid.uuid4().hex)
+    exported, ends = await ledger.load_exported(), node.list_ends(Selection())
+    check_positions(ends, exported, node.load_positions(name), name)
+    taken = []
+    for end in ends:
+        known = exported.get((end.stream, end.partition))
+        if known is not None and known.made_us == end.made_us:
+            start = known.end_index
+            taken.append(Range(end.stream, end.partition, known.era, end.made_us, start, start, 0))
+    # The saved indexes exist before the ledger names the consumer: without them, the next run would refuse.
+    node.save_positions(name, taken)
+    await ledger.record_adoption(name, str(layout.folder))
+    return name
+
+
+def _is_same_export(other: Path, own: Path, table_id: str) -> bool:
+    """Returns whether another ledger exists that has the same table id."""
+    if not other.is_file() or other.samefile(own):
+        return False
+    try:
+        with closing(sqlite3.connect(f"{other.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            found = connection.execute("SELECT table_id FROM export").fetchone()
+    except sqlite3.Error:
+        # What cannot be read is not known to be the same export. The saved indexes still tell.
+        return False
+    return found is not None and found[0] == table_id
