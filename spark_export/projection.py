@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
 
 from spark_export.decoding import find_decoder
 from spark_export.errors import OptionError
@@ -40,6 +40,26 @@ def _check_distinct(options: ReadOptions, decoded: Sequence[StructField]) -> Non
         )
 
 
+def _has_required(field: StructField) -> bool:
+    """Returns whether the type of a decoded column promises values inside that no message promises."""
+    waiting = [field.dataType]
+    while waiting:
+        kind = waiting.pop()
+        if isinstance(kind, StructType):
+            if not all(each.nullable for each in kind.fields):
+                return True
+            waiting += [each.dataType for each in kind.fields]
+        elif isinstance(kind, ArrayType):
+            if not kind.containsNull:
+                return True
+            waiting.append(kind.elementType)
+        elif isinstance(kind, MapType):
+            if not kind.valueContainsNull:
+                return True
+            waiting.append(kind.valueType)
+    return False
+
+
 class Projection:
     """A conversion of record batches to the requested schema.
 
@@ -58,7 +78,7 @@ class Projection:
                 raise OptionError(f"there is no column {field.name!r}; there are {', '.join(offered)}")
             if known is not None and known.dataType.simpleString() != field.dataType.simpleString():
                 raise OptionError(f"the column {field.name!r} is {known.dataType.simpleString()}; ask for it as that")
-            if not field.nullable and (known is None or known.nullable):
+            if (not field.nullable and (known is None or known.nullable)) or (known is None and _has_required(field)):
                 raise OptionError(f"the column {field.name!r} can be null in some message; leave out NOT NULL")
         names = schema.fieldNames()
         self.options = replace(

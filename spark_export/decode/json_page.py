@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 _SPACE = r"[ \t\n\r]*"
-# What may be in a string: printable ASCII but quote and backslash, UTF-8 of two to four bytes, and escapes but \u.
+# What may be in a string: ASCII from the blank on but quote and backslash, and UTF-8 of two to four bytes.
 _ASCII = [code for code in range(0x20, 0x80) if chr(code) not in '"\\\\']
 _NOT_ASCII = (
     r"[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]"
@@ -23,13 +23,19 @@ _NOT_ASCII = (
     r"|[\xf1-\xf3][\x80-\xbf]{3}|\xf4[\x80-\x8f][\x80-\xbf]{2}"
 )
 _PLAIN = rf"[\x20\x21\x23-\x5b\x5d-\x7f]|{_NOT_ASCII}"
-_STRING = rf'"(?:{_PLAIN}|\\["\\/bfnrt])*"'
+# Escapes of a character, and of both halves of a surrogate pair. A half alone is no text.
+_ESCAPE = (
+    r'\\["\\/bfnrt]|\\u(?:[0-9abcefABCEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2})'
+    r"|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+_STRING = rf'"(?:{_PLAIN}|{_ESCAPE})*"'
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?(?:[eE][+-]?[0-9]{1,3})?"
 # Without minus zero as a whole number, which is 0.0 in Spark and -0.0 in Arrow.
 _DOUBLE = (
     r"(?:0|-?[1-9][0-9]{0,14}"
     r"|-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,17}(?:[eE][+-]?[0-9]{1,2})?|[eE][+-]?[0-9]{1,2}))"
 )
+_FLOAT = _DOUBLE.replace("[0-9]{1,2}", "[0-9]")
 _DAY = (
     r"(?:19|20)[0-9]{2}-(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)"
     r"|(?:0[13578]|1[02])-31)"
@@ -57,7 +63,13 @@ class PageReader:
 
     def is_plain(self, data: pa.Array) -> pa.Array:
         """Returns for each message whether `read` may read it."""
-        return pc.match_substring_regex(data, pattern=self.pattern)
+        if self.pattern is not None:
+            try:
+                return pc.match_substring_regex(data, pattern=self.pattern)
+            except pa.ArrowInvalid:
+                # So many columns that the expression is larger than RE2 allows.
+                self.pattern = None
+        return pa.repeat(pa.scalar(False), len(data))
 
     def read(self, data: pa.Array) -> dict[str, pa.Array] | None:
         """Returns an array by each column's name, with one row for each message, all of them plain.
@@ -102,7 +114,7 @@ def merged(
 
 
 def _read_as(wanted: pa.DataType) -> pa.DataType:
-    """Returns the type to ask of Arrow. It reads no dates, so they are read as text."""
+    """Returns the type to ask of Arrow. Arrow reads no dates, so they are read as text."""
     return pa.string() if pa.types.is_date32(wanted) else wanted
 
 
@@ -126,14 +138,23 @@ def _value(wanted: pa.DataType) -> str:
         return "true|false"
     if types.is_signed_integer(wanted):
         return f"-?(?:0|[1-9]{_DIGITS[wanted.bit_width]})"
-    if types.is_float64(wanted):
-        return _DOUBLE
+    if types.is_float64(wanted) or types.is_float32(wanted):
+        return _DOUBLE if types.is_float64(wanted) else _FLOAT
+    if types.is_decimal(wanted):
+        whole = wanted.precision - wanted.scale
+        digits = rf"(?:0|[1-9][0-9]{{0,{whole - 1}}})" if whole > 0 else "0"
+        return f"-?{digits}" + (rf"(?:\.[0-9]{{1,{wanted.scale}}})?" if wanted.scale > 0 else "")
     if types.is_string(wanted):
         return _STRING
     if types.is_timestamp(wanted) and wanted.tz is not None:
         return f'"{_ZONED}"'
     if types.is_date32(wanted):
         return f'"{_DAY}"'
+    if types.is_list(wanted) and not types.is_date32(wanted.value_type):
+        item = f"(?:{_value(wanted.value_type)}|null){_SPACE}"
+        return rf"\[{_SPACE}(?:{item}(?:,{_SPACE}{item})*)?\]"
+    if types.is_struct(wanted) and not any(types.is_date32(each.type) for each in wanted):
+        return _object({each.name: each.type for each in wanted})
     raise TypeError(wanted)
 
 

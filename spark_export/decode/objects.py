@@ -35,8 +35,6 @@ class JsonObjects:
     ) -> list[pa.Array]:
         """Reads plain messages together and all others one by one; a row is the same either way."""
         maker, page = RowMaker(fields, self._rules), PageReader(self._rules.without_notes(fields))
-        if page.pattern is None or not len(data):
-            return maker.columns(data, object_reader())
         plain = page.is_plain(data)
         together = page.read(data.filter(plain)) if plain.true_count else None
         if together is None:

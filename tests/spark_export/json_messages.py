@@ -28,6 +28,16 @@ WIDE = schema(
     r=ArrayType(schema(a="integer")),
     k=MapType(StringType(), DoubleType()),
 )
+NESTED = schema(
+    a="integer",
+    f="float",
+    m="decimal(10,2)",
+    q="decimal(38,18)",
+    o=schema(a="integer", s="string", r=ArrayType(IntegerType())),
+    r=ArrayType(schema(a="integer")),
+    s=ArrayType(StringType()),
+)
+"""Types that Arrow reads too, inside each other."""
 NAMES = [
     "a",
     "l",

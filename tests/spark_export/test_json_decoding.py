@@ -28,7 +28,7 @@ from spark_export.decode.json_text import Malformed, decode_text, object_reader
 from spark_export.decode.objects import JsonObjects
 from spark_export.decode.rows import RowMaker, RowRules
 from spark_export.errors import OptionError
-from tests.spark_export.json_messages import FLAT, ODD, TEXTS, WIDE, message, schema
+from tests.spark_export.json_messages import FLAT, NESTED, ODD, TEXTS, WIDE, message, schema
 
 pytestmark = pytest.mark.spark
 
@@ -99,7 +99,7 @@ FRAGMENTS = st.lists(
     ),
     max_size=9,
 ).map(lambda parts: "".join(parts).encode())
-PLAIN = st.fixed_dictionaries(
+OBJECTS = st.fixed_dictionaries(
     {},
     optional={
         "a": st.integers(-(2**33), 2**33) | st.none(),
@@ -107,9 +107,16 @@ PLAIN = st.fixed_dictionaries(
         "d": st.floats() | st.integers(-5, 5),
         "t": st.datetimes().map(lambda time: time.isoformat() + "Z"),
         "y": st.dates().map(str),
+        "m": st.decimals(-(10**9), 10**9, places=2).map(float),
+        "f": st.floats(width=32),
+        "o": st.fixed_dictionaries({}, optional={"a": st.integers(0, 9), "r": st.lists(st.none() | st.integers(0, 9))}),
+        "r": st.lists(st.fixed_dictionaries({}, optional={"a": st.integers(0, 9), "z": st.just([1])}) | st.none()),
         "other": st.recursive(st.none() | st.text(max_size=3), lambda inner: st.lists(inner, max_size=2), max_leaves=5),
     },
-).map(lambda each: json.dumps(each, ensure_ascii=False).encode(errors="replace"))
+)
+PLAIN = st.tuples(OBJECTS, st.booleans()).map(
+    lambda each: json.dumps(each[0], ensure_ascii=each[1]).encode(errors="replace")
+)
 RANDOM = st.integers(0, 2**32).map(lambda seed: message(random.Random(seed)))
 MESSAGES = st.lists(PLAIN | FRAGMENTS | RANDOM | st.sampled_from(ODD) | st.binary(max_size=5), min_size=1, max_size=25)
 
@@ -119,14 +126,16 @@ MESSAGES = st.lists(PLAIN | FRAGMENTS | RANDOM | st.sampled_from(ODD) | st.binar
 def test_a_row_depends_on_its_message_alone(messages: list[bytes], data: st.DataObject) -> None:
     """Goal: wherever pages are cut, and whoever is in the page. Method: cuts at random against one message a page."""
     cuts = sorted(data.draw(st.lists(st.integers(0, len(messages)), max_size=4)))
-    for columns in (FLAT, WIDE):
+    for columns in (FLAT, WIDE, NESTED):
         wanted = [alone(each, columns) for each in messages]
         pages = zip([0, *cuts], [*cuts, len(messages)], strict=True)
         assert [row for start, end in pages for row in decoded(messages[start:end], columns)] == wanted
 
 
 def test_messages_that_are_one_text_together_stay_apart() -> None:
-    """Goal: brackets in one message do not close in another, nor does a line break make two messages of one."""
+    """Goal: two objects in a message are not two rows, and brackets of one message do not close in another."""
+    assert decoded([b'{"a":5} {"a":6}', b""], schema(a="integer")) == [("5",), ("None",)]
+    assert decoded([b'{"a":1,"z":[', b']}{"a":3}'], schema(a="integer")) == [("None",), ("None",)]
     found = decoded([b'[{"a":5} {"a":6}', b"]", b'{"a":1}\n{"a":2}', b"", b'{"a":7'], schema(a="integer"))
     assert found == [("None",), ("None",), ("1",), ("None",), ("None",)]
 
@@ -155,6 +164,7 @@ def test_plain_messages_are_read_together() -> None:
         b'{"\\u0061":1}',
         b'{"a":1}{"a":2}',
         b'{"s":"\xff"}',
+        b'{"s":"\\ud800"}',
         b'{"y":"2026-02-30"}',
         b"[]",
     ]
@@ -205,7 +215,7 @@ def is_malformed(each: bytes) -> bool:
     return False
 
 
-@pytest.mark.parametrize("columns", [FLAT, WIDE], ids=["flat", "wide"])
+@pytest.mark.parametrize("columns", [FLAT, WIDE, NESTED], ids=["flat", "wide", "nested"])
 def test_rows_are_those_of_spark(spark: Any, columns: StructType) -> None:
     """Goal: what `from_json` makes of the same messages with the same schema. Method: both, picked and random ones.
 
