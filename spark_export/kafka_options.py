@@ -1,7 +1,6 @@
 """Says for each option of Spark's Kafka source and Kafka sink which option of the format `stream_node` does the same.
 
-The errors for unknown options use this table, and the document about Spark shows it. The options are those of Spark
-4.3.
+The errors for unknown options use this table, and `docs/spark.md` shows it. The options are those of Spark 4.3.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from stream_node.process import NodeProcess
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
-WITH_SPARK = {"plots.py"}
+WITH_SPARK = {"plots.py", "spark_exactly_once.py"}
 SVG = "{http://www.w3.org/2000/svg}"
 WITHOUT_NODE = {"fork_tree.py"}
 LINES_MAX = 48

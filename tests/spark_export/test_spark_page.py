@@ -1,0 +1,94 @@
+"""Goal: docs/spark.md is true. Method: its examples are run in order, as doctests, with one node and one session; its
+tables are compared with the code."""
+
+from __future__ import annotations
+
+import doctest
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+from spark_export.decode.schema_options import SCHEMA_OPTION_NAMES
+from spark_export.kafka_options import SINK, SOURCE, KafkaOption
+from spark_export.options import READ_OPTIONS, WRITE_OPTIONS
+from stream_node.process import NodeProcess
+from tests.spark_export.registry_server import RegistryServer, registry_server
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/spark.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXAMPLES = "".join(BLOCK.findall(PAGE))
+
+
+@pytest.fixture
+def registry() -> Iterator[RegistryServer]:
+    with registry_server() as running:
+        yield running
+
+
+def refund_descriptor() -> bytes:
+    """What protoc writes for `package shop; message Refund { int64 amount = 1; }` of proto3."""
+    descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2", reason="the extra `protobuf` is missing")
+    described = descriptor_pb2.FileDescriptorProto(name="shop.proto", package="shop", syntax="proto3")
+    described.message_type.add(name="Refund").field.add(name="amount", number=1, type=3, label=1)
+    return bytes(descriptor_pb2.FileDescriptorSet(file=[described]).SerializeToString())
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_every_example_gives_what_the_page_shows(
+    spark: Any, node: NodeProcess, registry: RegistryServer, tmp_path: Path
+) -> None:
+    """Goal: who copies an example gets its result. Method: only the addresses and the folders are those of the test."""
+    text = EXAMPLES.replace("127.0.0.1:4000", node.address).replace("/tmp/lake", str(tmp_path))
+    text = text.replace("/var/lib/stream-node", str(node.data_dir)).replace("http://127.0.0.1:8081", registry.address)
+    (tmp_path / "shop.desc").write_bytes(refund_descriptor())
+    (tmp_path / "token").write_text("bearer secret")
+    registry.authorization = "Bearer secret"
+    registry.add(7, json.dumps({"type": "record", "name": "P", "fields": [{"name": "amount", "type": "long"}]}))
+    test = doctest.DocTestParser().get_doctest(text, {}, "docs/spark.md", "docs/spark.md", 0)
+    assert len(test.examples) > 40
+    problems: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=doctest.FAIL_FAST)
+    assert runner.run(test, out=problems.append, clear_globs=False).attempted == len(test.examples) or problems
+    assert not problems, "".join(problems)
+    assert not spark.streams.active
+
+
+@pytest.mark.parametrize("name", sorted({*READ_OPTIONS, *WRITE_OPTIONS}))
+def test_each_option_has_an_example(name: str) -> None:
+    """Goal: no option is explained by words alone."""
+    assert re.search(rf'\b{name}=|"{name}"', EXAMPLES), "docs/spark.md has no example with this option"
+
+
+def table_rows(heading: str) -> list[tuple[str, str | None, str]]:
+    """The rows of the table whose first column has this heading."""
+    lines = PAGE.split(f"| {heading} |", 1)[1].splitlines()[2:]
+    rows = []
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        name, ours, note = (cell.strip() for cell in line.strip("|").split("|"))
+        rows.append((name.strip("`"), None if ours == "none" else ours.strip("`"), note))
+    return rows
+
+
+@pytest.mark.parametrize(("heading", "options"), [("Kafka's source", SOURCE), ("Kafka's sink", SINK)])
+def test_the_tables_of_kafkas_options_are_those_of_the_errors(heading: str, options: tuple[KafkaOption, ...]) -> None:
+    """Goal: page and errors say the same, and each of our names in them exists."""
+    assert table_rows(heading) == [tuple(each) for each in options]
+    assert {each.ours for each in options if each.ours} <= {*READ_OPTIONS, *WRITE_OPTIONS}
+
+
+def test_the_last_sentence_names_what_kafka_does_not_have() -> None:
+    """Goal: an option is in a table of Kafka's, or among ours alone."""
+    told = set(re.findall(r"`(\w+)`", PAGE[PAGE.index("Ours alone are") :]))
+    about_decoding = {"columnNameOfCorruptRecord", "columnNameOfProblem", "timeZone", *SCHEMA_OPTION_NAMES}
+    assert {*READ_OPTIONS, *WRITE_OPTIONS} - {each.ours for each in (*SOURCE, *SINK)} == told | about_decoding
