@@ -6,13 +6,13 @@ which runs the table has. Readers of Delta ignore files that are in no transacti
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
+from spark_export.exporter.delta_statistics import read_delta_statistics
 from spark_export.exporter.errors import ExportError, ExtraMissing
 from spark_export.exporter.flat_table import FlatTable
 from spark_export.exporter.layout import Layout
@@ -80,11 +80,11 @@ class DeltaLogTable(FlatTable):
         return self._layout.table / file.entry.path
 
     def _commit(self, run_id: int, entries: Sequence[FileEntry]) -> None:
-        self._transact([_add(entry) for entry in entries], self._application, run_id, f"run {run_id}")
+        self._transact([self._add(entry) for entry in entries], self._application, run_id, f"run {run_id}")
 
     def _commit_rewrite(self, generation: int, old: Sequence[RunFile], new: Sequence[RunFile]) -> None:
         # The rows stay the same, or are those that the damaged files should have: a stream of changes needs none.
-        added = [_add(file.entry, data_change=False) for file in new]
+        added = [self._add(file.entry, data_change=False) for file in new]
         removed = [_remove(file.entry) for file in old]
         self._transact([*removed, *added], self._rewrites, generation, f"rewrite {generation}")
 
@@ -122,22 +122,21 @@ class DeltaLogTable(FlatTable):
     def _names_in_log(self) -> set[str]:
         return {Path(name).name for name in self.list_files()}
 
+    def _add(self, entry: FileEntry, *, data_change: bool = True) -> AddAction:
+        return AddAction(
+            path=entry.path,
+            size=entry.file_bytes,
+            partition_values={"stream": entry.stream, "date": entry.date},
+            modification_time=time.time_ns() // 1_000_000,
+            data_change=data_change,
+            stats=read_delta_statistics(self._data / entry.path),
+        )
+
     def _open(self) -> DeltaTable:
         try:
             return DeltaTable(str(self._layout.table))
         except DeltaError as error:
             raise ExportError(f"the Delta table {self._layout.table} cannot be read: {error}") from error
-
-
-def _add(entry: FileEntry, *, data_change: bool = True) -> AddAction:
-    return AddAction(
-        path=entry.path,
-        size=entry.file_bytes,
-        partition_values={"stream": entry.stream, "date": entry.date},
-        modification_time=time.time_ns() // 1_000_000,
-        data_change=data_change,
-        stats=json.dumps({"numRecords": entry.rows}),
-    )
 
 
 def _remove(entry: FileEntry) -> RemoveAction:
