@@ -11,6 +11,8 @@
   knows the format `stream_node`. The caller stops the session at the end with `stop()`.
 - `register(spark)` adds the format to an existing session. The workers need pyarrow, but not this project. If this
   project is installed on the driver and on the workers, Spark finds the format itself (`pyspark_stream_node`).
+- `read_range(spark, stream, partition=…, index=(first, end), time=(start, end), endpoint=…)` returns a DataFrame with
+  the messages of that range, and reads nothing else.
 - The columns are `key` binary or null, `data` binary, `stream` string, `partition` int, `index` long, `timestamp`,
   and with the option `includeHeaders` also `headers`. `spark_export.source.StreamNodeSource` explains all options.
 - The offsets of a streaming query have the form `{"orders": {"0": 17, "1": 4}}`: for each partition the index of
@@ -33,13 +35,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_export.ranges import read_range
     from spark_export.registration import register
     from spark_export.session import open_session
 
-__all__ = ["open_session", "register"]
+__all__ = ["open_session", "read_range", "register"]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "read_range":
+        from spark_export.ranges import read_range
+
+        return read_range
     if name == "register":
         from spark_export.registration import register
 

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
 from pyspark.sql.types import StructType
 
-from spark_export.options import check_names, read_options, write_options
+from spark_export.options import WRITE_OPTIONS, check_names, read_options, write_options
 from spark_export.projection import full_schema
 from spark_export.readers import BatchReader, StreamReader
+from spark_export.table_options import is_table, own_options, recall, remember
 from spark_export.writer import StreamWriter
 
 FORMAT = "stream_node"
@@ -98,21 +99,26 @@ class StreamNodeSource(DataSource):
 
         Raises OptionError for an unknown name. Spark passes `options` as a keyword.
         """
-        check_names(options)
-        self.options = dict(options)
+        self._is_table = is_table(options)
+        self.options = own_options(options)
+        check_names(self.options)
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> StructType:
-        return full_schema(read_options(self.options))
+        schema = full_schema(read_options(self.options))
+        return remember(schema, self.options) if self._is_table else schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(read_options(self.options), schema)
+        schema, options = recall(schema, self.options)
+        return BatchReader(read_options(options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        return StreamWriter(schema, write_options(self.options), overwrite)
+        schema, options = recall(schema, self.options, WRITE_OPTIONS)
+        return StreamWriter(schema, write_options(options), overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        return StreamReader(read_options(self.options), schema)
+        schema, options = recall(schema, self.options)
+        return StreamReader(read_options(options), schema)
