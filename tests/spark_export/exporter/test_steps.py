@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import signal
 import sqlite3
 import subprocess
@@ -23,6 +24,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow.dataset as dataset
 
+from spark_export.exporter import job
 from spark_export.exporter.errors import StreamsLeftOut
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.run import Exporter, Progress
@@ -31,8 +33,7 @@ from stream_node.process import NodeProcess
 from tests.cli.export_schemas import Exported
 from tests.spark_export.exporter.export_world import World
 
-KILLS = 6
-PUSH_BLOCK = 2_000
+STEP_ROWS = 300
 
 
 def command(world: World, *more: str) -> list[str]:
@@ -203,36 +204,35 @@ def independent_rows(table: Path) -> int:
     return int(rows.num_rows)
 
 
-def test_kills_at_random_while_a_producer_pushes_lose_one_step_each(world: World) -> None:
+@pytest.mark.parametrize("kills", [4, pytest.param(51, marks=pytest.mark.soak)])
+def test_kills_at_random_while_a_producer_pushes_lose_one_step_each(world: World, kills: int) -> None:
     """Goal: an export that is killed again and again gets on, however much the backlog grows meanwhile.
 
-    Method: the command with SIGKILL after one to four of its steps, at a random moment; a producer that pushes between
-    any two looks. Rows are counted by pyarrow alone, and at the end compared with a full pull.
+    Method: the command with SIGKILL after one to four of its steps, at a random moment; a producer that pushes all the
+    time. Rows are counted by pyarrow alone, and at the end compared with a full pull.
     """
     seeded = random.Random(7)
-    world.push(20 * PUSH_BLOCK)
+    world.push(kills * 8 * STEP_ROWS)
     table = world.folder / "messages"
     done = threading.Event()
 
     def produce() -> None:
-        while not done.wait(0.05):
-            world.push(PUSH_BLOCK)
+        while not done.wait(0.2):
+            world.push(STEP_ROWS)
 
     producer = threading.Thread(target=produce)
     producer.start()
-    published = 0
+    rows = runs = 0
     try:
-        for _ in range(KILLS):
-            wanted = published + seeded.randint(1, 4)
-            arguments = command(world, "--stream", world.stream, "--rows-max", "1000")
+        for _ in range(kills):
+            arguments = command(world, "--stream", world.stream, "--rows-max", str(STEP_ROWS))
             with subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as child:
-                wait_for_runs(table, wanted, child)
+                wait_for_runs(table, runs + seeded.randint(1, 4), child)
                 done.wait(seeded.random() / 10)
                 child.send_signal(signal.SIGKILL)
-            rows = independent_rows(table)
-            assert rows > published * 900, "the kill lost more than its step"
-            published = len(list(table.resolve().glob("run=*")))
-            assert published >= wanted
+            before, rows = rows, independent_rows(table)
+            assert rows > before, "the kill lost more than its step"
+            runs = len(list(table.resolve().glob("run=*")))
     finally:
         done.set()
         producer.join()
@@ -245,4 +245,40 @@ def wait_for_runs(table: Path, wanted: int, child: subprocess.Popen[bytes]) -> N
     """Until so many runs are in the table; fails if the command ends before."""
     while not table.exists() or len(list(table.resolve().glob("run=*"))) < wanted:
         assert child.poll() is None, child.communicate()[1]
-        os.sched_yield()
+        threading.Event().wait(0.01)
+
+
+def test_without_an_option_tasks_run_inline_and_the_command_says_why(world: World) -> None:
+    """Goal: no Java is started. Method: a Java that would leave a trace, in place of the machine's."""
+    java = world.folder.parent / "java"
+    (java / "bin").mkdir(parents=True)
+    (java / "bin" / "java").write_text(f"#!/bin/sh\ntouch {java}/started\nexit 1\n")
+    (java / "bin" / "java").chmod(0o755)
+    world.push(10)
+    arguments = command(world, "--stream", world.stream)
+    environment = {**os.environ, "JAVA_HOME": str(java)}
+    ended = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    engine = msgspec.json.decode(ended.stdout, type=Exported).engine
+    assert re.fullmatch(r"inline, \d+ threads \(0\.0 MB are new, at most 64 GiB\)", engine)
+    assert not (java / "started").exists()
+    assert world.run(master="auto").engine == "", "nothing was new, so nothing ran"
+
+
+def test_much_is_exported_inline_if_no_java_is_there(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Method: the limit at ten bytes, and a Java that is not there."""
+    monkeypatch.setattr(job, "SPARK_BYTES_MIN", 10)
+    monkeypatch.setenv("JAVA_HOME", str(world.folder))
+    world.push(10)
+    outcome = world.run(master="auto")
+    assert re.fullmatch(r"inline, .*GiB are new, more than .* GiB, but Java is not installed\)", outcome.engine)
+    assert outcome.rows == 10
+
+
+@pytest.mark.spark
+def test_much_is_exported_by_spark(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "SPARK_BYTES_MIN", 10)
+    world.push(100)
+    outcome = world.run(master="auto", rows_max=60)
+    assert (outcome.rows, outcome.steps) == (100, 2)
+    assert outcome.engine.startswith("Spark, local[*,4] (")
+    world.assert_whole()

@@ -1,0 +1,39 @@
+"""A child process that exports a stream in steps, and prints after each step the rows so far and its resident memory.
+
+python -m tests.spark_export.exporter.steps_child FOLDER NODE STREAM ROWS_MAX
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+
+from spark_export.exporter.job import INLINE, ExportSettings, open_exporter
+from spark_export.exporter.node_side import Selection
+from spark_export.exporter.step import Step
+
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
+
+
+async def main(folder: str, node: str, stream: str, rows_max: str) -> None:
+    rows = 0
+
+    async def told(step: Step) -> None:
+        nonlocal rows
+        rows += step.rows
+        sys.stdout.write(json.dumps([rows, resident_bytes()]) + "\n")
+
+    settings = ExportSettings(Path(folder), node, selection=Selection((stream,)), master=INLINE, rows_max=int(rows_max))
+    async with open_exporter(settings) as exporter:
+        await exporter.run(on_step=told)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
