@@ -12,6 +12,9 @@ from spark_export.decode.json_text import Malformed, Pairs, decode_text
 from spark_export.decode.typed_values import Convert, Converters
 from spark_export.errors import OptionError
 
+PROBLEMS_MAX = 8
+"""How many of a message's problems are said."""
+
 
 @dataclass(frozen=True)
 class RowRules:
@@ -37,7 +40,10 @@ class RowMaker:
     def __init__(self, fields: Sequence[pa.Field], rules: RowRules) -> None:
         """Raises OptionError for a column type that messages cannot be decoded into."""
         self._fields = list(fields)
-        self._converters = Converters(rules.zone)
+        try:
+            self._converters = Converters(rules.zone)
+        except ValueError as error:
+            raise OptionError(f"timeZone: {error}") from error
         self._converts: dict[str, Convert] = {}
         self._corrupt = self._problem = None
         for field in fields:
@@ -78,5 +84,5 @@ class RowMaker:
             if self._corrupt is not None:
                 row[self._corrupt.name] = message if pa.types.is_binary(self._corrupt.type) else decode_text(message)
             if self._problem is not None:
-                row[self._problem.name] = "; ".join(problems)
+                row[self._problem.name] = "; ".join(problems[:PROBLEMS_MAX])
         return row

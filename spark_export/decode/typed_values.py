@@ -30,6 +30,8 @@ DECIMAL_TEXT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)
 DECIMAL_DIGITS_MAX = 40
 TEXT_PARTS_MAX = 5_000_000
 """The largest number of parts of a value that is written as text. A CBOR value may contain itself."""
+TEXT_BITS_MAX = 10_000
+"""The largest number of bits of a whole number that becomes text. Python refuses to write much larger ones."""
 BASE64 = re.compile(r"(?:[\0- ]*[A-Za-z0-9+/]{4})*(?:[\0- ]*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=))?[\0- ]*")
 NOT_FINITE = {"NaN": "nan", "+INF": "inf", "+Infinity": "inf", "Infinity": "inf", "-INF": "-inf", "-Infinity": "-inf"}
 QUOTED = re.compile(r'["\\\x00-\x1f]')
@@ -134,8 +136,16 @@ def unfit(value: Any, wanted: str) -> Unfit:
 
 
 def value_text(value: Any) -> str:
-    """Returns a value as text for a person."""
-    return str(value) if type(value) in (FloatText, int) else repr(value)
+    """Returns a value as text for a person. Values with parts may be deep or endless, so they are only named."""
+    if isinstance(value, list):
+        return "an object" if isinstance(value, Pairs) else "an array"
+    if isinstance(value, Mapping):
+        return "an object"
+    if type(value) is int and value.bit_length() > TEXT_BITS_MAX:
+        return f"a number of {value.bit_length()} bits"
+    if isinstance(value, FloatText | int | float | str | bytes):
+        return str(value) if type(value) in (FloatText, int) else repr(value)
+    return f"a {type(value).__name__}"
 
 
 def members_of(value: Any, wanted: str) -> Iterable[tuple[Any, Any]]:
@@ -311,12 +321,13 @@ def scalar_text(value: Any) -> str:
         return "null"
     if type(value) is bool:
         return "true" if value else "false"
-    if type(value) is int:
+    if type(value) is int and value.bit_length() <= TEXT_BITS_MAX:
         return str(value)
     if type(value) is FloatText or type(value) is float:
         return double_text(float(value))
     if type(value) is Decimal and value.is_finite():
-        return format(value, "f")
+        # A few bytes can be a number of billions of digits.
+        return format(value, "f") if -DECIMAL_DIGITS_MAX <= value.adjusted() <= DECIMAL_DIGITS_MAX else str(value)
     raise unfit(value, "STRING")
 
 

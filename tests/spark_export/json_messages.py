@@ -135,6 +135,7 @@ ODD = [
         b'{"a":}',
     ),
     *(b'{"z":' + b"[" * 998 + b"]" * 998 + b',"a":3}', b'{"a":3,"z":' + b"[" * 1100 + b"]" * 1100 + b"}", b"\xff\xfe{"),
+    *(b'{"a":' + b"[" * 950 + b"]" * 950 + b',"l":3}', b'{"s":' + b'{"q":' * 950 + b"1" + b"}" * 951),
     *(b'{"d":1' + b"0" * 999 + b"}", b'{"d":1' + b"0" * 1000 + b"}", b'{"z":"' + b"0" * 1500 + b'","a":3}'),
 ]
 """Messages that are no plain objects. Each is a message of its own, and none may reach another."""

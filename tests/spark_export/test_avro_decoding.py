@@ -30,6 +30,8 @@ from spark_export.decode.registry import RegistryFailed
 from spark_export.decoding import Decoder, find_decoder
 from spark_export.errors import OptionError
 from spark_export.options import read_options
+from stream_client import blocking
+from stream_node.process import NodeProcess
 from tests.spark_export.json_messages import schema
 from tests.spark_export.registry_server import RegistryServer, registry_server
 
@@ -212,6 +214,25 @@ def test_a_registry_that_fails_ends_the_task_and_makes_no_nulls(registry: Regist
         made = decoder(schemaRegistry=f"http://127.0.0.1:{silent.getsockname()[1]}", schemaRegistryTimeoutMs="50")
         with pytest.raises(RegistryFailed, match="timed out"):
             decoded(made, [message])
+
+
+def test_spark_reads_records_of_a_registry(spark: Any, node: NodeProcess, registry: RegistryServer) -> None:
+    """Goal: end to end, from the node through Spark's workers, every row but the bad one has its own values."""
+    registry.add(5, json.dumps(PLAIN))
+    messages = []
+    for at in range(2000):
+        opened = io.BytesIO()
+        fastavro.schemaless_writer(opened, PLAIN, {"a": at, "s": f"é{at}"})
+        messages.append(framed(5, opened.getvalue()))
+    messages[99] = framed(6, b"")
+    with blocking.connect(node.address) as client, client.create("avro_rows").publisher() as publisher:
+        publisher.push_many(messages)
+    options = {"endpoint": node.address, "subscribe": "avro_rows", "decode": "avro", "schemaRegistry": registry.address}
+    columns = "index LONG, a INT, s STRING, _corrupt_record BINARY"
+    frame = spark.read.format("stream_node").options(**options).schema(columns).load()
+    rows = [tuple(row) for row in frame.orderBy("index").collect()]
+    assert rows.pop(99) == (99, None, None, bytearray(messages[99]))
+    assert rows == [(at, at, f"é{at}", None) for at in range(2000) if at != 99]
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,20 @@ pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import BooleanType, IntegerType, LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 import bare
 from block_node.blocks.generator import START_SECONDS, BlockShape, ChainGenerator
@@ -36,6 +48,14 @@ from tests.spark_export.json_messages import schema
 pytestmark = pytest.mark.spark
 
 FIELDS = [pa.field("a", pa.int32()), pa.field("b", pa.string()), pa.field("c", pa.list_(pa.float64()))]
+
+
+NAMES = st.sampled_from("abcdfstmyxork")
+ALL_TYPES = schema(
+    **{"a": "integer", "b": "boolean", "c": "byte", "d": "double", "f": "float", "s": "string", "t": "timestamp"},
+    **{"m": "decimal(9,2)", "y": "date", "x": "binary", "o": schema(a="long", s="string")},
+    **{"r": ArrayType(StringType()), "k": MapType(StringType(), DoubleType()), "_problem": "string"},
+)
 
 
 def columns(decoder: Any, messages: list[bytes]) -> list[list[Any]]:
@@ -73,6 +93,49 @@ def test_cbor_values_keep_their_types() -> None:
     found = [array.to_pylist() for array in CborObjects(RowRules()).decode(data, data, None, fields)]
     wanted = [time, date(2026, 1, 5), Decimal("1.01"), b"\0", -(2**63), [("q", True)]]
     assert found == [[each, None, each] for each in wanted]
+
+
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.decimals()
+    | st.text(max_size=5)
+    | st.sampled_from(["2026-01-05", "2026-01-05T10:00:00Z", "aGk=", "1.5"])
+    | st.binary(max_size=5)
+    | st.dates()
+    | st.datetimes(timezones=st.just(UTC))
+    | st.uuids()
+)
+VALUES = st.recursive(LEAVES, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3))
+
+
+@given(st.lists(st.dictionaries(NAMES, VALUES, max_size=5) | st.binary(max_size=20), min_size=1, max_size=9), st.data())
+@settings(deadline=None)
+def test_a_row_of_cbor_depends_on_its_message_alone(made: list[Any], data: st.DataObject) -> None:
+    """Goal: no value in any column ends the read or changes another row. Method: pages against each alone."""
+    cbor2 = pytest.importorskip("cbor2", reason="the extra `spark` is not installed")
+    messages = [each if isinstance(each, bytes) else cbor2.dumps(each) for each in made]
+    # More digits than Python writes, in columns of every kind.
+    messages.append(cbor2.dumps(dict.fromkeys("abcdfstmyxork", 2**60_000)))
+    wanted = list(to_arrow_schema(ALL_TYPES, timezone="UTC"))
+
+    def decoded(page: list[bytes]) -> list[Any]:
+        given = pa.array(page, pa.binary())
+        arrays = CborObjects(RowRules()).decode(given, given, None, wanted)
+        return list(zip(*([str(value) for value in array] for array in arrays), strict=True))
+
+    cut = data.draw(st.integers(0, len(messages)))
+    assert decoded(messages[:cut]) + decoded(messages[cut:]) == [row for each in messages for row in decoded([each])]
+
+
+def test_cbor_that_claims_much_is_read_in_no_time() -> None:
+    """Goal: values that would be endless harm nobody. Method: big floats, decimals, dates, texts, arrays."""
+    pytest.importorskip("cbor2", reason="the extra `spark` is not installed")
+    tagged = ["c5821b7fffffffffffffff01", "c4821b7fffffffffffffff01", "c11b7fffffffffffffff", "d81e820100", "d8236128"]
+    messages = [bytes.fromhex(f"a16162{each}") for each in [*tagged, "9bffffffffffffffff", "7bffffffffffffffff"]]
+    assert [each is None or len(each) < 50 for each in columns(CborObjects(RowRules()), messages)[1]] == [True] * 7
 
 
 def test_a_cbor_value_that_contains_itself_is_no_text() -> None:
