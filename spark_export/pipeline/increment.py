@@ -22,8 +22,9 @@ from spark_export.exporter.failpoint import failpoint
 from spark_export.exporter.layout import ExportLock
 from spark_export.pipeline.tables import block_tables, cardinal_tables, message_tables
 from spark_export.pipeline.tables.block_tables import BLOCKS, ITEMS, BlockTables
-from spark_export.pipeline.tables.cardinal_tables import BATCHES, UPDATES, CardinalTables
+from spark_export.pipeline.tables.cardinal_tables import UPDATES, CardinalTables
 from spark_export.pipeline.tables.export_identity import read_export_id
+from spark_export.pipeline.tables.known_blocks import BATCHES
 from spark_export.pipeline.tables.message_tables import MESSAGES, MessageTables
 from spark_export.pipeline.tables.new_messages import ExportFile, Taken, list_new, take_file
 from spark_export.pipeline.topics import Topics

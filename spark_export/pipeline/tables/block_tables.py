@@ -104,9 +104,16 @@ class BlockTables:
         self._blocks: list[tuple[Any, ...]] = []
         self._items: list[tuple[Any, ...]] = []
         self._relabelled: set[Number] = set()
+        self._state: Path | None = None
+        self._is_read = False
 
     def load(self, state: Path | None) -> None:
-        """Reads what increments need. state: the folder of the version before; None for an empty version."""
+        """Notes from where an increment reads what it needs. state: the folder of the version before, or None."""
+        self._state = state
+
+    def _read_known(self) -> None:
+        """Reads the rows and the state of the version before, at the first message of a block."""
+        state, self._is_read = self._state, True
         if state is not None:
             for *copy, part, time_us, data in rows_of(pq.read_table(state / OPEN_PARTS)):
                 chain, number, root, parts, items, size_bytes = copy
@@ -126,6 +133,8 @@ class BlockTables:
         """
         minutes: list[tuple[str, int]] = []
         if rows.num_rows and rows["stream"][0].as_py().startswith(STREAM_PREFIX):
+            if not self._is_read:
+                self._read_known()
             chain = rows["stream"][0].as_py().removeprefix(STREAM_PREFIX)
             times = rows["timestamp"].cast(pa.int64()).to_pylist()
             for headers, time_us, data in zip(
@@ -193,6 +202,10 @@ class BlockTables:
 
     def finish(self) -> None:
         """Corrects roots, and brings gold/block_gaps and the state up to date."""
+        if not self._is_read and self._state is not None:
+            for name in (OPEN_PARTS, CORRECTIONS):
+                self._version.write(name, pq.read_table(self._state / name))
+            return
         self.flush()
         files: dict[str, set[Number]] = defaultdict(set)
         for place in self._relabelled:

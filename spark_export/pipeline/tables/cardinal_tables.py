@@ -8,22 +8,22 @@ again, and writes those files again that hold a block whose state changed.
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark_export.pipeline.assembly import Assembled, BlockMessage, assemble, read_batch_hash
-from spark_export.pipeline.canon import CANONICAL, INCOMPLETE, REORGED, BlockLink, Mark, mark_chain
+from spark_export.pipeline.canon import CANONICAL, INCOMPLETE, REORGED, BlockLink, Mark
+from spark_export.pipeline.tables.known_blocks import BATCHES, Block, Complete, KnownBlocks
 from spark_export.pipeline.tables.message_tables import TIME, replace_table, rows_of, table_of
 from spark_export.pipeline.tables.new_messages import sorted_groups
 from spark_export.pipeline.topics import Topics
 from spark_export.pipeline.versions import STATE, Version
 
-BATCHES, UPDATES, REORGS = "silver/batches", "silver/updates", "gold/reorgs"
+UPDATES, REORGS = "silver/updates", "gold/reorgs"
 OPEN_MESSAGES = f"{STATE}/open_messages"
 PART_UPDATES = 1_000_000
 """A file of silver/updates gets no more blocks when it has so many rows."""
@@ -82,19 +82,6 @@ OPEN_SCHEMA = pa.schema(
     ]
 )
 """Messages of blocks that are incomplete. block: the chain's name, a zero byte and the block's hash."""
-Block: TypeAlias = tuple[str, bytes]
-"""A chain and the hash of a block."""
-
-
-@dataclass(slots=True)
-class _Complete:
-    """A complete block: its link, the state as it is written, the numbers of keys, and the file that holds it."""
-
-    link: BlockLink
-    mark: Mark
-    updates: int
-    deletes: int
-    file: str
 
 
 class CardinalTables:
@@ -103,8 +90,7 @@ class CardinalTables:
     def __init__(self, version: Version, topics: Topics, start: bytes | None) -> None:
         self._version = version
         self._topics = topics
-        self._start = start
-        self._complete: dict[Block, _Complete] = {}
+        self._known = KnownBlocks(version, start)
         self._incomplete: dict[Block, tuple[Assembled, int]] = {}
         self._open = OPEN_SCHEMA.empty_table()
         self._new: list[pa.Table] = []
@@ -112,15 +98,12 @@ class CardinalTables:
 
     def load(self, state: Path | None) -> None:
         """Reads what increments need. state: the folder of the version before; None for an empty version."""
-        for path in self._version.files(BATCHES):
+        self._known.load(state)
+        for path in self._version.files(BATCHES, "open"):
             for row in rows_of(pq.ParquetFile(path).read()):
-                chain, hash_, number, parent, weight, stored_us, at, _, fork, updates, deletes, missing = row
-                if missing is None:
-                    link = BlockLink(hash_, parent, number, int(weight), stored_us)
-                    self._complete[chain, hash_] = _Complete(link, Mark(at, fork), updates, deletes, path.name)
-                else:
-                    block = Assembled(number, parent, int(weight), None, None, missing)
-                    self._incomplete[chain, hash_] = (block, stored_us)
+                chain, hash_, number, parent, weight, stored_us, *_, missing = row
+                block = Assembled(number, parent, int(weight), None, None, missing)
+                self._incomplete[chain, hash_] = (block, stored_us)
         if state is not None:
             self._open = pq.read_table(state / OPEN_MESSAGES, schema=OPEN_SCHEMA)
 
@@ -151,7 +134,8 @@ class CardinalTables:
         new = pa.concat_tables([OPEN_SCHEMA.empty_table(), *self._new])
         self._new = []
         touched = {block: _split(block) for block in new["block"].unique().to_pylist()}
-        finished = [block for block, place in touched.items() if place in self._complete]
+        self._known.find_settled([place for place in touched.values() if place not in self._known.blocks])
+        finished = [block for block, place in touched.items() if place in self._known.blocks]
         is_late = pc.is_in(new["block"], pa.array(finished, pa.binary()))
         self._note_copies(new.filter(is_late))
         self._open = pa.concat_tables([self._open, new.filter(pc.invert(is_late))]).combine_chunks()
@@ -172,7 +156,8 @@ class CardinalTables:
             done.append(block)
             link = BlockLink(place[1], assembled.parent, assembled.number, assembled.weight, stored_us)
             counts = len(assembled.values), len(assembled.deletes)
-            self._complete[place] = _Complete(link, Mark(CANONICAL), *counts, "")
+            self._known.changed.add(place)
+            self._known.blocks[place] = Complete(link, Mark(CANONICAL), *counts, "")
             found[place] = assembled
             rows += sum(counts)
             if rows >= PART_UPDATES:
@@ -185,17 +170,10 @@ class CardinalTables:
     def finish(self) -> None:
         """Finds the canonical chains, writes changed files again, and brings gold/reorgs and the state up to date."""
         self.flush()
-        chains: dict[str, list[BlockLink]] = defaultdict(list)
-        for (chain, _), block in self._complete.items():
-            chains[chain].append(block.link)
-        changed: dict[str, dict[Block, Mark]] = defaultdict(dict)
-        for chain, links in chains.items():
-            for hash_, mark in mark_chain(links, self._start).items():
-                known = self._complete[chain, hash_]
-                if known.mark != mark:
-                    changed[known.file][chain, hash_] = mark
+        changed = self._known.find_changes()
         for name in sorted(self._stale | changed.keys()):
-            self._rewrite(name, changed[name])
+            self._rewrite(name, changed.get(name, {}))
+        self._known.finish()
         replace_table(self._version, REORGS, table_of(SCHEMAS[REORGS], self._reorgs()))
         for path in self._version.files(BATCHES, "open"):
             path.unlink()
@@ -226,11 +204,12 @@ class CardinalTables:
         """Takes the time of a copy of a complete block's Batch that was stored before the known one."""
         for row in rows_of(late.filter(pc.equal(pc.binary_slice(late["key"], 0, 1), BATCH))):
             _, _, block, time_us, _, _, key, data = row
-            known = self._complete[_split(block)]
+            known = self._known.blocks[_split(block)]
             if time_us < known.link.stored_us and read_batch_hash(key, data) is not None:
                 link = known.link
                 known.link = BlockLink(link.hash, link.parent, link.number, link.weight, time_us)
                 self._stale.add(known.file)
+                self._known.changed.add(_split(block))
 
     def _write(self, found: dict[Block, Assembled]) -> None:
         if not found:
@@ -238,7 +217,7 @@ class CardinalTables:
         name = self._version.next_name("part")
         places = sorted(found, key=lambda place: (place[0], found[place].number, place[1]))
         for place in places:
-            self._complete[place].file = name
+            self._known.blocks[place].file = name
         updates = [
             (*place, found[place].number, True, False, key, value)
             for place in places
@@ -252,7 +231,7 @@ class CardinalTables:
         """Returns the rows of silver/batches of these complete blocks."""
         rows = []
         for place in places:
-            block = self._complete[place]
+            block = self._known.blocks[place]
             link, mark = block.link, block.mark
             place_rows = (*place, link.number, link.parent, str(link.weight), link.stored_us)
             state = (mark.state, mark.state == REORGED, mark.fork_number)
@@ -261,20 +240,21 @@ class CardinalTables:
 
     def _rewrite(self, name: str, marks: dict[Block, Mark]) -> None:
         """Writes a pair of files again: the blocks' rows, and their updates if a flag changed."""
+        self._known.load_file(name)
         path, beside = (self._version.folder / table / name for table in (BATCHES, UPDATES))
         chains, hashes = pq.ParquetFile(path).read(["chain", "hash"]).columns
         places = list(zip(chains.to_pylist(), hashes.to_pylist(), strict=True))
         for place, mark in marks.items():
-            self._complete[place].mark = mark
+            self._known.blocks[place].mark = mark
         new = self._version.next_name("part")
         for place in places:
-            self._complete[place].file = new
+            self._known.blocks[place].file = new
         self._version.write(BATCHES, self._batch_rows(places), name=new)
         updates = pq.ParquetFile(beside).read().combine_chunks()
         keys = pc.binary_join_element_wise(updates["chain"].cast(pa.binary()), updates["hash"], b"\0")
         codes = keys.combine_chunks().dictionary_encode() if updates.num_rows else None
         if codes is not None:
-            states = [self._complete[_split(block)].mark.state for block in codes.dictionary.to_pylist()]
+            states = [self._known.blocks[_split(block)].mark.state for block in codes.dictionary.to_pylist()]
             for flag in (CANONICAL, REORGED):
                 values = pa.array([state == flag for state in states], pa.bool_()).take(codes.indices)
                 updates = updates.set_column(updates.column_names.index(flag), flag, values)
@@ -285,7 +265,7 @@ class CardinalTables:
     def _reorgs(self) -> list[tuple[Any, ...]]:
         """Returns the rows of gold/reorgs."""
         forks: dict[tuple[str, int | None], list[BlockLink]] = defaultdict(list)
-        for (chain, _), block in self._complete.items():
+        for (chain, _), block in self._known.blocks.items():
             if block.mark.state == REORGED:
                 forks[chain, block.mark.fork_number].append(block.link)
         rows = []

@@ -31,6 +31,8 @@ from spark_export.pipeline.topics import Topics
 from tests.cardinal_streams.chains import Ledger
 from tests.spark_export.pipeline.lake import Lake, Row, read_rows
 
+pytestmark = pytest.mark.slow
+
 Update = tuple[str, bytes | None]
 
 

@@ -1,0 +1,156 @@
+"""Remembers the complete blocks of Cardinal Streams, and finds the canonical chains again when blocks were added.
+
+An increment reads only a part of silver/batches. For each chain the version's state names its settled block: a
+canonical block at least `WINDOW` numbers below the head. While every new block descends from the settled block, no
+other block can change its state, since the branch of the settled block only gets heavier. So the blocks from the
+settled block on are enough, with all reorged blocks for gold/reorgs. If a new block descends from another one, all
+blocks are read. A chain with waiting blocks has no settled block.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from spark_export.pipeline.canon import CANONICAL, LOST, WAITING, BlockLink, Mark, mark_chain
+from spark_export.pipeline.tables.message_tables import rows_of, table_of
+from spark_export.pipeline.versions import STATE, Version
+
+BATCHES: Final = "silver/batches"
+SETTLED: Final = f"{STATE}/settled"
+WINDOW: Final = 4096
+"""A settled block has a number at least so far below the number of the chain's head."""
+SETTLED_SCHEMA = pa.schema([("chain", pa.string()), ("number", pa.int64()), ("hash", pa.binary())])
+COLUMNS: Final = (
+    *("chain", "hash", "number", "parent", "weight", "timestamp", "state", "fork_number", "updates", "deletes"),
+    "missing",
+)
+Block: TypeAlias = tuple[str, bytes]
+"""A chain and the hash of a block."""
+
+
+@dataclass(slots=True)
+class Complete:
+    """A complete block: its link, the state as it is written, the numbers of keys, and the file that holds it."""
+
+    link: BlockLink
+    mark: Mark
+    updates: int
+    deletes: int
+    file: str
+
+
+class KnownBlocks:
+    """The complete blocks of one version. blocks: those that are in memory. changed: the blocks that were added, or
+    whose time changed, since the version began."""
+
+    def __init__(self, version: Version, start: bytes | None) -> None:
+        self._version = version
+        self._start = start
+        self._settled: dict[str, tuple[int, bytes]] = {}
+        self.blocks: dict[Block, Complete] = {}
+        self.changed: set[Block] = set()
+
+    def load(self, state: Path | None) -> None:
+        """Reads the blocks that an increment needs. state: the folder of the version before, or None."""
+        if state is not None:
+            for chain, number, hash_ in rows_of(pq.read_table(state / SETTLED)):
+                self._settled[chain] = (number, hash_)
+        wanted = pc.field("reorged")
+        for chain, (number, _) in self._settled.items():
+            wanted = wanted | ((pc.field("chain") == chain) & (pc.field("number") >= number))
+        others = ~pc.field("chain").isin(pa.array(list(self._settled), pa.string()))
+        for path in self._version.files(BATCHES, "part"):
+            self._read(path, (wanted | others) if self._settled else None)
+
+    def load_file(self, name: str) -> None:
+        """Reads all blocks of a file that are not in memory."""
+        if self._settled:
+            self._read(self._version.folder / BATCHES / name, None)
+
+    def find_settled(self, places: list[Block]) -> None:
+        """Reads all blocks if one of these blocks is complete and not in memory."""
+        unknown = [hash_ for chain, hash_ in places if chain in self._settled]
+        if not unknown:
+            return
+        wanted = pc.field("hash").isin(pa.array(unknown, pa.binary()))
+        for path in self._version.files(BATCHES, "part"):
+            found = pq.read_table(path, columns=["chain", "hash"], filters=wanted)
+            if any(place not in self.blocks for place in rows_of(found)):
+                self._load_all()
+                return
+
+    def find_changes(self) -> dict[str, dict[Block, Mark]]:
+        """Returns the blocks whose state differs from the written one, with their marks, by file."""
+        if not all(self._above_settled(chain) for chain in list(self._settled)):
+            self._load_all()
+        chains: dict[str, list[BlockLink]] = defaultdict(list)
+        for (chain, _), block in self.blocks.items():
+            chains[chain].append(block.link)
+        found: dict[str, dict[Block, Mark]] = defaultdict(dict)
+        for chain, links in chains.items():
+            start = self._start
+            if chain in self._settled:
+                start = self._settled[chain][1]
+                links = self._descendants(chain)
+            for hash_, mark in mark_chain(links, start).items():
+                known = self.blocks[chain, hash_]
+                if known.mark != mark:
+                    found[known.file][chain, hash_] = mark
+        return found
+
+    def finish(self) -> None:
+        """Chooses the settled blocks, and writes them into the state."""
+        heads: dict[str, int] = {}
+        waiting: set[str] = set()
+        for (chain, _), block in self.blocks.items():
+            if block.mark.state == CANONICAL:
+                heads[chain] = max(block.link.number, heads.get(chain, 0))
+            elif block.mark.state == WAITING:
+                waiting.add(chain)
+        settled: dict[str, tuple[int, bytes]] = {}
+        for (chain, hash_), block in self.blocks.items():
+            number = block.link.number
+            if block.mark.state == CANONICAL and chain not in waiting and number <= heads[chain] - WINDOW:
+                settled[chain] = max((number, hash_), settled.get(chain, (0, b"")))
+        rows = [(chain, *place) for chain, place in sorted(settled.items())]
+        self._version.write(SETTLED, table_of(SETTLED_SCHEMA, rows))
+
+    def _read(self, path: Path, wanted: pc.Expression | None) -> None:
+        for row in rows_of(pq.read_table(path, columns=list(COLUMNS), filters=wanted)):
+            chain, hash_, number, parent, weight, stored_us, state, fork, updates, deletes, missing = row
+            if missing is None and (chain, hash_) not in self.blocks:
+                link = BlockLink(hash_, parent, number, int(weight), stored_us)
+                self.blocks[chain, hash_] = Complete(link, Mark(state, fork), updates, deletes, path.name)
+
+    def _load_all(self) -> None:
+        for path in self._version.files(BATCHES, "part"):
+            self._read(path, None)
+        self._settled = {}
+
+    def _above_settled(self, chain: str) -> bool:
+        """Whether the blocks from the settled block on decide the state of all changed blocks of a chain."""
+        links = self._descendants(chain)
+        hashes = {link.hash for link in links}
+        if any(hash_ not in hashes for name, hash_ in self.changed if name == chain):
+            return False
+        # Blocks with numbers that do not grow cut off others, whose state depends on the whole chain.
+        marks = mark_chain(links, self._settled[chain][1]).values()
+        return all(mark.state != WAITING and mark != LOST for mark in marks)
+
+    def _descendants(self, chain: str) -> list[BlockLink]:
+        """Returns the settled block of a chain and all blocks that descend from it."""
+        children: dict[bytes, list[BlockLink]] = defaultdict(list)
+        for (name, _), block in self.blocks.items():
+            if name == chain:
+                children[block.link.parent].append(block.link)
+        found = [self.blocks[chain, self._settled[chain][1]].link]
+        for link in found:
+            found.extend(children.get(link.hash, ()))
+        return found
