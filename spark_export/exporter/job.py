@@ -17,6 +17,7 @@ from spark_export.exporter.layout import ExportLock, Layout
 from spark_export.exporter.ledger import Ledger, open_ledger
 from spark_export.exporter.node_side import NodeSide, Selection
 from spark_export.exporter.pace import CLUSTER_FACTOR, STEP_BYTES_MAX, STEP_ROWS_MAX, Bounds
+from spark_export.exporter.repair import Repairer
 from spark_export.exporter.rewrite import Rewriter
 from spark_export.exporter.run import Exporter, Progress
 from spark_export.exporter.table import make_table
@@ -165,6 +166,27 @@ async def open_compactor(folder: Path, *, keep_s: float | None = None) -> AsyncI
             table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
             await settle_table(layout, ledger, table)
             yield Compactor(Rewriter(layout, ledger, table, now_us=now_us, keep_s=keep_s), table)
+
+
+@asynccontextmanager
+async def open_repairer(
+    folder: Path, node: str, *, keep_s: float | None = None, accept_lost: bool = False
+) -> AsyncIterator[Repairer]:
+    """Opens and locks an existing export, to replace its damaged files.
+
+    node: `host:port` of the node. keep_s: how many seconds the replaced files are kept for readers; None for the
+    default of the table's format. accept_lost: whether rows that the node has no more are given up. Raises
+    ExportMismatch, ExportInUse, ExtraMissing, LedgerError."""
+    layout = Layout(folder)
+    async with open_ledger(layout.ledger) as ledger:
+        with ExportLock(layout.folder):
+            layout.make()
+            await check_place(layout, ledger)
+            table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
+            await settle_table(layout, ledger, table, repairing=True)
+            rewriter = Rewriter(layout, ledger, table, now_us=now_us, keep_s=keep_s)
+            settings = TaskSettings({"endpoint": node}, with_stream=table.with_stream)
+            yield Repairer(ledger, table, rewriter, NodeSide(node), settings=settings, accept_lost=accept_lost)
 
 
 async def adopt_table(folder: Path, node: str, client_id: str | None) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from spark_export.exporter.compact import Compaction
 from spark_export.exporter.model import Run
+from spark_export.exporter.repair import Repair
 from spark_export.exporter.run import Outcome
 from spark_export.exporter.verify import Verdict
 
@@ -110,6 +111,20 @@ def compaction_line(done: Compaction) -> str:
     if done.generation is None:
         return "nothing to merge"
     return f"{_counted(done.files_before, 'file')} became {done.files_after:,}; {_counted(done.rows, 'row')} as before"
+
+
+def repair_row(done: Repair) -> dict[str, Any]:
+    return {"damaged": list(done.damaged), "rows": done.rows, "lost": done.lost, "generation": done.generation}
+
+
+def repair_lines(done: Repair) -> Iterator[str]:
+    yield from done.damaged
+    if done.generation is None:
+        yield "every file is as it was written"
+        return
+    lost = f"; {_counted(done.lost, 'row')} lost, as the ledger notes" if done.lost else ""
+    files, rows = _counted(len(done.damaged), "damaged file"), _counted(done.rows, "row")
+    yield f"{files} replaced, with {rows} from the node{lost}"
 
 
 def _counted(number: int, noun: str) -> str:

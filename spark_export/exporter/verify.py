@@ -72,7 +72,7 @@ async def verify(
     problems: list[str] = []
     there: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
     for number, file in enumerate(files):
-        problems += await asyncio.to_thread(_check_file, table.locate(file), file, there, checksums)
+        problems += await asyncio.to_thread(check_file, table.locate(file), file, there, checksums)
         if on_file is not None:
             on_file(number + 1, len(files))
     problems += _check_indexes([each for _, each in account.ranges], there, account.losses)
@@ -114,7 +114,7 @@ def _list_files(folder: Path) -> list[Path]:
     return sorted(Path(root, name) for root, _, names in os.walk(folder) for name in names)
 
 
-def _check_file(
+def check_file(
     path: Path, file: RunFile, there: dict[tuple[str, int, int], list[Interval]], checksums: bool
 ) -> list[str]:
     """Returns descriptions of all problems of one file.

@@ -48,6 +48,7 @@ def register(app: typer.Typer) -> None:
         ("history", history),
         ("verify", verify),
         ("compact", compact),
+        ("repair", repair),
         ("adopt", adopt),
     ):
         group.command(name)(command)
@@ -227,6 +228,43 @@ def compact(
         done = _run(main())
         row, line = compaction_row(done), compaction_line(done)
     say(as_json, row, line)
+
+
+def repair(
+    folder: FolderArgument,
+    node: NodeOption = None,
+    context: ContextOption = None,
+    accept_lost: Annotated[
+        bool,
+        typer.Option("--accept-lost", help="Give up rows that the node has no more. The ledger notes them."),
+    ] = False,
+    keep: KeepOption = None,
+    log_level: LogLevelOption = "warning",
+    as_json: JsonOption = False,
+) -> None:
+    """Replace damaged and lost files of an export: their rows are taken again from the node. Stop the daemon first.
+
+    Reads every file. Readers of the table see the change in one step.
+
+    Example: stream-node export repair ./lake
+    """
+    with _errors_told(), progress_shown() as progress:
+        from spark_export.exporter.job import open_repairer
+        from spark_export.exporter.repair import Repair
+        from spark_export.exporter.report import repair_lines, repair_row
+        from stream_node.contexts import resolve_target
+
+        keep_s = None if keep is None else parse_duration(keep)
+        _configure_logs(log_level)
+        address = resolve_target(node, context, ()).address
+
+        async def main() -> Repair:
+            async with open_repairer(folder, address, keep_s=keep_s, accept_lost=accept_lost) as repairer:
+                return await repairer.run(lambda done, total: progress("checking", done, total))
+
+        done = _run(main())
+        row, lines = repair_row(done), list(repair_lines(done))
+    say(as_json, row, lines)
 
 
 def adopt(

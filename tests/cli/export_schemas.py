@@ -63,6 +63,13 @@ class Compacted(Strict, frozen=True):
     expired: int
 
 
+class Repaired(Strict, frozen=True):
+    damaged: list[str]
+    rows: int
+    lost: int
+    generation: int | None
+
+
 class Adopted(Strict, frozen=True):
     folder: str
     client: str
@@ -74,6 +81,7 @@ EXPORT_SCHEMAS: dict[str, type[Strict]] = {
     "export history": RunRow,
     "export verify": ExportVerified,
     "export compact": Compacted,
+    "export repair": Repaired,
     "export adopt": Adopted,
 }
 """tests/spark_export/exporter reads with them what the commands say."""

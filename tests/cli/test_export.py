@@ -84,6 +84,6 @@ def test_a_node_that_is_not_there_is_3(command: CommandLine, tmp_path: Path) -> 
     assert "127.0.0.1:1" in line
 
 
-@pytest.mark.parametrize("verb", ["verify", "history", "compact", "adopt"])
+@pytest.mark.parametrize("verb", ["verify", "history", "compact", "repair", "adopt"])
 def test_a_folder_without_an_export_is_told(here: CommandLine, tmp_path: Path, verb: str) -> None:
     assert "holds no export" in here("export", verb, tmp_path).failed(1)

@@ -1,0 +1,226 @@
+"""Repair: takes the rows of damaged and lost files again from the node, and replaces these files in one step.
+
+The indexes that a damaged file should have are known without reading it: they are those that the ledger exported and no
+sound file has. The replacement is one rewrite of the table (`rewrite.py`): readers see the old files or the new ones.
+Rows that the node has no more are given up only on request; the ledger notes them, and `verify` counts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from spark_export.exporter.errors import DataLost, ExportError, ExportMismatch
+from spark_export.exporter.intervals import Interval, merge, subtract, total
+from spark_export.exporter.ledger import Ledger
+from spark_export.exporter.model import Exported, Loss, PartitionEnd, Piece, Range, RunFile, Task
+from spark_export.exporter.node_side import NodeSide, Selection
+from spark_export.exporter.rewrite import Rewriter
+from spark_export.exporter.table import Table
+from spark_export.exporter.task import TaskSettings, run_task
+from spark_export.exporter.verify import check_file, read_intervals
+
+Place: TypeAlias = tuple[str, int, int]
+"""A stream, how often the exporter has found it deleted and created again (its era), and a partition."""
+Intervals: TypeAlias = dict[Place, list[Interval]]
+
+
+@dataclass(frozen=True)
+class Repair:
+    """The result of a repair.
+
+    damaged: the files that were missing or not what was written, each with what is wrong. rows: how many rows were
+    taken from the node again. lost: how many rows were given up. generation: the number of the table's new version, or
+    None if no file was damaged."""
+
+    damaged: tuple[str, ...]
+    rows: int
+    lost: int
+    generation: int | None
+
+
+class Repairer:
+    """Repairs the table in one export folder. The caller holds the folder's lock.
+
+    settings: for the task that reads the node. accept_lost: whether rows that the node has no more are given up; if
+    False, a repair that would lose rows raises DataLost."""
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        table: Table,
+        rewriter: Rewriter,
+        node: NodeSide,
+        *,
+        settings: TaskSettings,
+        accept_lost: bool = False,
+    ) -> None:
+        self._ledger = ledger
+        self._table = table
+        self._rewriter = rewriter
+        self._node = node
+        self._settings = settings
+        self._accept_lost = accept_lost
+
+    async def run(self, on_file: Callable[[int, int], None] | None = None) -> Repair:
+        """Checks every file, and replaces those that are damaged.
+
+        on_file: called after each checked file, with the number of checked files and of all files. Raises DataLost,
+        other ExportErrors, and ClientErrors. After an error, the table is as before."""
+        await self._rewriter.recover()
+        files = await self._rewriter.load_files(damaged=True)
+        sound, damaged, there = await self._sort_out(files, on_file)
+        if not damaged:
+            return Repair((), 0, 0, None)
+        account = await self._ledger.load_account(await self._ledger.current_generation())
+        ranges = [each for _, each in account.ranges]
+        missing = find_missing(ranges, account.losses, there)
+        check_explained(missing, [file for file, _ in damaged])
+        ends = {(each.stream, each.partition): each for each in self._node.list_ends(Selection())}
+        exported = await self._ledger.load_exported()
+        _check_not_put_back(missing, ends, exported, self._node.load_positions(self._ledger.identity.client_id))
+        pieces, lost = split_available(missing, ranges, ends)
+        if lost and not self._accept_lost:
+            first = lost[0]
+            raise DataLost(
+                f"{_count(lost)} rows of damaged files are not on the node any more, the first of "
+                f"{first.stream}/{first.partition} from {first.start_index} to "
+                f"{first.end_index - 1}; --accept-lost gives them up, and repairs the rest"
+            )
+        runs: dict[tuple[str, int], int] = {}
+        for file, _ in damaged:
+            group = file.entry.stream, file.entry.era
+            runs[group] = max(runs.get(group, 0), file.run_id)
+        await self._rewriter.replace(sound, lambda folder: self._take(folder, pieces, runs), lost)
+        return Repair(
+            tuple(problem for _, problem in damaged),
+            sum(each.rows for each in pieces),
+            _count(lost),
+            await self._ledger.current_generation(),
+        )
+
+    async def _sort_out(
+        self, files: Sequence[RunFile], on_file: Callable[[int, int], None] | None
+    ) -> tuple[list[RunFile], list[tuple[RunFile, str]], Intervals]:
+        """Returns the sound files, the damaged files with what is wrong, and the indexes of the sound files."""
+        sound, damaged, there = list[RunFile](), list[tuple[RunFile, str]](), defaultdict[Place, list[Interval]](list)
+        for number, file in enumerate(files):
+            found: Intervals = defaultdict(list)
+            problems = await asyncio.to_thread(check_file, self._table.locate(file), file, found, True)
+            if problems:
+                damaged.append((file, problems[0]))
+            else:
+                sound.append(file)
+                for place, intervals in found.items():
+                    there[place] += intervals
+            if on_file is not None:
+                on_file(number + 1, len(files))
+        return sound, damaged, there
+
+    def _take(self, folder: Path, pieces: Sequence[Piece], runs: Mapping[tuple[str, int], int]) -> list[RunFile]:
+        """Reads the pieces from the node, writes them into `folder`, and checks the indexes of the new files.
+
+        runs: the run to which the new files of a stream and era belong."""
+        if not pieces:
+            return []
+        written = run_task(Task(0, tuple(pieces)), replace(self._settings, folder=str(folder)))
+        if written.left_out:
+            raise ExportError(f"{written.left_out[0].reason}; the table is as before")
+        got: Intervals = defaultdict(list)
+        for entry in written.files:
+            for partition, interval in read_intervals(folder / entry.path):
+                got[entry.stream, entry.era, partition].append(interval)
+        wanted: Intervals = defaultdict(list)
+        for piece in pieces:
+            wanted[piece.stream, piece.era, piece.partition].append((piece.start_index, piece.end_index))
+        if {place: merge(each) for place, each in got.items()} != {
+            place: merge(each) for place, each in wanted.items()
+        }:
+            raise ExportError("the node gave other indexes than those of the damaged files; the table is as before")
+        return [RunFile(runs[entry.stream, entry.era], entry) for entry in written.files]
+
+
+def find_missing(ranges: Sequence[Range], losses: Sequence[Loss], there: Mapping[Place, list[Interval]]) -> Intervals:
+    """Returns the indexes that were exported and that no sound file has, by stream, era and partition.
+
+    losses: indexes that an earlier repair gave up. there: the indexes of the sound files."""
+    wanted: Intervals = defaultdict(list)
+    for each in ranges:
+        wanted[each.stream, each.era, each.partition].append((each.start_index, each.end_index))
+    given_up: Intervals = defaultdict(list)
+    for loss in losses:
+        given_up[loss.stream, loss.era, loss.partition].append((loss.start_index, loss.end_index))
+    missing = {}
+    for place, intervals in sorted(wanted.items()):
+        known, _ = merge([*there.get(place, ()), *given_up[place]])
+        if left := subtract(merge(intervals)[0], known):
+            missing[place] = left
+    return missing
+
+
+def check_explained(missing: Mapping[Place, Sequence[Interval]], damaged: Sequence[RunFile]) -> None:
+    """Raises ExportMismatch if the missing indexes are not exactly as many as the damaged files should have."""
+    should: dict[tuple[str, int], int] = defaultdict(int)
+    for file in damaged:
+        should[file.entry.stream, file.entry.era] += file.entry.rows
+    found: dict[tuple[str, int], int] = defaultdict(int)
+    for (stream, era, _), intervals in missing.items():
+        found[stream, era] += total(intervals)
+    for group in sorted(should.keys() | found.keys()):
+        if should[group] != found[group]:
+            raise ExportMismatch(
+                f"{found[group]} rows of {group[0]} are missing, and the damaged files had {should[group]}: the ledger "
+                "does not explain the table; put the whole folder back, or export into another one"
+            )
+
+
+def split_available(
+    missing: Mapping[Place, Sequence[Interval]],
+    ranges: Sequence[Range],
+    ends: Mapping[tuple[str, int], PartitionEnd],
+) -> tuple[list[Piece], list[Loss]]:
+    """Returns the missing indexes that the node still has, and those that it has no more.
+
+    ranges: everything that was exported. ends: the partitions that the node has."""
+    made = {(each.stream, each.era, each.partition): each.made_us for each in ranges}
+    pieces, lost = list[Piece](), list[Loss]()
+    for place, intervals in missing.items():
+        stream, era, partition = place
+        end = ends.get((stream, partition))
+        # A stream of the same name that was made later has other messages under the same indexes.
+        kept = [(end.first_index, end.next_index)] if end is not None and end.made_us == made[place] else []
+        gone = subtract(intervals, kept)
+        lost += [Loss(stream, era, partition, *each) for each in gone]
+        pieces += [Piece(stream, era, made[place], partition, *each) for each in subtract(intervals, gone)]
+    return pieces, lost
+
+
+def _check_not_put_back(
+    missing: Mapping[Place, Sequence[Interval]],
+    ends: Mapping[tuple[str, int], PartitionEnd],
+    exported: Mapping[tuple[str, int], Exported],
+    positions: Mapping[tuple[str, int], int],
+) -> None:
+    """Raises DataLost if a node was put back to an earlier state: it may have other messages under the same indexes."""
+    for stream, _, partition in missing:
+        place = stream, partition
+        end, known = ends.get(place), exported[place]
+        if end is None or end.made_us != known.made_us:
+            continue
+        if min(end.next_index, positions.get(place, 0)) < known.end_index:
+            raise DataLost(
+                f"{stream}/{partition} was exported up to {known.end_index}, and the node was put back to an earlier "
+                "state since: it may have other messages under the same indexes, so nothing is taken from it"
+            )
+
+
+def _merged(intervals: Intervals) -> dict[Place, tuple[list[Interval], list[Interval]]]:
+    return {place: merge(each) for place, each in intervals.items()}
+
+
+def _count(lost: Sequence[Loss]) -> int:
+    return sum(each.end_index - each.start_index for each in lost)
