@@ -1,5 +1,5 @@
-"""Turns the data of messages into columns: JSON, CBOR, Avro and Protobuf, each message by itself.
+"""Decodes messages of JSON, CBOR, Avro and Protobuf into columns. Every message is decoded by itself.
 
-`json_text` reads JSON as Spark's parser does. `typed_values` converts values to the types of columns. `rows` makes the
-columns of a page of messages. `spark_export.decoding` chooses the decoder.
+The module `json_text` reads JSON as Spark's parser does, `typed_values` converts values to the types of columns, and
+`rows` makes the columns of a page of messages. `spark_export.decoding` chooses the decoder.
 """

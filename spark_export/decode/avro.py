@@ -1,7 +1,7 @@
-"""The decoder of Avro messages: one record each, written by a schema that is given, or that a schema registry has.
+"""Decodes messages that consist of one Avro record. The schema is an option, or comes from a schema registry.
 
-With both, the registry's schema is the writer's and the given one the reader's, and values are resolved from one to the
-other as the specification of Avro says. Workers need the package `fastavro`.
+If both are given, the registry has the schemas of the writers, and the option is the reader's schema. Values are then
+converted by the rules of schema resolution in the specification of Avro. Workers need the package `fastavro`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spark_export.decode.schema_options import SchemaOptions
 from spark_export.errors import OptionError
 
 STEPS_MAX = 10_000
-"""How many steps it may take to find all schemas that a schema refers to, directly or not."""
+"""The largest number of steps to find all schemas to which a schema refers, directly or indirectly."""
 
 
 class AvroRecords:
@@ -55,9 +55,9 @@ class AvroRecords:
 
 
 def avro_reader(schemas: SchemaOptions) -> Callable[[bytes], Mapping[str, Any]]:
-    """Returns a function that reads one message. It raises Malformed, and RegistryFailed.
+    """Returns a function that reads one message. The function raises Malformed and RegistryFailed.
 
-    Raises OptionError for a schema that is none, and without the package fastavro.
+    Raises OptionError if `avro_schema` is not an Avro schema, or if the package fastavro is missing.
     """
     given = None if schemas.avro_schema is None else parsed(schemas.avro_schema)
     if schemas.registry is None:
@@ -92,7 +92,10 @@ def read_record(message: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
 
 
 def registered(registry: Registry, number: int) -> Any:
-    """Returns the parsed schema with this number. Raises Malformed, and RegistryFailed."""
+    """Fetches and parses the schema with this number, and all schemas to which it refers.
+
+    Raises Malformed if the registry has no such Avro schema, and RegistryFailed if the registry cannot be asked.
+    """
     names: dict[str, Any] = {}
     schema, steps, done = None, 0, set[str]()
     # Each schema is put in twice: to find what it refers to, and below that, to be parsed after all of these.

@@ -1,9 +1,9 @@
-"""Reads many JSON messages at once with Arrow, where it is proven that the result is that of `rows.RowMaker`.
+"""Reads many JSON messages in one call of Arrow. The rows equal those of `rows.RowMaker`, which reads one by one.
 
-The proof is a regular expression made from the columns. A message that matches it is one whole JSON object in strict
-syntax and valid UTF-8, so its text cannot combine with the text of other messages. Every value that a column takes from
-it has a form that Arrow and Spark read alike. `RowMaker` reads all other messages,
-for example one with a number for a STRING column.
+Arrow only gets plain messages: those that match a regular expression made from the columns. Such a message is one JSON
+object in strict syntax and valid UTF-8, so its text cannot combine with the text of another message. The values for the
+columns have forms that Arrow and Spark read alike. `RowMaker` reads all other messages, for example a message with a
+number for a STRING column.
 """
 
 from __future__ import annotations
@@ -45,13 +45,14 @@ _ZONED = (
 )
 _DIGITS = {8: "[0-9]{0,1}", 16: "[0-9]{0,3}", 32: "[0-9]{0,8}", 64: "[0-9]{0,17}"}
 _OTHER_DEPTH = 2
-"""How deep a value of no column may be, so that its message is still read at once."""
+"""The largest depth of a member that is no column. A message with a deeper member is not plain."""
 
 
 class PageReader:
-    """Reads the messages of a page that are proven to be plain.
+    """A reader of the plain messages of a page.
 
-    pattern: a regular expression of RE2 over bytes; None if a column has a type that Arrow does not read as Spark does.
+    pattern: the regular expression of plain messages, for RE2 over bytes; None if no message is plain, because Arrow
+    and Spark read the type of a column differently.
     """
 
     def __init__(self, fields: Sequence[pa.Field]) -> None:
@@ -72,9 +73,9 @@ class PageReader:
         return pa.repeat(pa.scalar(False), len(data))
 
     def read(self, data: pa.Array) -> dict[str, pa.Array] | None:
-        """Returns an array by each column's name, with one row for each message, all of them plain.
+        """Returns an array for each column name, with one row for each message. All messages of `data` must be plain.
 
-        Returns None if the page must be read message by message, for example for a name that is twice in an object.
+        Returns None if Arrow refuses the messages, for example because an object contains a name twice.
         """
         offsets = pa.array([0, len(data)], pa.int32())
         lines = pc.binary_join(pa.ListArray.from_arrays(offsets, data), b"\n")[0].as_buffer()
@@ -101,8 +102,8 @@ def merged(
 ) -> list[pa.Array]:
     """Returns the columns `fields` of a page, in the order of its messages.
 
-    together: the columns of plain messages by name. A field that is absent in it is null for these messages. alone: the
-    columns `fields` of the other messages. plain: for each message whether it is plain.
+    together: the columns of the plain messages, by name. Plain messages have null in a field without such a column.
+    alone: the columns `fields` of the other messages. plain: whether each message of the page is plain.
     """
     rows = len(plain)
     columns = [together.get(field.name, pa.nulls(plain.true_count, field.type)) for field in fields]
@@ -114,14 +115,14 @@ def merged(
 
 
 def _read_as(wanted: pa.DataType) -> pa.DataType:
-    """Returns the type to ask of Arrow. Arrow reads no dates, so they are read as text."""
+    """Returns the type with which Arrow reads a column: text for a date, because Arrow reads no dates from JSON."""
     return pa.string() if pa.types.is_date32(wanted) else wanted
 
 
 def _object(columns: Mapping[str, pa.DataType]) -> str:
-    """Returns the expression of an object whose members with these names have these types, in any order.
+    """Returns a regular expression for objects whose members `columns` have these types. Members may have any order.
 
-    Raises TypeError for a name that this module does not look for, and for a type that `_value` refuses.
+    Raises TypeError for a name with characters outside ASCII, and for a type that `_value` refuses.
     """
     if any(ord(char) not in _ASCII for name in columns for char in name):
         raise TypeError("a name outside ASCII")
@@ -132,7 +133,10 @@ def _object(columns: Mapping[str, pa.DataType]) -> str:
 
 
 def _value(wanted: pa.DataType) -> str:
-    """Returns the expression of the values that Arrow and Spark read alike. Raises TypeError for a type without any."""
+    """Returns a regular expression for the values of a type that Arrow and Spark read alike.
+
+    Raises TypeError for a type without such values.
+    """
     types = pa.types
     if types.is_boolean(wanted):
         return "true|false"
@@ -159,7 +163,7 @@ def _value(wanted: pa.DataType) -> str:
 
 
 def _other(depth: int) -> str:
-    """Returns the expression of any value with at most `depth` objects and arrays inside each other."""
+    """Returns a regular expression for all values with at most `depth` objects and arrays inside each other."""
     if depth == 0:
         return f"(?:{_STRING}|{_NUMBER}|true|false|null)"
     inner = _other(depth - 1)
@@ -169,7 +173,7 @@ def _other(depth: int) -> str:
 
 
 def _not_one_of(rest: Sequence[str]) -> str:
-    """Returns the expression of the rest of a name and its quote, if that rest is none of `rest` and has no escapes."""
+    """Returns a regular expression for the end of a name, with its quote. The texts `rest` and escapes do not match."""
     first = sorted({name[0] for name in rest if name})
     if not first:
         # The only excluded rest is the empty one, if any: then something must follow.

@@ -35,17 +35,17 @@ class Malformed(ValueError):
 
 
 class Pairs(list[tuple[str, Any]]):
-    """A JSON object: its members in the order of the text. A name may be there twice."""
+    """A JSON object: the names and values of its members in the order of the text. A name may occur twice."""
 
 
 class FloatText(str):
-    """A JSON number with a fraction or an exponent, or `NaN` or an infinity, as its text."""
+    """The text of a JSON number that has a fraction or an exponent, or is `NaN` or an infinity."""
 
     __slots__ = ()
 
 
 def decode_text(data: bytes) -> str:
-    """Decodes UTF-8. Wrong bytes become U+FFFD, as many of them as in Java."""
+    """Decodes UTF-8. Wrong bytes become as many characters U+FFFD as in Java."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -56,8 +56,8 @@ def decode_text(data: bytes) -> str:
 def object_reader() -> Callable[[bytes], Pairs | None]:
     """Returns a function that reads one message.
 
-    The function returns None for a message without any text, and raises Malformed. Values are Pairs, list, str,
-    FloatText, int, bool or None.
+    The function returns None for an empty or blank message. The function raises Malformed if the message is not one
+    JSON object. Values are Pairs, list, str, FloatText, int, bool or None.
     """
     decoder = json.JSONDecoder(object_pairs_hook=Pairs, parse_float=FloatText, parse_constant=FloatText)
 
@@ -84,7 +84,7 @@ def object_reader() -> Callable[[bytes], Pairs | None]:
 
 
 def read_lenient(text: str, at: int) -> Pairs:
-    """Reads the object that begins at `at`, without recursion. Raises Malformed."""
+    """Reads the object that begins at the character `at`. Uses no recursion. Raises Malformed."""
     outer: list[tuple[Pairs | list[Any], str]] = []
     here: Pairs | list[Any] = Pairs()
     name, at, first = "", at + 1, True

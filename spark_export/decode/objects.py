@@ -33,7 +33,7 @@ class JsonObjects:
     def decode(
         self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
     ) -> list[pa.Array]:
-        """Reads plain messages together and all others one by one; a row is the same either way."""
+        """Decodes plain messages together and all other messages one by one. Both ways give the same row."""
         maker, page = RowMaker(fields, self._rules), PageReader(self._rules.without_notes(fields))
         plain = page.is_plain(data)
         together = page.read(data.filter(plain)) if plain.true_count else None
@@ -46,8 +46,8 @@ class JsonObjects:
 class CborObjects:
     """The decoder of messages that consist of one CBOR map with text keys. Workers need the package cbor2.
 
-    Bytes after the map are ignored. Texts, numbers and times of CBOR follow the rules of JSON's. A byte string fits
-    BINARY, and a time, date or decimal of CBOR fits the type of the same name.
+    Bytes after the map are ignored. Texts and numbers of CBOR become values by the rules for JSON. A byte string fits
+    BINARY, and a time, date or decimal of CBOR fits the column type with that name.
     """
 
     needs_headers = False

@@ -1,10 +1,10 @@
-"""The decoder of Protobuf messages, described by a descriptor file or by a schema registry.
+"""Decodes Protobuf messages. A descriptor file or a schema registry describes the messages.
 
-In the registry's wire format, numbers after the header say which message of the schema's file it is: the position of a
-message in the file, then that of a message inside it, and so on. Workers need the package `protobuf`.
+In the registry's wire format, positions after the header name the type of the message: the position of a message type
+in its file, then the position of a type inside this type, and so on. Workers need the package `protobuf`.
 
-An enum is the name of its value. A field that can be absent, and is, is null; a field of proto3 without `optional` has
-its default value then, since Protobuf does not write that value.
+The value of an enum is its name. An absent field is null if Protobuf knows that the field is absent. A field of proto3
+without `optional` has its default value instead, because Protobuf does not write default values.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from spark_export.errors import OptionError
 WELL_KNOWN = "google/protobuf/"
 """The folder of the files that every Protobuf library contains."""
 DEPTH_MAX = 100
+"""The largest number of positions in the header of a message."""
 FILES_MAX = 1000
+"""The largest number of files that a schema imports, directly or indirectly."""
 
 
 class ProtobufMessages:
@@ -69,10 +71,10 @@ class ProtobufMessages:
 
 
 def type_finder(schemas: SchemaOptions) -> Callable[[bytes], tuple[Any, bytes]]:
-    """Returns a function that finds a message's type, and the message without the registry's header.
+    """Returns a function that returns a message's type, and the message without the registry's header.
 
-    The function raises Malformed, and RegistryFailed. Raises OptionError for a wrong descriptor file, and without the
-    package protobuf.
+    The function raises Malformed and RegistryFailed. This call raises OptionError if the descriptor file is wrong or
+    the package protobuf is missing.
     """
     _protobuf()
     if schemas.descriptor is not None:
@@ -97,7 +99,7 @@ def type_finder(schemas: SchemaOptions) -> Callable[[bytes], tuple[Any, bytes]]:
 
 
 def split_indexes(rest: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Returns the positions that say which message of a file it is, and the message itself. Raises Malformed.
+    """Returns the positions that name the type of a message, and the message after them. Raises Malformed.
 
     The number of positions and each position are zigzag varints. A single zero stands for the one position 0.
     """
@@ -184,9 +186,10 @@ def described_type(descriptor: bytes, name: str) -> Any:
 
 
 def pool_of(files: Mapping[str, Any]) -> Any:
-    """Returns a pool with these files, and with those of Protobuf itself that they use.
+    """Returns a descriptor pool with these files, and with the files of Protobuf itself that these files import.
 
-    files: file descriptors by name. Raises TypeError or ValueError if they contradict each other, or one is missing.
+    files: file descriptors by name. Raises TypeError or ValueError if the files contradict each other, or if an
+    imported file is missing.
     """
     protobuf = _protobuf()
     pool, added = protobuf.descriptor_pool.DescriptorPool(), set[str]()
@@ -209,7 +212,7 @@ def pool_of(files: Mapping[str, Any]) -> Any:
 
 
 def _own_file(name: str) -> Any:
-    """Returns the descriptor of a file that the library itself contains. Raises ValueError."""
+    """Returns the descriptor of a file that the Protobuf library contains. Raises ValueError if it is no such file."""
     if not name.startswith(WELL_KNOWN):
         raise ValueError(f"the file {name} is missing; was the descriptor written with --include_imports?")
     try:
@@ -220,7 +223,10 @@ def _own_file(name: str) -> Any:
 
 
 def registered_file(registry: Registry, number: int) -> Any:
-    """Returns the descriptor of the file with this number in the registry. Raises Malformed, and RegistryFailed."""
+    """Fetches the file with this number, and all files that it imports. Returns the descriptor of the first file.
+
+    Raises Malformed if the registry has no such Protobuf schema, and RegistryFailed if the registry cannot be asked.
+    """
     first = registry.schema(number, "PROTOBUF", "serialized")
     waiting, files, main = [("", first)], dict[str, Any](), ""
     while waiting:
@@ -251,7 +257,7 @@ def _decoded_file(text: str, number: int) -> Any:
 
 
 def type_at(file: Any, indexes: tuple[int, ...]) -> Any:
-    """Returns the class of the message at these positions in a file. Raises Malformed."""
+    """Returns the class of the message type at these positions in a file. Raises Malformed."""
     proto = _protobuf().descriptor_pb2.FileDescriptorProto.FromString(file.serialized_pb)
     kinds, path = proto.message_type, [proto.package] if proto.package else []
     for index in indexes:

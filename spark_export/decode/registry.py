@@ -1,7 +1,7 @@
-"""A client of a schema registry, which speaks the HTTP interface of Confluent's and of those that are like it.
+"""A client of a schema registry with the HTTP interface of Confluent's Schema Registry.
 
-Messages in the registry's wire format begin with a zero byte and the number of their schema in four bytes, the most
-significant first. A schema with a number never changes, so each is fetched once.
+A message in the registry's wire format begins with a zero byte and the number of its schema, in four bytes with the
+most significant byte first. The schema of a number never changes, so a client fetches each schema once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
 class RegistryFailed(SourceError):
-    """The schema registry cannot be reached, refuses the credentials, or answers with something else than a schema."""
+    """The schema registry cannot be reached, refuses the credentials, or its answer is not a schema."""
 
 
 def split_header(message: bytes) -> tuple[int, bytes]:
@@ -38,17 +38,17 @@ def split_header(message: bytes) -> tuple[int, bytes]:
 
 
 class Registry:
-    """A schema registry, as a task uses it."""
+    """A client of one schema registry, with the schemas that were fetched so far."""
 
     def __init__(self, options: RegistryOptions) -> None:
         self._options = options
         self._known: dict[str, dict[str, Any] | None] = {}
 
     def schema(self, number: int, kind: str, form: str | None = None) -> dict[str, Any]:
-        """Returns the registry's answer about a schema: `schema`, and `references` to others.
+        """Returns the registry's answer: the member `schema`, and `references` to other schemas.
 
-        kind: AVRO or PROTOBUF. form: the registry's `format` of the schema. Raises Malformed if there is no schema of
-        this number and kind, since the message then says what is not so; RegistryFailed if nobody knows.
+        kind: AVRO or PROTOBUF. form: the value of the query parameter `format`; None: no parameter. Raises Malformed if
+        the registry has no schema with this number and kind, and RegistryFailed if the registry cannot be asked.
         """
         found = self._get(f"/schemas/ids/{number}", form)
         if found is None:
@@ -74,7 +74,7 @@ class Registry:
         return found
 
     def _get(self, path: str, form: str | None) -> dict[str, Any] | None:
-        """Returns the JSON object at a path; None if there is none. Each path is fetched once."""
+        """Returns the JSON object at a path, which is fetched once. None: the registry answers 404."""
         path += "" if form is None else f"?format={form}"
         if path not in self._known:
             for attempts_left in range(self._options.retries, -1, -1):
@@ -125,9 +125,9 @@ class _MayPass(Exception):
 
 
 def credentials(place: str) -> str:
-    """Returns the header `Authorization`.
+    """Returns the value of the HTTP header `Authorization`.
 
-    place: `env:NAME` or `file:PATH`, whose text is `USER:PASSWORD`, or `bearer TOKEN`. Raises OptionError.
+    place: `env:NAME` or `file:PATH`. The text there is `USER:PASSWORD` or `bearer TOKEN`. Raises OptionError.
     """
     try:
         text = resolve_endpoint(place)

@@ -13,16 +13,16 @@ from spark_export.decode.typed_values import Convert, Converters
 from spark_export.errors import OptionError
 
 PROBLEMS_MAX = 8
-"""How many of a message's problems are said."""
+"""The largest number of problems of one message that the problem column contains."""
 
 
 @dataclass(frozen=True)
 class RowRules:
-    """How messages become rows.
+    """The rules by which messages become rows.
 
-    corrupt: the name of the column for a message that is not of the decoded kind or has a value that does not fit; the
-    column has the message's text (STRING) or bytes (BINARY), and null for other messages. problem: the name of the
-    column that says what is wrong with such a message. zone: the zone of times whose text names none.
+    A bad message is malformed, or contains a value that does not fit its column. corrupt: the name of the column with
+    the text (STRING) or the bytes (BINARY) of a bad message; other messages have null there. problem: the name of the
+    column that says what is wrong with a bad message. zone: the time zone of times whose text contains no zone.
     """
 
     corrupt: str = "_corrupt_record"
@@ -30,12 +30,12 @@ class RowRules:
     zone: str = "UTC"
 
     def without_notes(self, fields: Sequence[pa.Field]) -> list[pa.Field]:
-        """Returns the fields that are values of messages: all but those of `corrupt` and `problem`."""
+        """Returns the fields without the columns `corrupt` and `problem`."""
         return [field for field in fields if field.name not in (self.corrupt, self.problem)]
 
 
 class RowMaker:
-    """Makes the columns `fields` from messages. A maker serves one page after another."""
+    """Makes the columns `fields` from messages, one message after the other."""
 
     def __init__(self, fields: Sequence[pa.Field], rules: RowRules) -> None:
         """Raises OptionError for a column type that messages cannot be decoded into."""

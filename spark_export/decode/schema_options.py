@@ -1,7 +1,7 @@
-"""The options that say how Avro and Protobuf messages are written: by a schema, a descriptor file or a schema registry.
+"""Checks the options that describe Avro and Protobuf messages: a schema, a descriptor file or a schema registry.
 
-The driver reads the files, so that executors need none of them. The registry's password or token is read by each
-executor for itself, because Spark shows options in its plans.
+The driver reads the files, so executors do not need them. Each executor reads the password or token of the registry
+itself, because Spark shows options in its plans.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ REGISTRY_TIMEOUT_MS = 10_000
 
 @dataclass(frozen=True)
 class RegistryOptions:
-    """A schema registry. auth: `env:NAME` or `file:PATH` of its credentials; None without. retries: how often a request
-    is repeated after a failure that may pass."""
+    """The address of a schema registry, and how to ask it.
+
+    auth: the place of the credentials, `env:NAME` or `file:PATH`; None: no credentials. timeout_s: the seconds to wait
+    for an answer. retries: how often a request is repeated after a temporary failure."""
 
     url: str
     auth: str | None = None
@@ -34,11 +36,10 @@ class RegistryOptions:
 
 @dataclass(frozen=True)
 class SchemaOptions:
-    """How Avro and Protobuf messages are written.
+    """The description of Avro or Protobuf messages. A field is None if its option is absent.
 
-    avro_schema: the JSON of a schema. descriptor: the bytes of a Protobuf FileDescriptorSet. message: the full name of
-    a Protobuf message. registry: where the schemas of messages in the registry's wire format are. Each is None if it is
-    not given.
+    avro_schema: a schema as JSON. descriptor: the bytes of a Protobuf FileDescriptorSet. message: the full name of a
+    Protobuf message type. registry: the registry with the schemas of messages in the registry's wire format.
     """
 
     avro_schema: str | None = None

@@ -1,8 +1,8 @@
-"""Reads dates and times from text in the forms that Spark's `from_json` reads without a format of its own.
+"""Reads dates and times from text, in the forms that Spark's `from_json` reads if no format is given.
 
-A date: `2026`, `2026-01`, `2026-1-5`, or one of three parts with more text after a blank or `T`. A time: a date, then a
-blank or `T`, then hours, minutes and seconds with a fraction, then a time zone. Everything after the year is optional.
-Digits after the microseconds are cut off.
+A date has the form `2026`, `2026-01` or `2026-1-5`. The third form may continue with a blank or `T` and any text. A
+time is a date, a blank or `T`, hours, minutes, seconds with a fraction, and a time zone. All parts after the year are
+optional. Digits after the microseconds are cut off.
 
 This module refuses two forms that Spark reads: a time without a date, to which Spark gives the date of the query, and a
 number of days since 1970 as text, because such a text is more likely another form of date.
@@ -35,11 +35,11 @@ SHORT_ZONES = {
     **{"PRT": "America/Puerto_Rico", "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal"},
     "VST": "Asia/Ho_Chi_Minh",
 }
-"""The short names of Java's class ZoneId, which Spark accepts after a time."""
+"""The short zone names of Java's class ZoneId, which Spark accepts, and the zones that they mean."""
 
 UNIX_DAY = date(1970, 1, 1).toordinal()
 CYCLE_DAYS = 146_097
-"""The days of 400 years, after which the calendar repeats itself."""
+"""The number of days in 400 years. The calendar repeats itself after this number of days."""
 DAY_US = 86_400_000_000
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -51,10 +51,10 @@ def days_of(text: str) -> int | None:
 
 
 def time_reader(zone: str) -> Callable[[str], int | None]:
-    """Returns a function that reads a text as microseconds since 1970 UTC.
+    """Returns a function that converts the text of a time to microseconds since 1970 UTC.
 
-    The function returns None for a text that is no time. zone: the zone of texts that name none. Raises ValueError if
-    there is no such zone.
+    The function returns None for a text that is no time. zone: the time zone of texts that contain no zone. Raises
+    ValueError if this zone does not exist.
     """
     usual = find_zone(zone)
     zones: dict[str, ZoneInfo | int] = {}
@@ -79,13 +79,13 @@ def time_reader(zone: str) -> Callable[[str], int | None]:
 
 
 def local_us_of(text: str) -> int | None:
-    """Returns the microseconds since 1970 of a time that names no zone; None if the text is not of this kind."""
+    """Returns the microseconds since 1970 of a local time. Returns None if the text is no time or contains a zone."""
     found = TIME.fullmatch(text.strip(TRIMMED))
     return None if found is None or found[9] is not None else _local_us(found)
 
 
 def find_zone(name: str) -> ZoneInfo | int:
-    """Returns a zone by its name in Java: a region, or an offset in seconds. Raises ValueError."""
+    """Returns the time zone that has this name in Java: a region, or an offset in seconds. Raises ValueError."""
     name = re.sub(r"([+-])([0-9]):", r"\g<1>0\2:", name, count=1)
     name = re.sub(r"([+-])([0-9]{2}):([0-9])$", r"\1\2:0\3", name)
     name = SHORT_ZONES.get(name, name)
@@ -103,7 +103,7 @@ def find_zone(name: str) -> ZoneInfo | int:
 
 
 def _first_reading(text: str, read: Callable[[str], int | None]) -> int | None:
-    """Reads a text. If that fails, reads it again without its first `GMT`, as Spark does for old texts."""
+    """Reads a text. If reading fails, reads the text again without its first `GMT`, as Spark does for old forms."""
     found = read(text)
     return read(text.replace("GMT", "", 1)) if found is None and "GMT" in text else found
 
@@ -115,8 +115,7 @@ def _days_of(text: str) -> int | None:
 
 
 def _days(found: re.Match[str]) -> int | None:
-    """Returns the days since 1970-01-01 of a year, month and day in the calendar of ISO 8601; None if there is no such
-    day."""
+    """Returns the days since 1970-01-01 of a date in the calendar of ISO 8601; None if the date does not exist."""
     year = -int(found[2]) if found[1] == "-" else int(found[2])
     # Python knows the years 1 to 9999. The calendar repeats itself after 400 years.
     cycles = 0 if 1 <= year <= 9999 else year // 400 - 1

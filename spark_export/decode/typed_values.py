@@ -1,8 +1,10 @@
 """Converts the values of messages to the types of columns, as Spark's `from_json` does in its mode PERMISSIVE.
 
-A value that does not fit makes no other value wrong: a member of an object becomes null alone, while an element that
-does not fit makes its whole array or map null. Two values of `from_json` are left out on purpose because they are
-wrong: a whole number above 127 for TINYINT, which Spark wraps, and a number of seconds that is too large for TIMESTAMP.
+A member of an object that does not fit its type becomes null. An element that does not fit makes its array or map null.
+All other values stay.
+
+In two cases Spark makes a wrong value, and this module makes null. Spark wraps a whole number above 127 for TINYINT,
+and a number of seconds that is too large for TIMESTAMP.
 """
 
 from __future__ import annotations
@@ -12,45 +14,34 @@ import binascii
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any, TypeAlias
-from uuid import UUID
 
 import pyarrow as pa
 
-from spark_export.decode.json_text import FloatText, Pairs
+from spark_export.decode.json_text import FloatText
 from spark_export.decode.time_texts import INT64_MAX, UNIX_DAY, days_of, local_us_of, time_reader
+from spark_export.decode.value_text import DECIMAL_DIGITS_MAX, Unfit, json_text, members_of, unfit
 
 Convert: TypeAlias = Callable[[Any], Any]
-"""A function from a value of a message, not null, to a value for Arrow. It raises Unfit."""
+"""A function that converts a value of a message, but never null, to a value for Arrow. The function raises Unfit."""
 
 DECIMALS = Context(prec=80, rounding=ROUND_HALF_UP, Emin=-(10**9), Emax=10**9)
 DECIMAL_TEXT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-DECIMAL_DIGITS_MAX = 40
-TEXT_PARTS_MAX = 5_000_000
-"""The largest number of parts of a value that is written as text. A CBOR value may contain itself."""
-TEXT_BITS_MAX = 10_000
-"""The largest number of bits of a whole number that becomes text. Python refuses to write much larger ones."""
 BASE64 = re.compile(r"(?:[\0- ]*[A-Za-z0-9+/]{4})*(?:[\0- ]*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=))?[\0- ]*")
 NOT_FINITE = {"NaN": "nan", "+INF": "inf", "+Infinity": "inf", "Infinity": "inf", "-INF": "-inf", "-Infinity": "-inf"}
-QUOTED = re.compile(r'["\\\x00-\x1f]')
-SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class Unfit(ValueError):
-    """A value that does not fit the type of its column. The text says which value and which type."""
 
 
 class Converters:
     """Makes the functions that convert values.
 
-    problems: what did not fit, one text for each value. The caller empties the list before each message.
+    problems: one text for each value that did not fit. The caller empties the list before each message.
     """
 
     def __init__(self, zone: str) -> None:
-        """zone: the zone of times whose text names none. Raises ValueError if there is no such zone."""
+        """zone: the time zone of times whose text contains no zone. Raises ValueError if this zone does not exist."""
         self.problems: list[str] = []
         self._read_time = time_reader(zone)
 
@@ -119,7 +110,7 @@ class Converters:
         return to_struct
 
     def fill(self, row: dict[str, Any], members: Iterable[tuple[Any, Any]], converts: Mapping[str, Convert]) -> None:
-        """Puts the members of an object into a row. Of a name that is there twice, the last value that fits counts."""
+        """Puts the members of an object into a row. If a name occurs twice, the row gets the last value that fits."""
         for name, value in members:
             convert = converts.get(name)
             if convert is None:
@@ -130,32 +121,6 @@ class Converters:
                 self.problems.append(f"{name}: {error}")
 
 
-def unfit(value: Any, wanted: str) -> Unfit:
-    shown = value_text(value)
-    return Unfit(f"{shown if len(shown) <= 60 else shown[:57] + '...'} is no {wanted}")
-
-
-def value_text(value: Any) -> str:
-    """Returns a value as text for a person. Values with parts may be deep or endless, so they are only named."""
-    if isinstance(value, list):
-        return "an object" if isinstance(value, Pairs) else "an array"
-    if isinstance(value, Mapping):
-        return "an object"
-    if type(value) is int and value.bit_length() > TEXT_BITS_MAX:
-        return f"a number of {value.bit_length()} bits"
-    if isinstance(value, FloatText | int | float | str | bytes):
-        return str(value) if type(value) in (FloatText, int) else repr(value)
-    return f"a {type(value).__name__}"
-
-
-def members_of(value: Any, wanted: str) -> Iterable[tuple[Any, Any]]:
-    if type(value) is Pairs:
-        return value
-    if isinstance(value, dict) and all(type(name) is str for name in value):
-        return value.items()
-    raise unfit(value, wanted)
-
-
 def to_boolean(value: Any) -> bool:
     if type(value) is not bool:
         raise unfit(value, "BOOLEAN")
@@ -163,7 +128,7 @@ def to_boolean(value: Any) -> bool:
 
 
 def whole_number(bits: int) -> Convert:
-    """Returns the function for signed whole numbers of so many bits. 1.0 is none, as in Spark."""
+    """Returns the function for signed whole numbers of `bits` bits. As in Spark, 1.0 is not a whole number."""
     most = (1 << (bits - 1)) - 1
     name = {8: "TINYINT", 16: "SMALLINT", 32: "INT", 64: "BIGINT"}[bits]
 
@@ -192,7 +157,7 @@ def to_double(value: Any) -> float:
 
 
 def to_float(value: Any) -> float:
-    """Rounds once, from the text or number to 32 bits."""
+    """Returns a number rounded to 32 bits, in one step and not by way of 64 bits."""
     double = to_double(value)
     bits = struct.unpack("<q", struct.pack("<d", double))[0]
     # Rounding to 64 bits first matters only where that ends in the middle between two numbers of 32 bits.
@@ -206,7 +171,7 @@ def to_float(value: Any) -> float:
 
 
 def decimal_of(precision: int, scale: int) -> Convert:
-    """Returns the function for decimals: exact, with further digits rounded half up."""
+    """Returns the function for decimals. The decimals are exact; digits after the scale are rounded half up."""
     unit, most = Decimal(1).scaleb(-scale), Decimal(10) ** (precision - scale)
     name = f"DECIMAL({precision},{scale})"
 
@@ -233,7 +198,7 @@ def decimal_of(precision: int, scale: int) -> Convert:
 
 
 def to_text(value: Any) -> str:
-    """Returns a text as it is, and every other value as its JSON text, as Spark writes it."""
+    """Returns a text unchanged, and every other value as JSON in the form that Spark writes."""
     if type(value) is str:
         # Spark writes a question mark for half of a surrogate pair.
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
@@ -276,74 +241,3 @@ def to_local_time(value: Any) -> int:
 def microseconds(passed: Any) -> int:
     """Returns a time difference in microseconds, exactly."""
     return int((passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds)
-
-
-def json_text(value: Any) -> str:
-    """Returns a value as JSON without blanks, as Spark writes a value for a column of text. Works without recursion."""
-    parts: list[str] = []
-    # What is still to be written: values, and texts that are ready, each in a tuple of its own.
-    waiting: list[Any] = [value]
-    while waiting:
-        if len(parts) > TEXT_PARTS_MAX:
-            raise unfit("a value of endless parts", "STRING")
-        each = waiting.pop()
-        kind = type(each)
-        if kind is tuple:
-            parts.append(each[0])
-        elif kind is str:
-            parts.append(quoted(each))
-        elif kind is list:
-            ahead: list[Any] = [("[",)]
-            for at, item in enumerate(each):
-                ahead += [(",",), item] if at else [item]
-            waiting += reversed([*ahead, ("]",)])
-        elif kind is Pairs or kind is dict:
-            ahead = [("{",)]
-            for at, (name, item) in enumerate(members_of(each, "STRING")):
-                ahead += [("," * bool(at) + quoted(name) + ":",), item]
-            waiting += reversed([*ahead, ("}",)])
-        elif isinstance(each, date | time | UUID):
-            text = str(each) if isinstance(each, UUID) else each.isoformat()
-            parts.append(text if each is value else quoted(text))
-        else:
-            parts.append(scalar_text(each))
-    return "".join(parts)
-
-
-def quoted(text: str) -> str:
-    text = text if text.isascii() else text.encode("utf-8", "replace").decode()
-    escaped = QUOTED.sub(lambda found: SHORT_ESCAPES.get(found[0]) or f"\\u{ord(found[0]):04X}", text)
-    return f'"{escaped}"'
-
-
-def scalar_text(value: Any) -> str:
-    if value is None:
-        return "null"
-    if type(value) is bool:
-        return "true" if value else "false"
-    if type(value) is int and value.bit_length() <= TEXT_BITS_MAX:
-        return str(value)
-    if type(value) is FloatText or type(value) is float:
-        return double_text(float(value))
-    if type(value) is Decimal and value.is_finite():
-        # A few bytes can be a number of billions of digits.
-        return format(value, "f") if -DECIMAL_DIGITS_MAX <= value.adjusted() <= DECIMAL_DIGITS_MAX else str(value)
-    raise unfit(value, "STRING")
-
-
-def double_text(value: float) -> str:
-    """Returns a number as Java writes it: `1.5`, `100000.0`, `1.0E10`; in quotes if it is not finite, as in JSON."""
-    if value != value or value in (float("inf"), float("-inf")):
-        return '"NaN"' if value != value else '"Infinity"' if value > 0 else '"-Infinity"'
-    if value == 0 or 1e-3 <= abs(value) < 1e7:
-        return repr(value) if "e" not in repr(value) else format(Decimal(repr(value)), "f")
-    sign, digits, exponent = Decimal(repr(value)).as_tuple()
-    assert isinstance(exponent, int), "the number is finite"
-    shown = "".join(map(str, digits)).rstrip("0") or "0"
-    exponent += len(digits) - 1
-    if len(shown) == 1:
-        # Java writes at least two digits, and those nearest to the number.
-        near = f"{abs(value):.1e}"
-        shown, exponent = near[0] + near[2], int(near[4:])
-        shown = shown.rstrip("0") or "0"
-    return f"{'-' * sign}{shown[0]}.{shown[1:] or '0'}E{exponent}"

@@ -1,0 +1,125 @@
+"""Writes values of messages as JSON in the form that Spark writes, and makes the errors of values that do not fit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import date, time
+from decimal import Decimal
+from typing import Any
+from uuid import UUID
+
+from spark_export.decode.json_text import FloatText, Pairs
+
+TEXT_PARTS_MAX = 5_000_000
+"""The largest number of parts of a value that is written as text. A CBOR value may contain itself."""
+TEXT_BITS_MAX = 10_000
+"""The largest number of bits of a whole number that becomes text. Python refuses to write much larger ones."""
+DECIMAL_DIGITS_MAX = 40
+"""The largest number of digits before the point of a decimal that fits a column, and a few more."""
+QUOTED = re.compile(r'["\\\x00-\x1f]')
+SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
+
+
+class Unfit(ValueError):
+    """A value that does not fit the type of its column. The text says which value and which type."""
+
+
+def unfit(value: Any, wanted: str) -> Unfit:
+    shown = value_text(value)
+    return Unfit(f"{shown if len(shown) <= 60 else shown[:57] + '...'} is no {wanted}")
+
+
+def value_text(value: Any) -> str:
+    """Returns a value as text for a person. Objects and arrays are only named, because they may be very large."""
+    if isinstance(value, list):
+        return "an object" if isinstance(value, Pairs) else "an array"
+    if isinstance(value, Mapping):
+        return "an object"
+    if type(value) is int and value.bit_length() > TEXT_BITS_MAX:
+        return f"a number of {value.bit_length()} bits"
+    if isinstance(value, FloatText | int | float | str | bytes):
+        return str(value) if type(value) in (FloatText, int) else repr(value)
+    return f"a {type(value).__name__}"
+
+
+def members_of(value: Any, wanted: str) -> Iterable[tuple[Any, Any]]:
+    if type(value) is Pairs:
+        return value
+    if isinstance(value, dict) and all(type(name) is str for name in value):
+        return value.items()
+    raise unfit(value, wanted)
+
+
+def json_text(value: Any) -> str:
+    """Returns a value as JSON without blanks, in the form that Spark writes. Uses no recursion."""
+    parts: list[str] = []
+    # What is still to be written: values, and texts that are ready, each in a tuple of its own.
+    waiting: list[Any] = [value]
+    while waiting:
+        if len(parts) > TEXT_PARTS_MAX:
+            raise Unfit(f"a value of more than {TEXT_PARTS_MAX} parts is no STRING")
+        each = waiting.pop()
+        kind = type(each)
+        if kind is tuple:
+            parts.append(each[0])
+        elif kind is str:
+            parts.append(quoted(each))
+        elif kind is list:
+            ahead: list[Any] = [("[",)]
+            for at, item in enumerate(each):
+                ahead += [(",",), item] if at else [item]
+            waiting += reversed([*ahead, ("]",)])
+        elif kind is Pairs or kind is dict:
+            ahead = [("{",)]
+            for at, (name, item) in enumerate(members_of(each, "STRING")):
+                ahead += [("," * bool(at) + quoted(name) + ":",), item]
+            waiting += reversed([*ahead, ("}",)])
+        elif isinstance(each, date | time | UUID):
+            text = str(each) if isinstance(each, UUID) else each.isoformat()
+            parts.append(text if each is value else quoted(text))
+        else:
+            parts.append(scalar_text(each))
+    return "".join(parts)
+
+
+def quoted(text: str) -> str:
+    text = text if text.isascii() else text.encode("utf-8", "replace").decode()
+    escaped = QUOTED.sub(lambda found: SHORT_ESCAPES.get(found[0]) or f"\\u{ord(found[0]):04X}", text)
+    return f'"{escaped}"'
+
+
+def scalar_text(value: Any) -> str:
+    if value is None:
+        return "null"
+    if type(value) is bool:
+        return "true" if value else "false"
+    if type(value) is int and value.bit_length() <= TEXT_BITS_MAX:
+        return str(value)
+    if type(value) is FloatText or type(value) is float:
+        return double_text(float(value))
+    if type(value) is Decimal and value.is_finite():
+        # A few bytes can be a number of billions of digits.
+        return format(value, "f") if -DECIMAL_DIGITS_MAX <= value.adjusted() <= DECIMAL_DIGITS_MAX else str(value)
+    raise unfit(value, "STRING")
+
+
+def double_text(value: float) -> str:
+    """Returns a number in the form that Java writes: `1.5`, `100000.0`, `1.0E10`.
+
+    `NaN` and infinities are in quotes.
+    """
+    if value != value or value in (float("inf"), float("-inf")):
+        return '"NaN"' if value != value else '"Infinity"' if value > 0 else '"-Infinity"'
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value) if "e" not in repr(value) else format(Decimal(repr(value)), "f")
+    sign, digits, exponent = Decimal(repr(value)).as_tuple()
+    assert isinstance(exponent, int), "the number is finite"
+    shown = "".join(map(str, digits)).rstrip("0") or "0"
+    exponent += len(digits) - 1
+    if len(shown) == 1:
+        # Java writes at least two digits, and those nearest to the number.
+        near = f"{abs(value):.1e}"
+        shown, exponent = near[0] + near[2], int(near[4:])
+        shown = shown.rstrip("0") or "0"
+    return f"{'-' * sign}{shown[0]}.{shown[1:] or '0'}E{exponent}"
