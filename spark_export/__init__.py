@@ -13,6 +13,7 @@
   project is installed on the driver and on the workers, Spark finds the format itself (`pyspark_stream_node`).
 - `read_range(spark, stream, partition=…, index=(first, end), time=(start, end), endpoint=…)` returns a DataFrame with
   the messages of that range, and reads nothing else.
+- `table_files(address)` returns the files of an exported table of plain Parquet, in a folder or on a store.
 - The columns are `key` binary or null, `data` binary, `stream` string, `partition` int, `index` long, `timestamp`,
   and with the option `includeHeaders` also `headers`. `spark_export.source.StreamNodeSource` explains all options.
 - The offsets of a streaming query have the form `{"orders": {"0": 17, "1": 4}}`: for each partition the index of
@@ -38,8 +39,9 @@ if TYPE_CHECKING:
     from spark_export.ranges import read_range
     from spark_export.registration import register
     from spark_export.session import open_session
+    from spark_export.table_listing import table_files
 
-__all__ = ["open_session", "read_range", "register"]
+__all__ = ["open_session", "read_range", "register", "table_files"]
 
 
 def __getattr__(name: str) -> Any:
@@ -55,4 +57,8 @@ def __getattr__(name: str) -> Any:
         from spark_export.session import open_session
 
         return open_session
+    if name == "table_files":
+        from spark_export.table_listing import table_files
+
+        return table_files
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

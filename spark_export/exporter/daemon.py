@@ -16,11 +16,11 @@ from pathlib import Path
 import structlog
 
 from spark_export.errors import SourceError
-from spark_export.exporter.errors import ExportError, StreamsLeftOut
+from spark_export.exporter.errors import ExportError, StreamsLeftOut, TakenOver
 from spark_export.exporter.metrics import ExporterStatistics, write_metrics
 from spark_export.exporter.run import Exporter, Outcome
 from spark_export.exporter.schedule import next_start
-from spark_export.exporter.step import Step, log_step
+from spark_export.exporter.step import Step
 from stream_client.errors import ClientError
 
 logger = structlog.get_logger(__name__)
@@ -52,7 +52,6 @@ async def run_daemon(
     async def count(step: Step) -> None:
         # A first run can take hours, so what its steps have published is shown before its end.
         nonlocal statistics
-        await log_step(step)
         statistics = statistics.after_step(step)
         if metrics_file is not None:
             await _keep_metrics(metrics_file, statistics)
@@ -100,6 +99,9 @@ async def _run_once(
             return None
         except StreamsLeftOut as error:
             outcome = error.outcome
+        except TakenOver:
+            # Another exporter has the table now. It ends again if both would go on taking it from each other.
+            raise
         except (ExportError, SourceError, ClientError, OSError) as error:
             logger.error("run failed", error=" ".join(str(error).split()))
             return None

@@ -18,6 +18,7 @@ from spark_export.exporter.flat_table import FlatTable
 from spark_export.exporter.layout import Layout
 from spark_export.exporter.model import FileEntry, RunFile
 from spark_export.exporter.write_files import ERA, FILE_SCHEMA
+from spark_export.store.paths import FilePath
 from storage.durable_files import make_folder
 
 try:
@@ -73,7 +74,7 @@ class DeltaLogTable(FlatTable):
             return 0
         return self._open().transaction_version(self._application) or 0
 
-    def list_files(self) -> set[Path]:
+    def list_files(self) -> set[FilePath]:
         return {self._layout.table / name for name in self._open().file_uris()}
 
     def locate(self, file: RunFile) -> Path:
@@ -120,7 +121,7 @@ class DeltaLogTable(FlatTable):
         return max(0, before - len(list(self._log.iterdir())))
 
     def _names_in_log(self) -> set[str]:
-        return {Path(name).name for name in self.list_files()}
+        return {path.name for path in self.list_files()}
 
     def _add(self, entry: FileEntry, *, data_change: bool = True) -> AddAction:
         return AddAction(

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from spark_export.exporter.layout import ATTEMPTS, TREE, Layout, remove_tree, sync_tree
 from spark_export.exporter.ledger import FIRST_GENERATION
-from spark_export.exporter.model import FileEntry, RunFile
+from spark_export.exporter.model import FileEntry, Range, RunFile
+from spark_export.exporter.task import TaskSettings
 from storage.durable_files import sync
 
 RUN_PREFIX, REWRITTEN_PREFIX = "run-", "rewritten-"
@@ -42,6 +43,12 @@ class FlatTable:
         """Returns None: every stream name is allowed, since the name is a value in the table and not part of a path."""
         return None
 
+    def place_files(self, run_id: int, settings: TaskSettings) -> TaskSettings:
+        return settings
+
+    def sweep(self) -> int:
+        return 0
+
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
         staging = self._layout.run_staging(run_id)
         (staging / TREE).mkdir()
@@ -59,7 +66,7 @@ class FlatTable:
         A crash in `publish` can leave some files moved to the data folder and the others in staging."""
         return all(self._find(run_id, entry) is not None for entry in entries)
 
-    def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
+    def publish(self, run_id: int, entries: Sequence[FileEntry], ranges: Sequence[Range] = ()) -> None:
         for entry in entries:
             found = self._find(run_id, entry)
             assert found is not None

@@ -21,6 +21,7 @@ from spark_export.exporter.flat_table import FlatTable
 from spark_export.exporter.layout import Layout
 from spark_export.exporter.model import FileEntry, RunFile
 from spark_export.exporter.write_files import ERA, FILE_SCHEMA_WITH_STREAM
+from spark_export.store.paths import FilePath
 from storage.durable_files import make_folder
 
 try:
@@ -96,7 +97,7 @@ class IcebergTable(FlatTable):
     def latest_run(self) -> int:
         return max(self._runs(), default=0)
 
-    def list_files(self) -> set[Path]:
+    def list_files(self) -> set[FilePath]:
         return {_path_of(task.file.file_path) for task in self._open().scan().plan_files()}
 
     def locate(self, file: RunFile) -> Path:

@@ -73,7 +73,7 @@ async def adopt(layout: Layout, ledger: Ledger, node: NodeSide, client_id: str |
     client_id: the name, or None for a new one. Raises ExportMismatch if the node has saved indexes under this name that
     the table cannot have saved; and ClientErrors. A run that a crash interrupted may be unfinished: the next run saves
     its indexes under the new name. After a crash, the call can be repeated."""
-    name = client_id or make_consumer(layout.folder.name, uuid.uuid4().hex)
+    name = client_id or make_consumer(layout.place.name, uuid.uuid4().hex)
     exported, ends = await ledger.load_exported(), node.list_ends(Selection())
     check_positions(ends, exported, node.load_positions(name), name)
     taken = []
@@ -84,7 +84,7 @@ async def adopt(layout: Layout, ledger: Ledger, node: NodeSide, client_id: str |
             taken.append(Range(end.stream, end.partition, known.era, end.made_us, start, start, 0))
     # The saved indexes exist before the ledger names the consumer: without them, the next run would refuse.
     node.save_positions(name, taken)
-    await ledger.record_adoption(name, str(layout.folder))
+    await ledger.record_adoption(name, str(layout.place))
     return name
 
 

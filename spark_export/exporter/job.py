@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from spark_export.exporter.address import Address
 from spark_export.exporter.compact import Compactor
 from spark_export.exporter.engine import AutoEngine, Engine, InlineEngine
 from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.identity import adopt, check_place, make_consumer
-from spark_export.exporter.layout import ExportLock, Layout
-from spark_export.exporter.ledger import Ledger, open_ledger
+from spark_export.exporter.layout import Layout
+from spark_export.exporter.ledger import Ledger
 from spark_export.exporter.node_side import NodeSide, Selection
 from spark_export.exporter.pace import CLUSTER_FACTOR, STEP_BYTES_MAX, STEP_ROWS_MAX, Bounds
 from spark_export.exporter.repair import Repairer
@@ -23,8 +24,10 @@ from spark_export.exporter.run import Exporter, Progress
 from spark_export.exporter.table import make_table
 from spark_export.exporter.table_state import settle_table
 from spark_export.exporter.task import TaskSettings
+from spark_export.exporter.workplace import open_workplace
 from spark_export.java import JavaMissing, find_java_home
 from spark_export.session import EMBEDDED, is_embedded
+from spark_export.store.place import Place
 
 INLINE = "inline"
 AUTO = "auto"
@@ -37,20 +40,22 @@ SPARK_BYTES_MIN = 64 * 1024**3
 class ExportSettings:
     """The settings of an export.
 
-    folder: the export's folder; every executor must reach this folder under the same path. node: `host:port` of the
-    node; executors must reach the node at this address, too. data_dir: the node's data directory, or None; executors on
-    the node's machine read messages directly from its files. selection: the streams to export. client_id: the client id
-    under which the node keeps the saved indexes of the export, or None for a default. codec: the Parquet compression.
-    format: parquet, delta or iceberg. master: the master of Spark (`local[*,4]`, `spark://…`, `yarn`, `k8s://…`),
-    `inline` to export without Spark, or `auto`, see AUTO. remote: the address of a Spark Connect server (`sc://…`), in
-    place of a master. conf: more settings of Spark. aot_cache: see `spark_export.session.open_session`. accept_lost:
-    whether a stream is exported if messages of it were removed before they could be exported; if False, the stream is
-    left out. verify_checksums: whether tasks compute the checksum of each message again. rows_max, bytes_max: the size
-    of a step, see `spark_export.exporter.pace.Bounds`; None for a default. seconds_max: after this time no step begins;
-    None for no limit.
+    folder: the export's folder, which every executor must reach under the same path, or its address on a store.
+    node: `host:port` of the node; executors must reach the node at this address, too. data_dir: the node's data
+    directory, or None; executors on the node's machine read messages directly from its files. selection: the
+    streams to export. client_id: the client id under which the node keeps the saved indexes of the export, or None
+    for a default. codec: the Parquet compression. format: parquet, delta or iceberg. master: the master of Spark
+    (`local[*,4]`, `spark://…`, `yarn`, `k8s://…`), `inline` to export without Spark, or `auto`, see AUTO. remote:
+    the address of a Spark Connect server (`sc://…`), in place of a master. conf: more settings of Spark. aot_cache:
+    see `spark_export.session.open_session`. accept_lost: whether a stream is exported if messages of it were
+    removed before they could be exported; if False, the stream is left out. verify_checksums: whether tasks compute
+    the checksum of each message again. rows_max, bytes_max: the size of a step, see
+    `spark_export.exporter.pace.Bounds`; None for a default. seconds_max: after this time no step begins; None for
+    no limit. store_options: of the store, see `spark_export.store.options`. ledger: the SQLAlchemy URL of a
+    database for the ledger, or None for a ledger that is kept with the table.
     """
 
-    folder: Path
+    folder: Path | Place
     node: str
     data_dir: Path | None = None
     selection: Selection = field(default_factory=Selection)
@@ -66,6 +71,12 @@ class ExportSettings:
     rows_max: int | None = None
     bytes_max: int | None = None
     seconds_max: float | None = None
+    store_options: dict[str, str] = field(default_factory=dict)
+    ledger: str | None = None
+
+    def address(self) -> Address:
+        """Returns the address of the export. Raises PlaceRefused."""
+        return Address(Address.of(self.folder).place, self.store_options, self.ledger)
 
     def bounds(self) -> Bounds:
         """Returns the limits of the export. On a cluster, the steps are CLUSTER_FACTOR times larger by default."""
@@ -77,7 +88,7 @@ class ExportSettings:
 
     def consumer(self, table_id: str) -> str:
         """Returns the client id of a new table: `client_id`, or, if this is None, one made from folder and table id."""
-        return self.client_id or make_consumer(self.folder.absolute().name, table_id)
+        return self.client_id or make_consumer(self.address().place.name, table_id)
 
 
 def now_us() -> int:
@@ -97,107 +108,100 @@ async def open_exporter(
     at the end of the `with` block. The first run with new messages starts the engine. Since the start takes seconds,
     errors of the folder or the node are raised first. Raises ExportError.
     """
-    layout = Layout(settings.folder)
-    layout.make()
+    identity = (settings.format, settings.consumer)
     node = NodeSide(settings.node)
-    with ExportLock(layout.folder):
-        layout.check_ledger()
-        async with open_ledger(layout.ledger, identity=(settings.format, settings.consumer), now_us=now_us()) as ledger:
-            known = ledger.identity.client_id
-            if settings.client_id not in (None, known):
-                raise ExportMismatch(
-                    f"{layout.folder} keeps its position under the consumer {known!r}, not {settings.client_id!r}; "
-                    "leave --client out, or `stream-node export adopt` it under the other name"
-                )
-            await check_place(layout, ledger)
-            table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
-            await settle_table(layout, ledger, table)
-            rewriter = Rewriter(layout, ledger, table, now_us=now_us)
-            await rewriter.recover()
-            if ledger.identity.format == "parquet":
-                await rewriter.expire()
-            engine = engine or _make_engine(settings)
-            source = {"endpoint": settings.node}
-            if settings.verify_checksums:
-                source["verifyChecksums"] = "true"
-            if settings.data_dir is not None:
-                source["path"] = str(settings.data_dir.absolute())
-            exporter = Exporter(
-                layout,
-                ledger,
-                table,
-                node,
-                engine,
-                settings=TaskSettings(source, with_stream=table.with_stream, codec=settings.codec),
-                selection=settings.selection,
-                accept_lost=settings.accept_lost,
-                now_us=now_us,
-                bounds=settings.bounds(),
-                on_progress=on_progress,
+    async with open_workplace(settings.address(), identity=identity, now_us=now_us()) as work:
+        layout, ledger = work.layout, work.ledger
+        known = ledger.identity.client_id
+        if settings.client_id not in (None, known):
+            raise ExportMismatch(
+                f"{settings.address().place} keeps its position under the consumer {known!r}, not "
+                f"{settings.client_id!r}; leave --client out, or `stream-node export adopt` it under the other name"
             )
-            try:
-                yield exporter
-            finally:
-                await engine.close()
+        if layout.store is None:
+            await check_place(layout, ledger)
+        table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
+        await settle_table(layout, ledger, table)
+        rewriter = Rewriter(layout, ledger, table, now_us=now_us)
+        await rewriter.recover()
+        if ledger.identity.format == "parquet":
+            await rewriter.expire()
+        engine = engine or _make_engine(settings)
+        source = {"endpoint": settings.node}
+        if settings.verify_checksums:
+            source["verifyChecksums"] = "true"
+        if settings.data_dir is not None:
+            source["path"] = str(settings.data_dir.absolute())
+        exporter = Exporter(
+            layout,
+            ledger,
+            table,
+            node,
+            engine,
+            settings=TaskSettings(source, with_stream=table.with_stream, codec=settings.codec),
+            selection=settings.selection,
+            accept_lost=settings.accept_lost,
+            now_us=now_us,
+            bounds=settings.bounds(),
+            on_progress=on_progress,
+        )
+        try:
+            yield exporter
+        finally:
+            await engine.close()
 
 
 @asynccontextmanager
-async def open_for_reading(folder: Path) -> AsyncIterator[tuple[Layout, Ledger]]:
+async def open_for_reading(folder: Path | Place | Address) -> AsyncIterator[tuple[Layout, Ledger]]:
     """Opens an existing export, to verify the export or to list its runs. Yields its paths and its ledger.
 
     The ledger is the SQLite record of all runs. An exporter may work in the folder at the same time. Raises
-    ExportMismatch, LedgerError.
+    ExportMismatch, LedgerError, StoreError.
     """
-    layout = Layout(folder)
-    async with open_ledger(layout.ledger) as ledger:
-        yield layout, ledger
+    async with open_workplace(Address.of(folder), now_us=now_us(), writes=False) as work:
+        yield work.layout, work.ledger
 
 
 @asynccontextmanager
-async def open_compactor(folder: Path, *, keep_s: float | None = None) -> AsyncIterator[Compactor]:
-    """Opens and locks an existing export, to merge its small files.
+async def open_compactor(folder: Path | Place | Address, *, keep_s: float | None = None) -> AsyncIterator[Compactor]:
+    """Opens an existing export as its only writer, to merge its small files.
 
     keep_s: how many seconds the replaced files are kept for readers; None for the default of the table's format. Raises
-    ExportMismatch, ExportInUse, ExtraMissing, LedgerError."""
-    layout = Layout(folder)
-    async with open_ledger(layout.ledger) as ledger:
-        with ExportLock(layout.folder):
-            layout.make()
-            table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
-            await settle_table(layout, ledger, table)
-            yield Compactor(Rewriter(layout, ledger, table, now_us=now_us, keep_s=keep_s), table)
+    ExportMismatch, ExportInUse, ExtraMissing, LedgerError, StoreError."""
+    async with open_workplace(Address.of(folder), now_us=now_us()) as work:
+        layout, ledger = work.layout, work.ledger
+        table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
+        await settle_table(layout, ledger, table)
+        yield Compactor(Rewriter(layout, ledger, table, now_us=now_us, keep_s=keep_s), table)
 
 
 @asynccontextmanager
 async def open_repairer(
-    folder: Path, node: str, *, keep_s: float | None = None, accept_lost: bool = False
+    folder: Path | Place | Address, node: str, *, keep_s: float | None = None, accept_lost: bool = False
 ) -> AsyncIterator[Repairer]:
-    """Opens and locks an existing export, to replace its damaged files.
+    """Opens an existing export as its only writer, to replace its damaged files.
 
     node: `host:port` of the node. keep_s: how many seconds the replaced files are kept for readers; None for the
     default of the table's format. accept_lost: whether rows that the node has no more are given up. Raises
-    ExportMismatch, ExportInUse, ExtraMissing, LedgerError."""
-    layout = Layout(folder)
-    async with open_ledger(layout.ledger) as ledger:
-        with ExportLock(layout.folder):
-            layout.make()
+    ExportMismatch, ExportInUse, ExtraMissing, LedgerError, StoreError."""
+    async with open_workplace(Address.of(folder), now_us=now_us()) as work:
+        layout, ledger = work.layout, work.ledger
+        if layout.store is None:
             await check_place(layout, ledger)
-            table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
-            await settle_table(layout, ledger, table, repairing=True)
-            rewriter = Rewriter(layout, ledger, table, now_us=now_us, keep_s=keep_s)
-            settings = TaskSettings({"endpoint": node}, with_stream=table.with_stream)
-            yield Repairer(ledger, table, rewriter, NodeSide(node), settings=settings, accept_lost=accept_lost)
+        table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
+        await settle_table(layout, ledger, table, repairing=True)
+        rewriter = Rewriter(layout, ledger, table, now_us=now_us, keep_s=keep_s)
+        settings = TaskSettings({"endpoint": node}, with_stream=table.with_stream)
+        yield Repairer(ledger, table, rewriter, NodeSide(node), settings=settings, accept_lost=accept_lost)
 
 
-async def adopt_table(folder: Path, node: str, client_id: str | None) -> str:
+async def adopt_table(folder: Path | Place | Address, node: str, client_id: str | None) -> str:
     """Gives the table of an existing export a consumer of its own at the node. Returns the consumer's name.
 
     node: `host:port` of the node. client_id: the name, or None for a new one. Raises ExportMismatch, ExportInUse,
-    LedgerError, ClientErrors."""
-    layout = Layout(folder)
-    async with open_ledger(layout.ledger) as ledger:
-        with ExportLock(layout.folder):
-            return await adopt(layout, ledger, NodeSide(node), client_id)
+    LedgerError, StoreError, ClientErrors."""
+    async with open_workplace(Address.of(folder), now_us=now_us()) as work:
+        return await adopt(work.layout, work.ledger, NodeSide(node), client_id)
 
 
 def _make_engine(settings: ExportSettings) -> Engine:

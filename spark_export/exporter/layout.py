@@ -14,13 +14,16 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from spark_export.exporter.errors import ExportError, ExportInUse, ExportMismatch
 from spark_export.exporter.hive_names import stream_folder
 from spark_export.store.errors import PlaceRefused
 from spark_export.store.place import parse_place
 from storage.durable_files import make_folder, rename_durably, sync
+
+if TYPE_CHECKING:
+    from spark_export.store.store import Store
 
 TABLE, GENERATIONS, STAGING = "messages", "generations", "staging"
 LEDGER, LOCK = "ledger.sqlite", "exporter.lock"
@@ -39,12 +42,15 @@ REMOVE_ATTEMPTS_MAX = 20
 class Layout:
     """The paths of one export. folder: the export folder; every executor must reach this folder under the same path."""
 
-    def __init__(self, folder: Path) -> None:
-        """Raises PlaceRefused for the address of a store, which `Path` would take for a relative folder."""
+    def __init__(self, folder: Path, store: Store | None = None) -> None:
+        """store: the store of the table, if the table is on one; the folder then is the exporter's own, and holds no
+        rows. Raises PlaceRefused for the address of a store, which `Path` takes for a relative folder."""
         place = parse_place(folder)
         if not place.is_local:
-            raise PlaceRefused(f"{folder}: tables on object stores are not served yet; give a folder")
+            raise PlaceRefused(f"{folder} is the address of a store, not a folder")
         self.folder = place.folder
+        self.store = store
+        self.place = place if store is None else store.place
         self.table = self.folder / TABLE
         self.ledger = self.folder / LEDGER
         self.staging = self.folder / STAGING
@@ -94,8 +100,8 @@ class ExportLock:
     The constructor takes the lock, and raises ExportInUse if another exporter holds the lock. The end of the `with`
     block, or the death of the process, releases the lock."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / LOCK
+    def __init__(self, folder: Path, name: str = LOCK) -> None:
+        self._path = folder / name
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)

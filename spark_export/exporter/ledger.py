@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from sqlalchemy import Select, delete, event, func, insert, select, text, update
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from spark_export.exporter.errors import ExportMismatch, LedgerError
+from spark_export.exporter.ledger_connection import Copy, mapped, set_pragmas, to_its_end
 from spark_export.exporter.ledger_generations import GenerationsPart, find_losses
 from spark_export.exporter.ledger_identity import IdentityPart
+from spark_export.exporter.ledger_owner import check_owner, take_over
 from spark_export.exporter.ledger_schema import (
     APPLICATION_ID,
     LEDGER_VERSION,
@@ -36,7 +37,6 @@ from spark_export.exporter.ledger_schema import (
 from spark_export.exporter.model import Exported, FileEntry, Loss, Range, Run, RunFile, RunState
 from spark_export.exporter.run_machine import COUNTED, ENDED, check_transition
 
-BUSY_TIMEOUT_MS = 5_000
 FIRST_GENERATION = 1
 RANGE_FIELDS = tuple(field.name for field in fields(Range))
 FILE_FIELDS = tuple(field.name for field in fields(FileEntry))
@@ -93,9 +93,23 @@ class Account:
 class Ledger(GenerationsPart, IdentityPart):
     """An open ledger: the SQLite record of all runs of an export. `open_ledger` makes it."""
 
-    def __init__(self, engine: AsyncEngine, identity: Identity) -> None:
+    def __init__(self, engine: AsyncEngine, identity: Identity, copy: Copy | None = None) -> None:
+        """copy: the copy of the ledger that counts, in a store; None for a ledger that counts itself."""
         self._engine = engine
         self.identity = identity
+        self._copy = copy
+        self._owner: str | None = None
+        self._turn = asyncio.Lock()
+
+    async def take_over(self, now_us: int) -> None:
+        """Makes this process the only one that can change the ledger. now_us: in microseconds since 1970.
+
+        Every later change raises TakenOver after another process has done the same. Needed where no file lock is held.
+        """
+        owner = uuid.uuid4().hex
+        async with self._writing() as connection:
+            await take_over(connection, owner, now_us)
+        self._owner = owner
 
     async def begin_run(self, planned: Iterable[Range], now_us: int) -> int:
         """Adds a run in state planned, with the index ranges that the run will export. Returns the id of the run."""
@@ -199,10 +213,15 @@ class Ledger(GenerationsPart, IdentityPart):
 
     async def load_account(self, generation: int) -> Account:
         """Returns the contents at one moment, for one generation (version) of the table."""
+        if self._copy is not None and self._owner is None:
+            # A reader: the exporter may have changed the copy.
+            await self._engine.dispose()
+            await asyncio.to_thread(self._copy.fetch)
         in_generation = _FILES.where(files.c.generation == generation)
-        async with _mapped(self._engine) as connection:
-            # The driver begins a transaction only before a write, but these reads must see one state.
-            await connection.execute(text("BEGIN"))
+        async with mapped(self._engine) as connection:
+            if self._engine.dialect.name == "sqlite":
+                # The driver begins a transaction only before a write, but these reads must see one state.
+                await connection.execute(text("BEGIN"))
             taken = await connection.execute(_RANGES.where(runs.c.state.in_(COUNTED)))
             counted = await connection.execute(in_generation.where(runs.c.state.in_(COUNTED)))
             pending = await connection.execute(in_generation.where(runs.c.state == RunState.WRITTEN))
@@ -219,69 +238,56 @@ class Ledger(GenerationsPart, IdentityPart):
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[AsyncConnection]:
-        with_errors = _mapped(self._engine)
-        async with with_errors as connection:
-            yield connection
+        async with self._turn:
+            async with mapped(self._engine) as connection:
+                if self._owner is not None:
+                    await check_owner(connection, self._owner)
+                yield connection
+            if self._copy is not None:
+                await to_its_end(asyncio.to_thread(self._copy.save))
 
     async def _all(self, statement: Select[Any]) -> list[Any]:
-        async with _mapped(self._engine) as connection:
+        async with mapped(self._engine) as connection:
             return list((await connection.execute(statement)).all())
 
 
 @asynccontextmanager
-async def open_ledger(path: Path, *, identity: NewIdentity | None = None, now_us: int = 0) -> AsyncIterator[Ledger]:
+async def open_ledger(
+    path: Path,
+    *,
+    identity: NewIdentity | None = None,
+    now_us: int = 0,
+    table_id: str | None = None,
+    copy: Copy | None = None,
+    place: str | None = None,
+) -> AsyncIterator[Ledger]:
     """Opens the ledger in this file.
 
-    identity: the identity of a new export. A missing ledger is created with this identity; with None,
-    only an existing ledger is opened. now_us: the creation time of a new ledger, in microseconds since 1970. Raises
-    LedgerError. Raises ExportMismatch if a missing ledger may not be created, if the ledger has another format or a
-    later version, or if the file is another program's database.
+    identity: the identity of a new export. A missing ledger is created with this identity; with None, only an existing
+    ledger is opened. now_us: the creation time of a new ledger, in microseconds since 1970. table_id: the id of the
+    table of a new ledger; None for a new id. copy: see `Ledger`. place: the table's address for errors; None for the
+    file's folder. Raises LedgerError. Raises ExportMismatch if a missing ledger may not be created, if the ledger has
+    another format or a later version, or if the file is another program's database.
     """
     if identity is None and not await asyncio.to_thread(path.exists):
         raise ExportMismatch(f"{path.parent} holds no export: {path.name} is missing")
     engine = create_async_engine(f"sqlite+aiosqlite:///{path}")
-    event.listen(engine.sync_engine, "connect", _set_pragmas)
+    event.listen(engine.sync_engine, "connect", set_pragmas)
     try:
-        async with _mapped(engine) as connection:
-            found = await _ensure_schema(connection, path, identity, now_us)
+        async with mapped(engine) as connection:
+            found = await _ensure_schema(connection, path, identity, now_us, table_id)
         if identity is not None and found.format != identity[0]:
             raise ExportMismatch(
-                f"{path.parent} holds a table in the format {found.format}, not {identity[0]}; "
+                f"{place or path.parent} holds a table in the format {found.format}, not {identity[0]}; "
                 f"say --format {found.format}, or export into another folder"
             )
-        yield Ledger(engine, found)
+        yield Ledger(engine, found, copy)
     finally:
         await engine.dispose()
 
 
-@asynccontextmanager
-async def _mapped(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
-    """Opens a transaction for the `with` block. Database errors in the block become LedgerErrors."""
-    try:
-        async with engine.begin() as connection:
-            yield connection
-    except DBAPIError as error:
-        hint = "; free space and run again" if is_full(error) else ""
-        raise LedgerError(f"the ledger {engine.url.database}: {error.orig}{hint}") from error
-
-
-def is_full(error: DBAPIError) -> bool:
-    """Returns whether the disk is full, which SQLite reports as such or as a failed write."""
-    name = getattr(error.orig, "sqlite_errorname", "")
-    return name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR_WRITE")
-
-
-def _set_pragmas(connection: Any, _record: object) -> None:
-    cursor = connection.cursor()
-    # A transaction ends when its journal is removed. FULL does not sync that removal: a power cut could undo a
-    # transaction although the table already has the files of the transaction. EXTRA syncs the folder, too.
-    for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=1", "synchronous=EXTRA"):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
-
-
 async def _ensure_schema(
-    connection: AsyncConnection, path: Path, identity: NewIdentity | None, now_us: int
+    connection: AsyncConnection, path: Path, identity: NewIdentity | None, now_us: int, table_id: str | None
 ) -> Identity:
     """Creates the tables of a new ledger, or checks an existing ledger. Returns the identity of the export."""
     application = (await connection.execute(text("PRAGMA application_id"))).scalar_one()
@@ -293,13 +299,25 @@ async def _ensure_schema(
     if version == 0:
         if identity is None:
             raise ExportMismatch(f"{path.parent} holds no export: its ledger is empty")
-        await connection.run_sync(metadata.create_all)
-        table_id = uuid.uuid4().hex
-        values = {"table_id": table_id, "format": identity[0], "client_id": identity[1](table_id)}
-        await connection.execute(insert(exports).values(id=1, created_us=now_us, **values))
-        await connection.execute(insert(generations).values(id=FIRST_GENERATION, state="published", created_us=now_us))
+        await make_ledger(connection, identity, now_us, table_id)
         await connection.execute(text(f"PRAGMA application_id={APPLICATION_ID}"))
         await connection.execute(text(f"PRAGMA user_version={LEDGER_VERSION}"))
+    return await load_identity(connection)
+
+
+async def make_ledger(
+    connection: AsyncConnection, identity: NewIdentity, now_us: int, table_id: str | None = None
+) -> None:
+    """Creates the tables of a new ledger. identity, now_us, table_id: as for `open_ledger`."""
+    await connection.run_sync(metadata.create_all)
+    table_id = table_id or uuid.uuid4().hex
+    values = {"table_id": table_id, "format": identity[0], "client_id": identity[1](table_id)}
+    await connection.execute(insert(exports).values(id=1, created_us=now_us, **values))
+    await connection.execute(insert(generations).values(state="published", created_us=now_us))
+
+
+async def load_identity(connection: AsyncConnection) -> Identity:
+    """Returns the identity of the export whose ledger this is."""
     row = (await connection.execute(select(exports.c.table_id, exports.c.format, exports.c.client_id))).one()
     return Identity(*row)
 

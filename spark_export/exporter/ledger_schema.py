@@ -117,3 +117,18 @@ places = Table("places", metadata, Column("id", Integer, primary_key=True), Colu
 """The folder in which the export last worked, in a single row.
 
 A copied folder shows by it that it is a copy. Ledgers of earlier versions lack this table; the next run makes it."""
+
+owners = Table(
+    "owners",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("owner", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("process", Integer, nullable=False),
+    Column("since_us", BigInteger, nullable=False),
+)
+"""The exporter that may change the ledger, in one row; no row for a ledger in a folder, which a file lock protects.
+
+owner: a random id. host, process: for people. since_us: when the exporter took the ledger over, in microseconds since
+1970. Ledgers of earlier versions lack this table.
+"""

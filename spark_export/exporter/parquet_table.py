@@ -25,8 +25,10 @@ from spark_export.exporter.layout import (
     sync_tree,
 )
 from spark_export.exporter.ledger import FIRST_GENERATION
-from spark_export.exporter.model import FileEntry, RunFile
+from spark_export.exporter.model import FileEntry, Range, RunFile
 from spark_export.exporter.table_link import read_link
+from spark_export.exporter.task import TaskSettings
+from spark_export.store.paths import FilePath
 from storage.durable_files import make_folder, rename_durably, sync
 
 
@@ -58,6 +60,12 @@ class ParquetTable:
     def refusal_of(self, stream: str) -> str | None:
         return refusal_of_folder(stream)
 
+    def place_files(self, run_id: int, settings: TaskSettings) -> TaskSettings:
+        return settings
+
+    def sweep(self) -> int:
+        return 0
+
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
         return arrange_tree(self._layout.run_staging(run_id), entries, "part")
 
@@ -71,7 +79,7 @@ class ParquetTable:
         folders = self._layout.table.resolve().glob(f"{RUN_FOLDER_PREFIX}*")
         return max((int(folder.name.removeprefix(RUN_FOLDER_PREFIX)) for folder in folders), default=0)
 
-    def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
+    def publish(self, run_id: int, entries: Sequence[FileEntry], ranges: Sequence[Range] = ()) -> None:
         rename_durably(self._layout.run_staging(run_id) / TREE, self._run_folder(run_id))
 
     def sync(self) -> None:
@@ -120,7 +128,7 @@ class ParquetTable:
     def locate(self, file: RunFile) -> Path:
         return self._run_folder(file.run_id) / file.entry.path
 
-    def list_files(self) -> set[Path]:
+    def list_files(self) -> set[FilePath]:
         return set(self._layout.table.resolve().rglob("*.parquet"))
 
     def _run_folder(self, run_id: int) -> Path:

@@ -11,9 +11,10 @@ from spark_export.exporter.model import Run
 from spark_export.exporter.repair import Repair
 from spark_export.exporter.run import Outcome
 from spark_export.exporter.verify import Verdict
+from spark_export.store.place import Place
 
 
-def outcome_row(outcome: Outcome, folder: Path) -> dict[str, Any]:
+def outcome_row(outcome: Outcome, folder: Path | Place) -> dict[str, Any]:
     return {
         "folder": str(folder),
         "run": outcome.run_id,
@@ -34,7 +35,7 @@ def outcome_row(outcome: Outcome, folder: Path) -> dict[str, Any]:
     }
 
 
-def outcome_lines(outcome: Outcome, folder: Path) -> Iterator[str]:
+def outcome_lines(outcome: Outcome, folder: Path | Place) -> Iterator[str]:
     yield from outcome.recovered
     if outcome.run_id is None:
         what = (
@@ -56,7 +57,8 @@ def outcome_lines(outcome: Outcome, folder: Path) -> Iterator[str]:
         left = f"{_counted(outcome.rows_left, 'row')}, about {outcome.data_bytes_left / 1e6:,.1f} MB"
         yield f"the time is over, and left for the next run are {left}"
     if outcome.run_id is not None:
-        yield f"the table is {folder / 'messages'}"
+        where = folder if isinstance(folder, Place) else folder / "messages"
+        yield f"the table is {where}"
 
 
 def run_row(run: Run) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from spark_export.exporter.model import Loss, RunFile
 from spark_export.exporter.run_machine import COUNTED
 from spark_export.exporter.table import Table
 from spark_export.exporter.table_state import check_runs
+from spark_export.store.paths import FilePath
 
 logger = structlog.get_logger(__name__)
 
@@ -143,7 +144,7 @@ class Rewriter:
         logger.info("table rewritten", generation=generation, files_before=len(before), files=len(after))
 
 
-def read_checked(path: Path, file: RunFile) -> bytes:
+def read_checked(path: FilePath, file: RunFile) -> bytes:
     """Returns the content of a file of the table. Raises TableDamaged if it is not what the ledger says was written."""
     try:
         content = path.read_bytes()

@@ -148,6 +148,7 @@ class Exporter:
             if step is not None:
                 steps.append(step)
                 pace.took(step.rows, step.seconds)
+                logger.info("step published", run=step.run_id, rows=step.rows, seconds=round(step.seconds, 3))
                 if on_step is not None:
                     await self._steps.to_its_end(on_step(step))
             if self._steps.is_ending and part != left:
@@ -242,4 +243,4 @@ class Exporter:
 
     def _sweep(self) -> int:
         """Removes all files in staging; no run needs them, since every run has ended. Returns the number of files."""
-        return sum(remove_tree(folder) for folder in self._layout.staging.iterdir())
+        return sum(remove_tree(folder) for folder in self._layout.staging.iterdir()) + self._table.sweep()

@@ -50,11 +50,6 @@ class Step:
     seconds: float
 
 
-async def log_step(step: Step) -> None:
-    """Logs a step that is published. Programs pass this function to `Exporter.run`; without it, steps are silent."""
-    logger.info("step published", run=step.run_id, rows=step.rows, files=step.files, seconds=round(step.seconds, 3))
-
-
 class _NothingRead(Exception):
     """No stream of a step could be read. The text is the reason for one of them."""
 
@@ -151,7 +146,7 @@ class StepRunner:
         attempts.mkdir(parents=True)
         await self._ledger.advance(run_id, RunState.WRITING)
         tasks = plan_tasks(ranges, await self._engine.prepare(bytes_left))
-        settings = replace(self._settings, folder=str(attempts))
+        settings = self._table.place_files(run_id, replace(self._settings, folder=str(attempts)))
         watching = asyncio.create_task(_watch(attempts, on_rows))
         try:
             written = await self._engine.run(tasks, settings)
@@ -181,8 +176,9 @@ class StepRunner:
 
     async def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
         """Adds the files of a run to the table and records it. Raises ExportError; the next run then publishes them."""
+        ranges = await self._ledger.load_ranges(run_id)
         try:
-            await asyncio.to_thread(self._table.publish, run_id, entries)
+            await asyncio.to_thread(self._table.publish, run_id, entries, ranges)
         except OSError as error:
             raise ExportError(
                 f"run {run_id} is written, and cannot be put into the table: {error}; the next run does it"

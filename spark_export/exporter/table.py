@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.layout import Layout
-from spark_export.exporter.model import FileEntry, RunFile
+from spark_export.exporter.model import FileEntry, Range, RunFile
+from spark_export.exporter.task import TaskSettings
+from spark_export.store.paths import FilePath
 
 
 class Table(Protocol):
@@ -48,6 +49,14 @@ class Table(Protocol):
         """Returns why the table cannot store rows of this stream, or None if the table can."""
         ...
 
+    def place_files(self, run_id: int, settings: TaskSettings) -> TaskSettings:
+        """Returns the settings of a run's tasks, with the place for its files where this is not the staging folder."""
+        ...
+
+    def sweep(self) -> int:
+        """Removes files outside of the staging folder that runs left which have ended. Returns their number."""
+        ...
+
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
         """Moves the files of a run within the staging folder, from `attempts` to `tree`, and syncs their folders.
 
@@ -68,8 +77,10 @@ class Table(Protocol):
         """Returns the highest id of a published run; 0 if no run is published."""
         ...
 
-    def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
-        """Makes all rows of a run visible to readers, in one step. The run must not be published yet."""
+    def publish(self, run_id: int, entries: Sequence[FileEntry], ranges: Sequence[Range] = ()) -> None:
+        """Makes all rows of a run visible to readers, in one step. The run must not be published yet.
+
+        ranges: the run's indexes, for a log that readers read."""
         ...
 
     def sync(self) -> None:
@@ -110,11 +121,11 @@ class Table(Protocol):
         """Removes the files of a run that will never be published. Returns the number of removed files."""
         ...
 
-    def locate(self, file: RunFile) -> Path:
+    def locate(self, file: RunFile) -> FilePath:
         """Returns the path of a file of a published run."""
         ...
 
-    def list_files(self) -> set[Path]:
+    def list_files(self) -> set[FilePath]:
         """Returns the paths of all files that a reader of the table reads."""
         ...
 
@@ -127,6 +138,14 @@ def make_table(layout: Layout, table_format: str, table_id: str) -> Table:
 
     table_id: the name of the export in the log of a Delta or Iceberg table. Raises ExportMismatch for an unknown
     format, and ExtraMissing if a library of the format is not installed."""
+    if layout.store is not None:
+        if table_format != "parquet":
+            raise ExportMismatch(
+                f"a table in the format {table_format} on a store is not served yet; say --format parquet"
+            )
+        from spark_export.exporter.store_table import StoreParquetTable
+
+        return StoreParquetTable(layout, layout.store, table_id)
     if table_format == "parquet":
         from spark_export.exporter.parquet_table import ParquetTable
 

@@ -25,7 +25,7 @@ async def settle_table(layout: Layout, ledger: Ledger, table: Table, *, repairin
     current, unfinished = await ledger.current_generation(), await ledger.find_open_generation()
     files = await ledger.load_files(current)
     number = unfinished[0] if unfinished else None
-    if ledger.identity.format == "parquet":
+    if ledger.identity.format == "parquet" and layout.store is None:
         await asyncio.to_thread(settle_link, layout, current, number, [] if repairing else files)
         return
     lost = await asyncio.to_thread(table.missing) if files else None

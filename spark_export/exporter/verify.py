@@ -24,6 +24,7 @@ from spark_export.exporter.layout import Layout
 from spark_export.exporter.ledger import Account, Ledger
 from spark_export.exporter.model import Loss, Range, RunFile
 from spark_export.exporter.table import Table, make_table
+from spark_export.store.paths import FilePath
 
 CHUNK_BYTES = 1024 * 1024
 PROBLEMS_MAX = 100
@@ -94,7 +95,7 @@ async def verify(
     )
 
 
-async def _look(layout: Layout, table: Table, ledger: Ledger) -> tuple[set[Path], list[Path], Account]:
+async def _look(layout: Layout, table: Table, ledger: Ledger) -> tuple[set[FilePath], list[Path], Account]:
     """Returns the files that readers of the table read, the files in staging, and the contents of the ledger.
 
     The ledger is read last: each file is recorded there before the file enters the table, so the ledger knows all
@@ -115,7 +116,7 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def check_file(
-    path: Path, file: RunFile, there: dict[tuple[str, int, int], list[Interval]], checksums: bool
+    path: FilePath, file: RunFile, there: dict[tuple[str, int, int], list[Interval]], checksums: bool
 ) -> list[str]:
     """Returns descriptions of all problems of one file.
 
@@ -125,7 +126,7 @@ def check_file(
 
 
 def _problems_of(
-    path: Path, file: RunFile, there: dict[tuple[str, int, int], list[Interval]], checksums: bool
+    path: FilePath, file: RunFile, there: dict[tuple[str, int, int], list[Interval]], checksums: bool
 ) -> Iterator[str]:
     entry, name = file.entry, f"run {file.run_id}: {path.name}"
     try:
@@ -148,9 +149,9 @@ def _problems_of(
         yield f"{name} cannot be read: {error}"
 
 
-def read_intervals(path: Path) -> Iterator[tuple[int, Interval]]:
+def read_intervals(path: FilePath) -> Iterator[tuple[int, Interval]]:
     """Yields the indexes in a file, in the order of the rows, as pairs of a partition and an interval of indexes."""
-    with pq.ParquetFile(path) as file:
+    with path.open("rb") as opened, pq.ParquetFile(opened) as file:
         for batch in file.iter_batches(batch_size=256 * 1024, columns=["partition", "index"]):
             yield from batch_intervals(batch)
 
@@ -214,7 +215,7 @@ def _find_orphans(staged: Iterable[Path]) -> Iterator[str]:
             yield f"{path} is an orphan; the next run removes it"
 
 
-def _sha256(path: Path) -> str:
+def _sha256(path: FilePath) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK_BYTES):

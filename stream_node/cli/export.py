@@ -20,8 +20,11 @@ from stream_node.cli.export_options import (
     ClientOption,
     FolderArgument,
     KeepOption,
+    LedgerOption,
     LogLevelOption,
     NiceOption,
+    StoreOptionOption,
+    address_of,
     with_settings,
 )
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption
@@ -50,6 +53,7 @@ def register(app: typer.Typer) -> None:
         ("compact", compact),
         ("repair", repair),
         ("adopt", adopt),
+        ("files", files),
     ):
         group.command(name)(command)
     app.add_typer(group, name="export")
@@ -77,7 +81,6 @@ def run(
         from spark_export.exporter.job import ExportSettings, open_exporter
         from spark_export.exporter.report import outcome_lines, outcome_row
         from spark_export.exporter.run import Outcome
-        from spark_export.exporter.step import log_step
 
         _configure_logs(log_level)
         os.nice(nice)
@@ -85,7 +88,7 @@ def run(
 
         async def main() -> Outcome:
             async with open_exporter(chosen, on_progress=on_progress) as exporter:
-                return await exporter.run(on_step=log_step)
+                return await exporter.run()
 
         failure: StreamsLeftOut | None = None
         try:
@@ -146,6 +149,8 @@ def daemon(
 def history(
     folder: FolderArgument,
     last: Annotated[int, typer.Option(min=1, help="The number of runs.")] = 20,
+    store_option: StoreOptionOption = None,
+    ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the latest runs of an export, newest first.
@@ -158,8 +163,8 @@ def history(
         from spark_export.exporter.report import run_row
 
         async def main() -> list[Run]:
-            async with open_for_reading(folder) as (_, ledger):
-                return await ledger.load_runs(last)
+            async with open_for_reading(address_of(folder, store_option, ledger)) as (_, opened):
+                return await opened.load_runs(last)
 
         rows = [run_row(each) for each in _run(main())]
     if as_json:
@@ -172,6 +177,8 @@ def history(
 def verify(
     folder: FolderArgument,
     quick: Annotated[bool, typer.Option("--quick", help="Do not compute the checksums of the files.")] = False,
+    store_option: StoreOptionOption = None,
+    ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Check that the table has every exported message exactly once. The exit code is 1 if it does not.
@@ -186,10 +193,10 @@ def verify(
         from spark_export.exporter.report import verdict_lines, verdict_row
 
         async def main() -> proof.Verdict:
-            async with open_for_reading(folder) as (layout, ledger):
+            async with open_for_reading(address_of(folder, store_option, ledger)) as (layout, opened):
                 return await proof.verify(
                     layout,
-                    ledger,
+                    opened,
                     checksums=not quick,
                     on_file=lambda done, total: progress("verifying", done, total),
                 )
@@ -205,6 +212,8 @@ def compact(
     folder: FolderArgument,
     keep: KeepOption = None,
     log_level: LogLevelOption = "warning",
+    store_option: StoreOptionOption = None,
+    ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Merge the small files of an export into large ones, and remove replaced files.
@@ -222,7 +231,7 @@ def compact(
         _configure_logs(log_level)
 
         async def main() -> Compaction:
-            async with open_compactor(folder, keep_s=keep_s) as compactor:
+            async with open_compactor(address_of(folder, store_option, ledger), keep_s=keep_s) as compactor:
                 return await compactor.run()
 
         done = _run(main())
@@ -240,6 +249,8 @@ def repair(
     ] = False,
     keep: KeepOption = None,
     log_level: LogLevelOption = "warning",
+    store_option: StoreOptionOption = None,
+    ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Replace damaged and lost files of an export: their rows are taken again from the node. Stop the daemon first.
@@ -256,10 +267,10 @@ def repair(
 
         keep_s = None if keep is None else parse_duration(keep)
         _configure_logs(log_level)
-        address = resolve_target(node, context, ()).address
+        where, target = address_of(folder, store_option, ledger), resolve_target(node, context, ()).address
 
         async def main() -> Repair:
-            async with open_repairer(folder, address, keep_s=keep_s, accept_lost=accept_lost) as repairer:
+            async with open_repairer(where, target, keep_s=keep_s, accept_lost=accept_lost) as repairer:
                 return await repairer.run(lambda done, total: progress("checking", done, total))
 
         done = _run(main())
@@ -272,6 +283,8 @@ def adopt(
     node: NodeOption = None,
     context: ContextOption = None,
     client: ClientOption = None,
+    store_option: StoreOptionOption = None,
+    ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Give the table of an export a consumer of its own at the node, which continues where the table ends.
@@ -285,8 +298,29 @@ def adopt(
         from spark_export.exporter.job import adopt_table
         from stream_node.contexts import resolve_target
 
-        name = _run(adopt_table(folder, resolve_target(node, context, ()).address, client))
+        target = resolve_target(node, context, ()).address
+        name = _run(adopt_table(address_of(folder, store_option, ledger), target, client))
     say(as_json, {"folder": str(folder), "client": name}, f"the table saves its positions under the consumer {name}")
+
+
+def files(
+    folder: FolderArgument,
+    store_option: StoreOptionOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the files of a plain Parquet table at one moment, for any reader of Parquet.
+
+    Example: stream-node export files s3://bucket/lake
+    """
+    with _errors_told():
+        from spark_export.table_listing import list_table_files
+
+        rows = list_table_files(address_of(folder, store_option, None))
+    for each in rows:
+        if as_json:
+            say_json(each)
+        else:
+            say(False, {}, [each["path"]])
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

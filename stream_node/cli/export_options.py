@@ -14,9 +14,8 @@ from stream_node.cli.options import ContextOption, NodeOption
 from stream_node.cli.values import UsageError, parse_size
 
 
-def parse_folder(text: str) -> Path:
-    """The folder of an export. Raises UsageError for an address that is not served, and for one that is not a
-    folder's."""
+def parse_folder(text: str) -> Any:
+    """Returns the folder of an export as a path, or its address on a store. Raises UsageError for other addresses."""
     from spark_export.store.errors import PlaceRefused
     from spark_export.store.place import parse_place
 
@@ -24,17 +23,35 @@ def parse_folder(text: str) -> Path:
         place = parse_place(text)
     except PlaceRefused as error:
         raise UsageError(str(error)) from error
-    if not place.is_local:
-        raise UsageError(f"{text}: tables on object stores are not served yet; give a folder")
-    return place.folder
+    return place.folder if place.is_local else place
 
 
 FolderArgument = Annotated[
-    Path,
+    Any,
     typer.Argument(
         parser=parse_folder,
         metavar="FOLDER",
-        help="The folder of the export. With a cluster, every executor must see it under this path.",
+        help="The folder of the export, or its address: s3://BUCKET/PREFIX, gs://, abfs://, hdfs://. With a cluster, "
+        "every executor must see a folder under this path.",
+    ),
+]
+StoreOptionOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--store-option",
+        metavar="NAME=VALUE",
+        help="An option of the store, such as endpoint=http://10.0.0.5:9000; may be repeated. Credentials come from "
+        "the environment.",
+    ),
+]
+LedgerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--ledger",
+        metavar="URL",
+        envvar="STREAM_NODE_EXPORT_LEDGER",
+        help="A database for the ledger: sqlite+aiosqlite:////PATH, or postgresql+asyncpg://USER@HOST/DATABASE. "
+        "Without it, the ledger is kept with the table.",
     ),
 ]
 StreamOption = Annotated[
@@ -157,6 +174,8 @@ def settings_of(
     aot_cache: AotCacheOption = None,
     client: ClientOption = None,
     accept_lost: AcceptLostOption = False,
+    store_option: StoreOptionOption = None,
+    ledger: LedgerOption = None,
     verify_checksums: VerifyChecksumsOption = False,
     rows_max: RowsMaxOption = None,
     bytes_max: BytesMaxOption = None,
@@ -204,11 +223,31 @@ def settings_of(
         "conf": dict(_pair(each) for each in conf or ()),
         "aot_cache": aot_cache,
         "accept_lost": accept_lost,
+        "store_options": address_of(folder, store_option, ledger).options,
+        "ledger": ledger,
         "verify_checksums": verify_checksums,
         "rows_max": rows_max,
         "bytes_max": bytes_most,
         "seconds_max": seconds_max,
     }
+
+
+def address_of(folder: Any, store_option: list[str] | None, ledger: str | None) -> Any:
+    """Returns the address of an export, whose options are checked. Raises UsageError."""
+    from spark_export.exporter.address import Address
+    from spark_export.exporter.errors import ExportError
+    from spark_export.exporter.ledger_url import parse_url
+    from spark_export.store.options import complete_options
+
+    options = dict(_pair(each) for each in store_option or ())
+    try:
+        place = Address.of(folder).place
+        complete_options(place, options)
+        if ledger is not None:
+            parse_url(ledger)
+    except ExportError as error:
+        raise UsageError(str(error)) from error
+    return Address(place, options, ledger)
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:

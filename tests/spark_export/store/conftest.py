@@ -1,12 +1,18 @@
-"""One S3 server for all tests of stores; each test uses a bucket of its own."""
+"""One S3 server and one node for all tests of stores; each test uses a bucket and a stream of its own."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.s3_server import S3Server, running_s3
+from stream_node.process import NodeProcess
+from tests.support.s3_server import CREDENTIALS, S3Server, running_s3
+
+if TYPE_CHECKING:
+    from tests.spark_export.store.store_world import StoreWorld
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +20,27 @@ def s3_server() -> Iterator[S3Server]:
     pytest.importorskip("moto.server", reason="moto, of the extra `store-tests`, is not installed")
     with running_s3() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path_factory.mktemp("node") / "data", arguments=("--log-level", "error")) as node:
+        yield node
+        assert node.stop() == 0
+
+
+@pytest.fixture
+def s3_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def world(
+    s3_server: S3Server, shared_node: NodeProcess, s3_environment: None, request: pytest.FixtureRequest
+) -> StoreWorld:
+    from tests.spark_export.store.store_world import StoreWorld
+
+    name = str(request.node.name)
+    bucket = re.sub(r"[^a-z0-9]+", "-", name.lower())[-60:].strip("-")
+    return StoreWorld(s3_server, s3_server.make_bucket(bucket), shared_node, name)

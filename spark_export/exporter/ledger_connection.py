@@ -1,0 +1,67 @@
+"""Transactions of the ledger, and what its errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Protocol
+
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+
+from spark_export.exporter.errors import LedgerError
+
+BUSY_TIMEOUT_MS = 5_000
+
+
+class Copy(Protocol):
+    """The copy of a ledger that counts, in a store; `store_ledger.py` has it."""
+
+    def fetch(self) -> bool:
+        """Brings the ledger's file to the state of the copy. Returns whether there is a copy."""
+        ...
+
+    def save(self) -> None:
+        """Brings the copy to the state of the ledger's file. Raises TakenOver, LedgerError."""
+        ...
+
+
+@asynccontextmanager
+async def mapped(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
+    """Opens a transaction for the `with` block. Database errors in the block become LedgerErrors."""
+    try:
+        async with engine.begin() as connection:
+            yield connection
+    except OSError as error:
+        raise LedgerError(
+            f"the ledger {engine.url.database} on {engine.url.host} cannot be reached: {error}"
+        ) from error
+    except DBAPIError as error:
+        hint = "; free space and run again" if is_full(error) else ""
+        raise LedgerError(f"the ledger {engine.url.database}: {error.orig}{hint}") from error
+
+
+def is_full(error: DBAPIError) -> bool:
+    """Returns whether the disk is full, which SQLite reports as such or as a failed write."""
+    name = getattr(error.orig, "sqlite_errorname", "")
+    return name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR_WRITE")
+
+
+def set_pragmas(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    # A transaction ends when its journal is removed. FULL does not sync that removal: a power cut could undo a
+    # transaction although the table already has the files of the transaction. EXTRA syncs the folder, too.
+    for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=1", "synchronous=EXTRA"):
+        cursor.execute(f"PRAGMA {pragma}")
+    cursor.close()
+
+
+async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
+    """Executes `work` to its end, even if the caller is cancelled; the cancellation is raised after the end."""
+    task = asyncio.create_task(work)
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.gather(task, return_exceptions=True)
+        raise

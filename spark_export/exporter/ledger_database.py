@@ -1,0 +1,147 @@
+"""The ledger of an export in a database, by an SQLAlchemy URL: an SQLite file anywhere, or PostgreSQL.
+
+In PostgreSQL a ledger is a schema of its own. An exporter holds an advisory lock of the schema as long as it works, and
+owns the ledger: it notices at its next change if its lock was lost and another exporter has come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import URL, inspect, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from spark_export.exporter.errors import ExportInUse, ExportMismatch, ExtraMissing
+from spark_export.exporter.layout import ExportLock
+from spark_export.exporter.ledger import Identity, Ledger, NewIdentity, load_identity, make_ledger, open_ledger
+from spark_export.exporter.ledger_connection import mapped
+from spark_export.exporter.ledger_schema import LEDGER_VERSION, exports
+from spark_export.exporter.ledger_url import SQLITE, parse_url
+from spark_export.exporter.store_ledger import check_id, settle_table
+from spark_export.store.place import Place
+from spark_export.store.store import Store
+
+SCHEMA: Final = "stream_node_export"
+"""The schema of a ledger in PostgreSQL whose URL does not name one (`?schema=…`)."""
+CONNECT_S: Final = 10
+
+
+@asynccontextmanager
+async def open_database_ledger(
+    address: str,
+    place: Place,
+    store: Store | None,
+    *,
+    identity: NewIdentity | None,
+    now_us: int,
+    writes: bool,
+) -> AsyncIterator[Ledger]:
+    """Opens the ledger at a URL. place: of the table. store: of the table, or None for a table in a folder. identity,
+    now_us: as for `open_ledger`. writes: whether the caller may change the ledger; it then is the only one that can.
+
+    Raises LedgerError, ExportInUse, ExtraMissing, ExportMismatch.
+    """
+    url = parse_url(address)
+    table_id = None
+    if identity is not None and store is not None:
+        table_id = await asyncio.to_thread(settle_table, store, uuid.uuid4().hex, identity[0], now_us=now_us)
+    async with AsyncExitStack() as stack:
+        if url.drivername in SQLITE:
+            path = Path(str(url.database))
+            if writes:
+                stack.enter_context(ExportLock(path.parent, f"{path.name}.lock"))
+            opening = open_ledger(path, identity=identity, now_us=now_us, table_id=table_id, place=str(place))
+            ledger = await stack.enter_async_context(opening)
+        else:
+            ledger = await stack.enter_async_context(_open_postgres(url, place, identity, now_us, table_id, writes))
+        if store is not None:
+            await asyncio.to_thread(check_id, store, ledger.identity.table_id)
+        if writes:
+            await ledger.take_over(now_us)
+        yield ledger
+
+
+@asynccontextmanager
+async def _open_postgres(
+    url: URL, place: Place, identity: NewIdentity | None, now_us: int, table_id: str | None, writes: bool
+) -> AsyncIterator[Ledger]:
+    schema = str(url.query.get("schema", SCHEMA))
+    plain = url.difference_update_query(["schema"]).set(drivername="postgresql+asyncpg")
+    try:
+        engine = create_async_engine(
+            plain,
+            # One state for all reads of a transaction, as in SQLite.
+            isolation_level="REPEATABLE READ",
+            connect_args={"timeout": CONNECT_S, "server_settings": {"search_path": schema}},
+        )
+    except ModuleNotFoundError as error:
+        raise ExtraMissing(
+            f"a ledger in PostgreSQL needs the extra `postgres` ({error.name}): pip install 'stream-node[postgres]'"
+        ) from error
+    try:
+        async with AsyncExitStack() as stack:
+            if writes:
+                await stack.enter_async_context(_locked(engine, schema))
+            async with mapped(engine) as connection:
+                found = await _ensure(connection, schema, place, identity, now_us, table_id)
+            if identity is not None and found.format != identity[0]:
+                raise ExportMismatch(
+                    f"the ledger is of a table in the format {found.format}, not {identity[0]}; say --format "
+                    f"{found.format}, or use another schema"
+                )
+            yield Ledger(engine, found)
+    finally:
+        await engine.dispose()
+
+
+@asynccontextmanager
+async def _locked(engine: AsyncEngine, schema: str) -> AsyncIterator[None]:
+    """Holds the advisory lock of a schema in a connection of its own. Raises ExportInUse."""
+    key = int.from_bytes(hashlib.sha256(f"stream-node export {schema}".encode()).digest()[:8], signed=True)
+    async with mapped(engine) as connection:
+        is_ours = (await connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": key})).scalar_one()
+        if not is_ours:
+            raise ExportInUse(f"the ledger {schema} in {engine.url.database} is in use by another exporter")
+        # The lock belongs to the connection; the end of the transaction does not end it.
+        await connection.commit()
+        try:
+            yield
+        finally:
+            await connection.invalidate()
+
+
+async def _ensure(
+    connection: AsyncConnection,
+    schema: str,
+    place: Place,
+    identity: NewIdentity | None,
+    now_us: int,
+    table_id: str | None,
+) -> Identity:
+    """Makes the tables of a new ledger, or checks those of an existing one."""
+    has_tables = await connection.run_sync(lambda sync: inspect(sync).has_table(exports.name, schema=schema))
+    mark = f"stream-node export ledger, version {LEDGER_VERSION}"
+    if not has_tables:
+        if identity is None:
+            raise ExportMismatch(f"{place} has no ledger in the schema {schema} of {connection.engine.url.database}")
+        await connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{_name(schema)}"'))
+        await connection.execute(text(f"COMMENT ON SCHEMA \"{_name(schema)}\" IS '{mark}'"))
+        await make_ledger(connection, identity, now_us, table_id)
+    statement = text("SELECT obj_description(oid, 'pg_namespace') FROM pg_namespace WHERE nspname = :schema")
+    said = (await connection.execute(statement, {"schema": schema})).scalar_one()
+    if said != mark:
+        raise ExportMismatch(f"the schema {schema} is not a ledger of this version: it says {said!r}, not {mark!r}")
+    return await load_identity(connection)
+
+
+def _name(schema: str) -> str:
+    """A schema's name, which is put into statements. Raises ExportMismatch for one that would need quoting."""
+    if not schema.isidentifier() or not schema.isascii():
+        raise ExportMismatch(f"the schema {schema!r} of --ledger is no plain name")
+    return schema

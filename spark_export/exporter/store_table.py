@@ -1,0 +1,194 @@
+"""A table of plain Parquet files on a store. Tasks write the files to their final names, and a manifest publishes them.
+
+No file is renamed or linked. A file that no manifest names is in no table; readers take the list of files from the
+manifests (`spark_export.table_files`), never from the folders.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
+
+from spark_export.exporter.errors import ExportError, TakenOver
+from spark_export.exporter.hive_names import hive_folder
+from spark_export.exporter.layout import ATTEMPTS, Layout, refusal_of_folder
+from spark_export.exporter.manifest import FENCE, REWRITE, RUN, TableFile
+from spark_export.exporter.manifest_log import ManifestLog
+from spark_export.exporter.model import FileEntry, Range, RunFile
+from spark_export.exporter.task import TaskSettings
+from spark_export.store.paths import FilePath, StorePath
+from spark_export.store.store import Store
+
+DATA = "data"
+SWEPT_RUNS = 8
+"""How many of the latest runs of a large table are searched for files that no manifest names."""
+SWEPT_FILES = 5_000
+"""A table of more files is large."""
+COPY_BYTES = 8 * 1024 * 1024
+
+
+class StoreParquetTable:
+    """A `Table` on a store. layout: the exporter's own folder on this machine, which holds no rows."""
+
+    with_stream = False
+    keeps_latest_run = True
+
+    def __init__(self, layout: Layout, store: Store, table_id: str) -> None:
+        self._layout = layout
+        self._store = store
+        self._table_id = table_id
+        self._log = ManifestLog(store, now_us=lambda: time.time_ns() // 1000)
+        self._expired: list[str] = []
+
+    def prepare(self) -> None:
+        self._log.load()
+        self._log.check_table(self._table_id)
+
+    @property
+    def generation(self) -> int:
+        """The number of the last compaction or repair, of the state that readers see now."""
+        return self._log.load().generation
+
+    def refusal_of(self, stream: str) -> str | None:
+        return refusal_of_folder(stream)
+
+    def place_files(self, run_id: int, settings: TaskSettings) -> TaskSettings:
+        address = str(self._store.place / run_folder(run_id))
+        return replace(settings, store=address, store_options=self._store.options, hive=True)
+
+    def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
+        """Checks that the store has each file in its size. The files stay where the tasks wrote them."""
+        there = self._sizes(run_id)
+        for entry in entries:
+            if there.get(entry.path) != entry.file_bytes:
+                address = self._store.place / run_folder(run_id) / entry.path
+                raise ExportError(
+                    f"a task wrote {address} with {entry.file_bytes} bytes, and the store has "
+                    f"{there.get(entry.path, 'no such file')}: do executors use the same store and credentials?"
+                )
+        return list(entries)
+
+    def staged_whole(self, run_id: int, entries: Sequence[FileEntry]) -> bool:
+        there = self._sizes(run_id)
+        return all(there.get(entry.path) == entry.file_bytes for entry in entries)
+
+    def has_run(self, run_id: int) -> bool:
+        # Runs are published in the order of their numbers.
+        return self._log.state.latest_run >= run_id
+
+    def latest_run(self) -> int:
+        return self._log.state.latest_run
+
+    def publish(self, run_id: int, entries: Sequence[FileEntry], ranges: Sequence[Range] = ()) -> None:
+        added = [_table_file(RunFile(run_id, entry)) for entry in entries]
+        try:
+            self._append(RUN, run=run_id, ranges=tuple(ranges), add=added)
+        except TakenOver:
+            # The exporter that a crash seemed to have ended may have published its run just now.
+            if self._log.load().latest_run != run_id or any(self._log.state.files.get(f.path) != f for f in added):
+                raise
+        self._remove_unnamed(run_folder(run_id))
+
+    def sync(self) -> None:
+        """Does nothing: a store has synced what it has confirmed."""
+
+    def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
+        """Makes sure that the run is never published. Its files are removed by `sweep`, when the ledger has it as
+        abandoned: an exporter that has lost the table to another one must not remove what the other one publishes."""
+        if entries:
+            # The run's own exporter could have been about to publish the run: the number is taken from it.
+            self._append(FENCE, run=run_id)
+        return 0
+
+    def sweep(self) -> int:
+        state = self._log.state
+        # Listing a large table takes many requests; runs of long ago have no files left that are in no manifest.
+        after = f"{DATA}/run={max(0, state.latest_run - SWEPT_RUNS):06d}" if len(state.files) > SWEPT_FILES else ""
+        return self._remove_unnamed(DATA, after=after)
+
+    def locate(self, file: RunFile) -> FilePath:
+        return StorePath(self._store.data, f"{run_folder(file.run_id)}/{file.entry.path}")
+
+    def list_files(self) -> set[FilePath]:
+        return {StorePath(self._store.data, path) for path in self._log.state.files}
+
+    def missing(self) -> str | None:
+        """The address of the table if it has no manifest; None if it has one."""
+        return None if self._log.load().number else str(self._store.place)
+
+    def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
+        """Copies the new files of a compaction or repair to their final names in the store."""
+        attempts = self._layout.staging / f"rewrite-{generation:06d}" / ATTEMPTS
+        made = list(kept)
+        for number, file in enumerate(new):
+            entry = file.entry
+            unique = entry.sha256[:16]
+            name = f"rewritten-{generation:06d}-{number:05d}-{unique}.parquet"
+            path = f"{hive_folder(entry.stream, entry.date)}/{name}"
+            in_store = f"{run_folder(file.run_id)}/{path}"
+            target = self._store.data.open_output(in_store)
+            with (attempts / entry.path).open("rb") as source:
+                while chunk := source.read(COPY_BYTES):
+                    target.write(chunk)
+            self._store.data.close_output(target, in_store, entry.file_bytes)
+            made.append(RunFile(file.run_id, replace(entry, path=path)))
+        return made
+
+    def rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile], expires_s: float) -> None:
+        """Publishes a compaction or repair: one manifest removes the replaced files, and adds the new ones."""
+        if self._log.state.generation == generation:
+            return
+        old, new = ({each.path: each for each in map(_table_file, files)} for files in (before, after))
+        self._append(
+            REWRITE,
+            generation=generation,
+            add=[file for path, file in new.items() if old.get(path) != file],
+            remove=[path for path in old if path not in new],
+        )
+
+    def drop_rewrite(self, generation: int) -> None:
+        """Makes sure that the rewrite is never published. `sweep` removes its files."""
+        self._append(FENCE)
+
+    def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
+        """Removes files that were replaced at least `keep_s` seconds ago."""
+        before_us = int((now_s - keep_s) * 1e6)
+        old = [path for path, removed_us in self._log.state.removed.items() if removed_us <= before_us]
+        self._store.delete(old)
+        self._expired += [path for path in old if path not in self._expired]
+        return len(old)
+
+    def _append(self, kind: str, **fields: object) -> None:
+        self._log.append(self._table_id, kind, expired=tuple(self._expired), **fields)
+        self._expired.clear()
+
+    def _remove_unnamed(self, folder: str, *, after: str = "") -> int:
+        """Removes the files that no manifest names: of attempts that failed or lost, and of runs and rewrites that were
+        abandoned. Only the exporter that owns the ledger calls this, while none of its tasks is at work."""
+        state = self._log.state
+        found = (each.name for each in self._store.list_objects(folder, after=after))
+        unnamed = [name for name in found if name not in state.files and name not in state.removed]
+        self._store.delete(unnamed)
+        return len(unnamed)
+
+    def _sizes(self, run_id: int) -> dict[str, int]:
+        prefix = f"{run_folder(run_id)}/"
+        return {
+            each.name.removeprefix(prefix): each.size_bytes for each in self._store.list_objects(prefix.rstrip("/"))
+        }
+
+
+def run_folder(run_id: int) -> str:
+    """The folder of a run's files, relative to the table's address."""
+    return f"{DATA}/run={run_id:06d}"
+
+
+def _table_file(file: RunFile) -> TableFile:
+    fields = asdict(file.entry) | {"path": f"{run_folder(file.run_id)}/{file.entry.path}", "run": file.run_id}
+    return TableFile(**fields)
+
+
+def addresses(store: Store, paths: Iterable[str]) -> list[str]:
+    """The addresses of files, as readers of the store take them."""
+    return [str(store.place / path) for path in paths]

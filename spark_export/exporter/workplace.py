@@ -1,0 +1,101 @@
+"""Where an exporter works: its folder on this machine, its ledger, and the store of its table if it is on one.
+
+A table in a folder is protected by the folder's lock. The ledger of a table on a store is taken over: the exporter that
+opened it last can change it, and every other one stops at its next change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from spark_export.exporter.address import Address
+from spark_export.exporter.errors import ExportMismatch
+from spark_export.exporter.layout import ExportLock, Layout
+from spark_export.exporter.ledger import Ledger, NewIdentity, open_ledger
+from spark_export.exporter.manifest import FOLDER
+from spark_export.exporter.store_ledger import LEDGER_OBJECT, StoredLedger, check_id, settle_table
+from spark_export.store.open import open_store
+from spark_export.store.store import Store
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """An open export. layout: its paths on this machine."""
+
+    layout: Layout
+    ledger: Ledger
+
+
+@asynccontextmanager
+async def open_workplace(
+    address: Address, *, now_us: int, identity: NewIdentity | None = None, writes: bool = True
+) -> AsyncIterator[Workplace]:
+    """Opens an export. identity: the identity of a new export; with None, only an existing export is
+    opened. writes: whether the caller may change the export; it then is the only one that can.
+
+    Raises ExportError: ExportInUse, ExportMismatch, LedgerError, StoreError.
+    """
+    async with AsyncExitStack() as stack:
+        if address.place.is_local:
+            layout = Layout(address.place.folder)
+            if identity is None and address.ledger is None and not layout.ledger.exists():
+                raise ExportMismatch(f"{layout.folder} holds no export: {layout.ledger.name} is missing")
+            if writes:
+                layout.make()
+                stack.enter_context(ExportLock(layout.folder))
+        else:
+            # Nothing of the table is in this folder, so what a killed exporter leaves of it is never read again.
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stream-node-export-"))
+            layout = Layout(Path(folder), open_store(address.place, address.options))
+            layout.make()
+        if address.ledger is not None:
+            from spark_export.exporter.ledger_database import open_database_ledger
+
+            opening = open_database_ledger(
+                address.ledger, address.place, layout.store, identity=identity, now_us=now_us, writes=writes
+            )
+            yield Workplace(layout, await stack.enter_async_context(opening))
+            return
+        if layout.store is None:
+            if identity is not None:
+                layout.check_ledger()
+            opening = open_ledger(layout.ledger, identity=identity, now_us=now_us)
+            yield Workplace(layout, await stack.enter_async_context(opening))
+            return
+        ledger = await stack.enter_async_context(_open_stored(layout, layout.store, identity, now_us))
+        if writes:
+            await ledger.take_over(now_us)
+        yield Workplace(layout, ledger)
+
+
+@asynccontextmanager
+async def _open_stored(
+    layout: Layout, store: Store, identity: NewIdentity | None, now_us: int
+) -> AsyncIterator[Ledger]:
+    """Opens the ledger that is kept with a table on a store."""
+    copy = StoredLedger(store, layout.ledger)
+    is_there = await asyncio.to_thread(copy.fetch)
+    if not is_there and identity is None:
+        raise ExportMismatch(f"{store.place} holds no export: {LEDGER_OBJECT} is missing")
+    if not is_there and await asyncio.to_thread(_has_manifests, store):
+        raise ExportMismatch(
+            f"{store.place} holds a table, and {LEDGER_OBJECT} is missing: put it back, or export to another address"
+        )
+    table_id = None
+    if identity is not None:
+        table_id = await asyncio.to_thread(settle_table, store, uuid.uuid4().hex, identity[0], now_us=now_us)
+    async with open_ledger(
+        layout.ledger, identity=identity, now_us=now_us, table_id=table_id, copy=copy, place=str(store.place)
+    ) as ledger:
+        await asyncio.to_thread(check_id, store, ledger.identity.table_id)
+        yield ledger
+
+
+def _has_manifests(store: Store) -> bool:
+    return next(iter(store.list_objects(FOLDER)), None) is not None

@@ -1,0 +1,57 @@
+"""The files of a plain Parquet table at one moment, as its readers need them.
+
+import duckdb
+from spark_export import table_files
+
+duckdb.read_parquet(table_files("s3://bucket/lake"), hive_partitioning=True)
+spark.read.parquet(*table_files("s3a://bucket/lake"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from spark_export.exporter.address import Address
+from spark_export.exporter.errors import ExportMismatch
+from spark_export.exporter.manifest_log import ManifestLog
+from spark_export.store.open import open_store
+from spark_export.store.place import Place
+
+
+def table_files(address: str | Path | Place, options: Mapping[str, str] | None = None) -> list[str]:
+    """Returns the addresses of all files that a plain Parquet table has at this moment, for any reader of Parquet.
+
+    A reader of these files sees all rows of each published run once. The files stay for at least the time that
+    `export compact --keep` names. address: of the table, in a folder or on a store. options: of the store, see
+    `spark_export.store.options`. An address on S3 keeps the scheme that was given (`s3a` for Spark). Raises
+    ExportMismatch if there is no table, StoreError.
+    """
+    scheme, colon, _ = str(address).partition("://")
+    paths = (row["path"] for row in list_table_files(Address(Address.of(address).place, options or {})))
+    return [f"{scheme}://{path.partition('://')[2]}" if colon and "://" in path else path for path in paths]
+
+
+def list_table_files(address: Address) -> list[dict[str, Any]]:
+    """Returns the files of a table, each with its path, and on a store with the fields of `TableFile`. Raises as
+    `table_files` does."""
+    return list(_in_folder(address) if address.place.is_local else _on_store(address))
+
+
+def _in_folder(address: Address) -> Iterator[dict[str, Any]]:
+    table = (address.place.folder / "messages").resolve()
+    if not table.is_dir():
+        raise ExportMismatch(f"{address.place} holds no table: {table} is missing")
+    for path in sorted(table.rglob("*.parquet")):
+        yield {"path": str(path)}
+
+
+def _on_store(address: Address) -> Iterator[dict[str, Any]]:
+    store = open_store(address.place, address.options)
+    state = ManifestLog(store, now_us=lambda: 0).load()
+    if not state.number:
+        raise ExportMismatch(f"{store.place} holds no table: it has no manifests")
+    for path, file in sorted(state.files.items()):
+        yield asdict(file) | {"path": str(store.place / path)}
