@@ -41,3 +41,18 @@ class DataLoss(SourceError):
 
     Retention, a truncation or the deletion of the stream removed them.
     """
+
+
+class PushFailed(SourceError):
+    """The node did not confirm a message, for example because its disk is full. Spark repeats the task."""
+
+
+class RowsDiffer(SourceError):
+    """A repeated batch does not have the rows that its first attempt has stored, so it cannot be stored exactly once.
+
+    The rows of the present attempt that were not stored before are not pushed.
+    """
+
+
+class StreamExists(SourceError):
+    """The stream has messages, and the write was asked to fail in this case (`ifExists=error`)."""

@@ -281,7 +281,7 @@ def body_of(answer: Answer, protocol: str) -> memoryview:
 
 
 def push_body(request_id: int, message: bytes, key: bytes | None, headers: list[tuple[str, bytes]]) -> bytes:
-    """Encodes the body of a `node/stream_push/1` request without the last field, `sequence`.
+    """Encodes the body of a `node/stream_push/1` request without the last field, which is the sequence number.
 
     The caller appends this field.
     """

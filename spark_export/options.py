@@ -37,7 +37,10 @@ READ_OPTIONS = (
     *("columnNameOfCorruptRecord", "columnNameOfProblem", "timeZone", *SCHEMA_OPTION_NAMES),
     *("columns", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "minOffsetsPerTrigger", "maxTriggerDelay"),
 )
-WRITE_OPTIONS = ("endpoint", "stream", "partitions", "window", "fetchRetries", "requestTimeoutMs")
+WRITE_OPTIONS = (
+    *("endpoint", "stream", "partitions", "window", "fetchRetries", "requestTimeoutMs"),
+    *("nulls", "ifExists", "writeId", "writeVersion", "delivery"),
+)
 
 SPARKS_OWN = ("checkpointlocation",)
 """Options, in lower case, that Spark passes to every source. The format `stream_node` ignores these options."""
@@ -100,7 +103,11 @@ class ReadOptions:
 @dataclass(frozen=True)
 class WriteOptions:
     """The checked options of a write. stream: the stream for rows without a value in the column `stream`. partitions:
-    the number of partitions that `stream` gets. window: the largest number of unconfirmed pushes.
+    the number of partitions that `stream` gets. window: the largest number of unconfirmed pushes. nulls: what
+    becomes of rows with null data, as `error`, `empty`, `skip` or `mark`. if_exists: what a write does if `stream` has
+    messages, as `append`, `ignore` or `error`. write_id, write_version: the name and number of a write
+    that may be repeated; None for a write that stores its rows again if it is repeated. exactly_once: whether a
+    streaming query stores each row once.
     """
 
     endpoint: str = "127.0.0.1:4000"
@@ -109,6 +116,11 @@ class WriteOptions:
     window: int = WINDOW
     fetch_retries: int = FETCH_RETRIES
     request_timeout_s: float = REQUEST_TIMEOUT_MS / 1000
+    nulls: str = "error"
+    if_exists: str = "append"
+    write_id: str | None = None
+    write_version: int = 0
+    exactly_once: bool = True
 
 
 def check_names(given: Mapping[str, str]) -> None:
@@ -166,18 +178,39 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     return options
 
 
-def write_options(given: Mapping[str, str]) -> WriteOptions:
-    """Checks the options of a write, given as text. Raises OptionError."""
+ONLY_IN_A_WRITE = ("ifExists", "writeId", "writeVersion")
+
+
+def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOptions:
+    """Checks the options of a write, given as text. streaming: whether a streaming query writes. Raises OptionError."""
     check_names(given)
     taken = _Taken(given, WRITE_OPTIONS, "writing")
-    return WriteOptions(
+    for name in ONLY_IN_A_WRITE if streaming else ("delivery",):
+        if taken.find(name) is not None:
+            where = (
+                "df.write, not for a streaming query" if streaming else "a streaming query; for df.write give writeId"
+            )
+            raise OptionError(f"the option {name} is for {where}")
+    options = WriteOptions(
         endpoint=taken.find("endpoint") or WriteOptions.endpoint,
         stream=taken.find("stream"),
         partitions=taken.optional_number("partitions", 1),
         window=taken.number("window", 1, WINDOW),
         fetch_retries=taken.number("fetchRetries", 0, FETCH_RETRIES),
         request_timeout_s=taken.number("requestTimeoutMs", 1, REQUEST_TIMEOUT_MS) / 1000,
+        nulls=taken.choice("nulls", ("error", "empty", "skip", "mark"), "error"),
+        if_exists=taken.choice("ifExists", ("append", "ignore", "error"), "append"),
+        write_id=taken.find("writeId"),
+        write_version=taken.number("writeVersion", 0, 0),
+        exactly_once=taken.choice("delivery", ("exactlyonce", "atleastonce"), "exactlyOnce") == "exactlyonce",
     )
+    if options.write_id is None and taken.find("writeVersion") is not None:
+        raise OptionError("writeVersion counts the writes of a writeId; give writeId too")
+    if options.if_exists != "append" and options.stream is None:
+        raise OptionError("ifExists looks at the stream of the option stream; give this option")
+    if options.if_exists != "append" and options.write_id is not None:
+        raise OptionError("a write with a writeId may be repeated, so ifExists cannot be given with it")
+    return options
 
 
 def _check_together(options: ReadOptions) -> None:

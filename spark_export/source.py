@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from spark_export.options import WRITE_OPTIONS, check_names, read_options, write_options
 from spark_export.projection import full_schema
 from spark_export.readers import BatchReader, StreamReader
+from spark_export.sink import StreamSink
 from spark_export.table_options import is_table, own_options, recall, remember
 from spark_export.writer import StreamWriter
 
@@ -89,9 +96,15 @@ class StreamNodeSource(DataSource):
     - `stream`: the stream for rows without a value in the column `stream`. If the stream is missing, the
       write creates the stream with `partitions` (1) partitions.
     - `window` (1,000): the largest number of unconfirmed pushes of a task.
+    - `nulls`, for a row with null data: `error` (the default) fails the task, `empty` writes an empty message, `skip`
+      leaves the row out, `mark` writes an empty message with the header `node/null/1`.
+    - `ifExists`, if `stream` has messages: `append` (the default), `ignore` writes nothing, `error` fails the write.
+    - `writeId`, `writeVersion` (0): name and number of a write. A write of the same name with this number or a lower
+      one is stored once, however often it is repeated.
+    - `delivery`, only for a streaming query: `exactlyOnce` (the default) or `atLeastOnce`.
 
-    The DataFrame to write has the column `data`, binary or string. The columns `key`, `headers`, `stream` and
-    `partition` are optional.
+    The DataFrame to write has the column `data` or `value`, binary or string. The columns `key`, `headers`, `stream` or
+    `topic`, and `partition` are optional.
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -118,6 +131,10 @@ class StreamNodeSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         schema, options = recall(schema, self.options, WRITE_OPTIONS)
         return StreamWriter(schema, write_options(options), overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        schema, options = recall(schema, self.options, WRITE_OPTIONS)
+        return StreamSink(schema, write_options(options, streaming=True), overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         schema, options = recall(schema, self.options)

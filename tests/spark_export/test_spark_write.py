@@ -9,11 +9,12 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType, TimestampType
 
 from spark_export.errors import NodeUnreachable, OptionError
-from spark_export.options import WriteOptions
-from spark_export.writer import Pushes, check_columns
+from spark_export.options import WriteOptions, write_options
+from spark_export.pushes import Pushes
+from spark_export.write_rows import RowToPush, check_columns, read_row
 from stream_client import blocking
 from stream_node.process import NodeProcess
 from stream_service.names import partition_of
@@ -32,6 +33,12 @@ def stored(node: NodeProcess, stream: str) -> list[list[bytes]]:
                 page = partition.pull(page[-1].index + 1, 1_000)
             found.append(messages)
         return found
+
+
+def row_of(row: dict[str, Any]) -> RowToPush:
+    taken = read_row(row, WriteOptions())
+    assert taken is not None
+    return taken
 
 
 def test_rows_become_messages(spark: Any, node: NodeProcess) -> None:
@@ -70,8 +77,8 @@ def test_what_cannot_be_written_is_refused(spark: Any, node: NodeProcess) -> Non
     writer = spark.range(1).selectExpr("'x' as data").write.format("stream_node").option("endpoint", node.address)
     with pytest.raises(Exception, match="never overwritten"):
         writer.mode("overwrite").option("stream", "w_no").save()
-    schema = StructType([StructField("value", StringType())])
-    with pytest.raises(OptionError, match="the column 'value' cannot be written; there are data, key"):
+    schema = StructType([StructField("text", StringType())])
+    with pytest.raises(OptionError, match="the column 'text' cannot be written; there are data, key"):
         check_columns(schema, WriteOptions(stream="s"))
     with pytest.raises(OptionError, match="there is no column 'data'"):
         check_columns(StructType([StructField("key", StringType())]), WriteOptions(stream="s"))
@@ -85,6 +92,84 @@ def test_what_cannot_be_written_is_refused(spark: Any, node: NodeProcess) -> Non
         ).save()
 
 
+def test_the_columns_of_kafkas_sink_are_written(spark: Any, node: NodeProcess) -> None:
+    """Goal: a frame made for Kafka's sink is written as it is; what the node gives to a message is refused."""
+    frame = spark.sql("select 'k' as key, 'one' as value, 'w_topic' as topic")
+    frame.write.format("stream_node").mode("append").option("endpoint", node.address).save()
+    assert stored(node, "w_topic") == [[b"one"]]
+    back = spark.read.format("stream_node").options(endpoint=node.address, subscribe="w_topic").load()
+    with pytest.raises(Exception, match="the node gives each message its index and its time"):
+        back.write.format("stream_node").mode("append").option("endpoint", node.address).save()
+    for name in ("timestamp", "timestampType", "offset", "index"):
+        schema = StructType([StructField("value", StringType()), StructField(name, TimestampType())])
+        with pytest.raises(OptionError, match=f"the column '{name}' cannot be written: the node gives"):
+            check_columns(schema, WriteOptions(stream="s"))
+    both = StructType([StructField("value", StringType()), StructField("data", StringType())])
+    with pytest.raises(OptionError, match="'value' and 'data' mean the same"):
+        check_columns(both, WriteOptions(stream="s"))
+
+
+def test_null_data_is_written_as_the_option_says(spark: Any, node: NodeProcess) -> None:
+    """Goal: null and the empty message are told apart on reading where `nulls=mark` wrote them, and only there."""
+    frame = spark.sql("select * from values (0, 'a'), (1, null), (2, '') t(partition, data)")
+    for nulls in ("empty", "skip", "mark"):
+        frame.write.format("stream_node").mode("append").options(
+            endpoint=node.address, stream=f"w_{nulls}", partitions="3", nulls=nulls
+        ).save()
+    assert stored(node, "w_empty") == [[b"a"], [b""], [b""]]
+    assert stored(node, "w_skip") == [[b"a"], [], [b""]]
+    assert stored(node, "w_mark") == [[b"a"], [b""], [b""]]
+    read = spark.read.format("stream_node").options(endpoint=node.address, subscribe="w_mark", includeHeaders="true")
+    marked = read.load().where("exists(headers, each -> each.key = 'node/null/1')")
+    assert [row.partition for row in marked.collect()] == [1]
+
+
+def test_a_write_looks_whether_the_stream_has_messages(spark: Any, node: NodeProcess) -> None:
+    frame = spark.sql("select 'x' as data")
+
+    def write(if_exists: str) -> None:
+        options = {"endpoint": node.address, "stream": "w_exists", "ifExists": if_exists}
+        frame.write.format("stream_node").mode("append").options(**options).save()
+
+    write("error")
+    with pytest.raises(Exception, match="'w_exists' has 1 messages, and ifExists is error"):
+        write("error")
+    write("ignore")
+    assert stored(node, "w_exists") == [[b"x"]]
+    write("append")
+    assert stored(node, "w_exists") == [[b"x", b"x"]]
+
+
+def test_a_write_with_a_name_is_stored_once(spark: Any, node: NodeProcess) -> None:
+    """Goal: a job that is run again with the same `writeId` stores nothing twice; the next version is stored."""
+
+    def write(version: int, rows: int) -> None:
+        frame = spark.range(rows).selectExpr(f"concat({version}, '-', id) as data")
+        options = {"endpoint": node.address, "stream": "w_named", "writeId": "job", "writeVersion": str(version)}
+        frame.write.format("stream_node").mode("append").options(**options).save()
+
+    for version in (0, 0, 1, 0, 1):
+        write(version, 100)
+    wanted = [b"%d-%d" % (version, number) for version in (0, 1) for number in range(100)]
+    assert sorted(stored(node, "w_named")[0]) == sorted(wanted)
+
+
+def test_options_of_a_write_that_contradict_are_refused() -> None:
+    refused: list[tuple[dict[str, str], bool, str]] = [
+        ({"writeVersion": "1"}, False, "give writeId too"),
+        ({"ifExists": "error"}, False, "give this option"),
+        ({"ifExists": "error", "stream": "s", "writeId": "a"}, False, "ifExists cannot be given with it"),
+        ({"delivery": "atLeastOnce"}, False, "for a streaming query"),
+        ({"writeId": "a"}, True, "for df.write"),
+        ({"ifExists": "ignore", "stream": "s"}, True, "for df.write"),
+        ({"nulls": "tombstone"}, False, "error or empty or skip or mark"),
+    ]
+    for given, streaming, said in refused:
+        with pytest.raises(OptionError, match=said):
+            write_options(given, streaming)
+    assert not write_options({"delivery": "atLeastOnce"}, streaming=True).exactly_once
+
+
 def test_a_broken_connection_doubles_nothing(node: NodeProcess) -> None:
     """Goal: what is sent again is stored once, in order. Method: a door that ends two connections in their middle."""
     with (
@@ -93,7 +178,7 @@ def test_a_broken_connection_doubles_nothing(node: NodeProcess) -> None:
     ):
         # The first connection of the door is the writer's; those that ask for partitions have one of their own.
         for number in range(2_000):
-            pushes.push({"data": b"%d" % number, "stream": "w_door"})
+            pushes.push(row_of({"data": b"%d" % number, "stream": "w_door"}))
         pushes.flush()
     assert stored(node, "w_door") == [[b"%d" % number for number in range(2_000)]]
     assert pushes.counts == {("w_door", 0): 2_000}
@@ -105,6 +190,6 @@ def test_a_node_that_takes_connections_and_ends_each_is_given_up(node: NodeProce
         door(node.address, [1, ALL] + [1] * 100) as address,
         Pushes(WriteOptions(endpoint=address, stream="w_shut", fetch_retries=2)) as pushes,
     ):
-        pushes.push({"data": b"x", "stream": "w_shut"})
+        pushes.push(row_of({"data": b"x", "stream": "w_shut"}))
         with pytest.raises(NodeUnreachable, match="tried 2 times more"):
             pushes.flush()

@@ -1,0 +1,149 @@
+"""Finds out which rows of a task an earlier attempt at the same task has stored, so that no row is stored twice.
+
+Spark repeats a task after a failure, and repeats the last micro-batch after a restart. Each message of such a task has
+a sequence number whose publisher id names the query, the batch and the task. The messages of an earlier attempt are
+therefore found in the stream itself. An attempt compares its rows with these messages by content, so it may have the
+rows in another order. A row that the task no longer has is an error, because nothing can remove a stored message.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import pyarrow.compute as compute
+
+from spark_export.bulk_pages import BulkPages
+from spark_export.errors import RequestRefused, RowsDiffer, SourceError
+from spark_export.node_client import NodeConnection, push_body
+from spark_export.node_wire import BareReader, read_headers
+from spark_export.options import ReadOptions
+from spark_export.plan import Range
+from spark_export.write_rows import digest_of
+
+QUERY_BYTES = 12
+BATCH_BYTES = 8
+TASK_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """An attempt at one task of a batch.
+
+    query: names the query or the write, and is the client id of its saved positions. batch: the number of the
+    micro-batch, or the `writeVersion` of a write. task: the number of the task in the batch, from 0. repeated: whether
+    Spark says that an earlier attempt at the task has failed.
+    """
+
+    query: str
+    batch: int
+    task: int
+    repeated: bool = False
+
+    @property
+    def batch_id(self) -> bytes:
+        """The first bytes of the publisher ids of all tasks of the batch."""
+        return hashlib.sha256(self.query.encode()).digest()[:QUERY_BYTES] + self.batch.to_bytes(BATCH_BYTES, "big")
+
+    @property
+    def publisher_id(self) -> bytes:
+        """The publisher id of the messages of the task. All attempts at the task have the same publisher id."""
+        return self.batch_id + self.task.to_bytes(TASK_BYTES, "big")
+
+
+@dataclass
+class Found:
+    """The messages of a batch in a range of one partition.
+
+    own: the digests of the messages of one task, by sequence number, in the order of storing. tasks: the numbers of all
+    tasks that stored messages.
+    """
+
+    own: dict[int, bytes]
+    tasks: set[int]
+
+
+def find_messages(node: NodeConnection, wanted: Range, attempt: Attempt, fetch_bytes: int) -> Found:
+    """Reads a range of one partition and returns the messages of the attempt's batch.
+
+    Raises SourceError if the node does not serve bulk reads, and the errors of a connection.
+    """
+    found = Found({}, set())
+    options = ReadOptions(fetch_bytes=fetch_bytes)
+    try:
+        for page in BulkPages(node, wanted, options).pages():
+            if page.batch is None or "beside" not in page.batch.schema.names:
+                continue
+            # Most messages of a range belong to other publishers, and are not decoded.
+            may_be_own = compute.match_substring(page.batch.column("beside"), attempt.batch_id)
+            for row in compute.indices_nonzero(may_be_own).to_pylist():
+                reader = BareReader(memoryview(page.batch.column("beside")[row].as_py()))
+                headers = read_headers(reader)
+                if not reader.is_there():
+                    continue
+                publisher_id, number = bytes(reader.data()), reader.uint()
+                if not publisher_id.startswith(attempt.batch_id):
+                    continue
+                found.tasks.add(int.from_bytes(publisher_id[len(attempt.batch_id) :], "big"))
+                if publisher_id == attempt.publisher_id:
+                    names = page.batch.schema.names
+                    key = page.batch.column("key")[row].as_py() if "key" in names else None
+                    data = page.batch.column("data")[row].as_py()
+                    found.own[number] = digest_of(push_body(0, data, key, headers))
+    except RequestRefused as error:
+        raise SourceError(
+            f"{node.endpoint} refuses the bulk read with which a writer finds what it has stored: {error}; install "
+            "stream-node[spark] where the node runs, or write with delivery=atLeastOnce"
+        ) from error
+    return found
+
+
+class EarlierRows:
+    """The rows of a task that earlier attempts stored in one partition.
+
+    missing: the number of these rows that the present attempt has not had yet.
+    """
+
+    def __init__(self, stored: Sequence[bytes]) -> None:
+        """stored: the digests of the rows, in the order of storing."""
+        self.missing = len(stored)
+        self._stored = stored
+        self._at = 0
+        self._others: Counter[bytes] | None = None
+
+    def take(self, digest: bytes) -> bool:
+        """Returns whether a row with this digest is stored already. Each stored row counts for one row of the task."""
+        if self._others is None:
+            # The attempts at a task usually have its rows in the same order.
+            if self._at < len(self._stored) and self._stored[self._at] == digest:
+                self._at += 1
+                self.missing -= 1
+                return True
+            self._others = Counter(self._stored[self._at :])
+        if not self._others[digest]:
+            return False
+        self._others[digest] -= 1
+        self.missing -= 1
+        return True
+
+
+def consecutive(found: dict[int, bytes], place: tuple[str, int]) -> list[bytes]:
+    """Returns the digests of the stored rows in order. Raises RowsDiffer unless the numbers are 0, 1, 2 and so on."""
+    if list(found) != list(range(len(found))):
+        raise RowsDiffer(
+            f"{place[0]}/{place[1]}: of the messages that an earlier attempt at this batch stored, some were deleted, "
+            "so nobody can say which rows are missing; keep messages longer (retention) than a batch may take"
+        )
+    return list(found.values())
+
+
+def check_tasks(seen: Iterable[int], tasks: Iterable[int], batch: int) -> None:
+    """Raises RowsDiffer if a task stored messages of the batch, and the batch no longer has this task."""
+    gone = sorted(set(seen) - set(tasks))
+    if gone:
+        raise RowsDiffer(
+            f"batch {batch} had a task {gone[0]} when it was first tried, and has fewer tasks now: its rows may be in "
+            "the streams twice; repeat a batch with the settings and the number of cores with which it began"
+        )

@@ -1,0 +1,329 @@
+"""Pushes the rows of one Spark task to a node, many at once, and waits for the confirmation of each row."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from spark_export.attempts import Attempt, EarlierRows, Found, consecutive, find_messages
+from spark_export.errors import BadAnswer, ConnectionBroken, NodeUnreachable, OptionError, PushFailed, RowsDiffer
+from spark_export.node_client import NodeConnection, body_of
+from spark_export.node_wire import BareReader, data, optional, partition_of, stream_address, uint
+from spark_export.options import FETCH_BYTES, WriteOptions
+from spark_export.plan import Range
+from spark_export.range_reader import RETRY_DELAY_S, pause
+from spark_export.sink_record import MARK, Place, load_record, next_batch, save_place
+from spark_export.write_rows import RowToPush, digest_of
+
+T = TypeVar("T")
+
+PROTOCOL = "node/stream_push/1"
+FAILED = "node/push_failed/1"
+RETURN_ADDRESS = b"node/1/push-%d"
+"""The form of the return addresses of pushes.
+
+To an address that begins with `node/1/`, the node answers a failed push with FAILED, which contains the reason
+(docs/wire.md).
+"""
+OK, ERROR, DUPLICATE, OUT_OF_ORDER = range(4)
+OUTCOMES = {0: "is not stored", 1: "is refused", 2: "may have been stored, or not"}
+WINDOW_BYTES = 16 * 1024 * 1024
+"""The largest total size of unconfirmed pushes, in bytes. The option `window` also limits their number."""
+SETTLE_S = 0.3
+"""The seconds after which a repeated attempt looks again for pushes of the attempt before.
+
+If such a push is stored even later, the node recognises its number, and a different content is an error.
+"""
+DOUBTED_MAX = 10_000
+"""The number of duplicates after which their contents are compared with the stored messages."""
+
+
+class Pushes:
+    """The pushes of a single run of a Spark task. Up to `window` pushes wait for the confirmation of the node.
+
+    With an `attempt`, rows that an earlier attempt at the task has stored are not pushed again, and all attempts have
+    the same publisher id. Without an attempt the publisher id is random.
+
+    counts: the number of rows that are stored, by stream and partition. seen: the numbers of the tasks that stored
+    messages of the batch before.
+
+    Invariant: `_unconfirmed` contains, in order, all sent pushes without an answer. After a reconnect these pushes are
+    sent again, and the node stores no message a second time. `_retries`: the reconnects since the last answer.
+    Invariant: while `_earlier[place].missing` is above 0, no row is pushed to this place; the rows wait in `_held`.
+    `_doubted`: index (0: unknown) and digest, by sequence number, of pushes that the node answered as duplicates and
+    that are not compared with the stored messages yet.
+    """
+
+    def __init__(
+        self, options: WriteOptions, attempt: Attempt | None = None, ends: Mapping[Place, tuple[int, int]] | None = None
+    ) -> None:
+        """ends: the first index and the next index of partitions when the batch began; only used with an attempt."""
+        self.counts: dict[Place, int] = {}
+        self.seen: set[int] = set()
+        self._options = options
+        self._attempt = attempt
+        self._ends = ends or {}
+        self._publisher_id = attempt.publisher_id if attempt else secrets.token_bytes(16)
+        self._partitions: dict[str, int] = {}
+        self._turns: dict[str, int] = {}
+        self._numbers: dict[Place, int] = {}
+        self._unconfirmed: dict[bytes, tuple[Place, bytes, int, bytes]] = {}
+        self._sent = 0
+        self._unconfirmed_bytes = 0
+        self._retries = 0
+        self._record: dict[Place, int] = {}
+        self._earlier: dict[Place, EarlierRows] = {}
+        self._held: dict[Place, list[bytes]] = {}
+        self._doubted: dict[Place, dict[int, tuple[int, bytes]]] = {}
+        if attempt is not None:
+            self._asked(lambda node: self._find_earlier(node, attempt))
+        self._node = NodeConnection(options.endpoint, options.request_timeout_s)
+
+    def __enter__(self) -> Pushes:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._node.close()
+
+    def is_committed(self) -> bool:
+        """Returns whether the whole batch is stored already, so that no row has to be pushed."""
+        return self._attempt is not None and self._attempt.batch < next_batch(self._record)
+
+    def push(self, row: RowToPush) -> None:
+        """Pushes one row as a message, unless an earlier attempt has stored the row.
+
+        Waits first if the number or the size of unconfirmed pushes is at the limit. Raises SourceError.
+        """
+        place = self._place(row)
+        earlier = self._earlier.get(place)
+        if earlier is None or not earlier.missing:
+            self._push(place, row.body)
+            return
+        if not earlier.take(digest_of(row.body)):
+            self._held.setdefault(place, []).append(row.body)
+            return
+        self.counts[place] = self.counts.get(place, 0) + 1
+        if not earlier.missing:
+            for body in self._held.pop(place, []):
+                self._push(place, body)
+
+    def flush(self) -> None:
+        """Waits until the node has confirmed all sent messages.
+
+        Raises RowsDiffer if the task does not have all rows that an earlier attempt stored, and other SourceErrors.
+        """
+        for place, earlier in self._earlier.items():
+            if earlier.missing:
+                self._differ(place, f"{earlier.missing} rows that the first attempt stored are not in this attempt")
+        self.drain()
+        self._check_doubted()
+
+    def drain(self) -> None:
+        """Waits until the node has confirmed all sent messages, without the checks of `flush`. Raises SourceError."""
+        while self._unconfirmed:
+            self._kept(self._confirm_one)
+
+    # Earlier attempts
+
+    def _find_earlier(self, node: NodeConnection, attempt: Attempt) -> None:
+        """Loads the record of the query, and reads what earlier attempts at this task have stored."""
+        self._record = load_record(node, attempt.query)
+        if self.is_committed():
+            return
+        for place in (each for each in self._record if each[0] != MARK):
+            # A first attempt needs no look at what the other tasks have stored since the batch began.
+            bounds = self._now(node, place) if attempt.repeated else self._ends.get(place)
+            if bounds is None:
+                continue
+            found = self._find(node, place, *bounds)
+            # Pushes of the attempt before may still be on their way to the node.
+            while found.own:
+                pause(SETTLE_S)
+                first, until = bounds[1], self._now(node, place)
+                if until is None or until[1] <= first:
+                    break
+                bounds = first, until[1]
+                later = find_messages(node, Range(*place, *bounds), attempt, FETCH_BYTES)
+                found.own |= later.own
+                if not later.own:
+                    break
+            self.seen |= found.tasks
+            if found.own:
+                self._earlier[place] = EarlierRows(consecutive(found.own, place))
+                self._numbers[place] = len(found.own)
+
+    def _find(self, node: NodeConnection, place: Place, first: int, end: int) -> Found:
+        """Returns the messages of this batch from the recorded position up to the index `end`."""
+        assert self._attempt is not None
+        start = self._record.get(place, 0)
+        if start > end:
+            # The stream was deleted and created again, so the recorded position means nothing.
+            start = 0
+        start = max(start, first)
+        if start >= end:
+            return Found({}, set())
+        return find_messages(node, Range(*place, start, end), self._attempt, FETCH_BYTES)
+
+    def _now(self, node: NodeConnection, place: Place) -> tuple[int, int] | None:
+        for each in node.list_partitions(place[0]):
+            if each.partition == place[1]:
+                return each.first_index, each.next_index
+        return None
+
+    def _check_doubted(self) -> None:
+        """Compares the messages that the node recognised with those that it has. Raises RowsDiffer."""
+        doubted, self._doubted = self._doubted, {}
+        for place, numbers in doubted.items():
+            indexes = [index for index, _ in numbers.values()]
+
+            def find(node: NodeConnection, place: Place = place, indexes: list[int] = indexes) -> Found:
+                assert self._attempt is not None
+                bounds = self._now(node, place)
+                if bounds is None:
+                    return Found({}, set())
+                if min(indexes) > 0:
+                    return find_messages(
+                        node, Range(*place, min(indexes), max(indexes) + 1), self._attempt, FETCH_BYTES
+                    )
+                return self._find(node, place, *bounds)
+
+            stored = self._asked(find).own
+            for number, (_, digest) in numbers.items():
+                if stored.get(number) != digest:
+                    self._differ(place, f"its row {number} is another one than that of an attempt before")
+
+    def _differ(self, place: Place, what: str) -> None:
+        assert self._attempt is not None
+        raise RowsDiffer(
+            f"{place[0]}/{place[1]}: batch {self._attempt.batch}, task {self._attempt.task}, is repeated and {what}; a "
+            "batch is stored exactly once only if it has the same rows in each task when it is repeated: take the "
+            "settings and the number of cores with which it began, or accept repeated rows with delivery=atLeastOnce"
+        )
+
+    def _asked(self, ask: Callable[[NodeConnection], T]) -> T:
+        """Calls `ask` with a connection of its own, and again if the connection breaks."""
+        for left in range(self._options.fetch_retries, -1, -1):
+            try:
+                with NodeConnection(self._options.endpoint, self._options.request_timeout_s) as node:
+                    return ask(node)
+            except (ConnectionBroken, NodeUnreachable):
+                if not left:
+                    raise
+                pause(RETRY_DELAY_S)
+        raise AssertionError("the last attempt returns or raises")
+
+    # Places and numbers
+
+    def _place(self, row: RowToPush) -> Place:
+        """Returns the stream and partition for a row.
+
+        The partition is that of the row, else follows from the key. Rows without both are distributed over all
+        partitions: in turn, or by their content if the task may be repeated.
+        """
+        stream = row.stream
+        count = self._partitions.get(stream)
+        if count is None:
+            count = self._partitions[stream] = self._count(stream)
+        partition = row.partition
+        if partition is None and row.key is not None:
+            partition = partition_of(row.key, count)
+        elif partition is None and self._attempt is not None:
+            partition = partition_of(row.body, count) if count > 1 else 0
+        elif partition is None:
+            partition = self._turns[stream] = (self._turns.get(stream, -1) + 1) % count
+        if not 0 <= partition < count:
+            raise OptionError(f"a row is for partition {partition} of {stream!r}, which has {count}")
+        return stream, int(partition)
+
+    def _count(self, stream: str) -> int:
+        """Returns the number of partitions of a stream. Creates a missing stream with one partition."""
+        with NodeConnection(self._options.endpoint, self._options.request_timeout_s) as node:
+            found = node.list_partitions(stream)
+            if not found:
+                node.create_stream(stream, 1)
+            return max((each.partition + 1 for each in found), default=1)
+
+    def _number(self, place: Place) -> int:
+        """Returns the next sequence number of a place. Before the first one, records where the messages will begin."""
+        attempt = self._attempt
+        if attempt is not None and place not in self._record:
+            index = self._ends.get(place, (0, 0))[1]
+            self._asked(lambda node: save_place(node, attempt.query, place, index))
+            self._record[place] = index
+        number = self._numbers.get(place, 0)
+        self._numbers[place] = number + 1
+        return number
+
+    # The window of unconfirmed pushes
+
+    def _push(self, place: Place, content: bytes) -> None:
+        number = self._number(place)
+        body = content + optional(data(self._publisher_id) + uint(number))
+        while self._unconfirmed and (
+            len(self._unconfirmed) >= self._options.window or self._unconfirmed_bytes + len(body) > WINDOW_BYTES
+        ):
+            self._kept(self._confirm_one)
+        self._kept(lambda: self._send(place, body, number, content))
+
+    def _send(self, place: Place, body: bytes, number: int, content: bytes) -> None:
+        # The push is recorded before it is sent, so that a reconnect repeats the push if sending fails.
+        self._sent += 1
+        return_address = RETURN_ADDRESS % self._sent
+        self._unconfirmed[return_address] = (place, body, number, content)
+        self._unconfirmed_bytes += len(body)
+        self._node.send(stream_address(*place), PROTOCOL, body, return_address)
+
+    def _confirm_one(self) -> None:
+        answer = self._node.receive()
+        self._retries = 0
+        sent = self._unconfirmed.pop(answer.return_address, None)
+        if sent is None:
+            return
+        place, body, number, content = sent
+        self._unconfirmed_bytes -= len(body)
+        if answer.protocol == FAILED:
+            failure = BareReader(body_of(answer, FAILED))
+            failure.uint()
+            what = OUTCOMES.get(failure.uint(), "was not confirmed")
+            raise PushFailed(f"{self._node.endpoint}: a message of {place[0]}/{place[1]} {what}: {failure.text()}")
+        reader = BareReader(body_of(answer, PROTOCOL))
+        _, status, index, _ = (reader.uint() for _ in range(4))
+        if status == ERROR:
+            where = f"{place[0]}/{place[1]}"
+            raise PushFailed(
+                f"{self._node.endpoint} answers ERROR to a message of {where}, without a reason; see its log"
+            )
+        if status not in (OK, DUPLICATE):
+            raise BadAnswer(f"{place[0]}/{place[1]}: the node answered status {status} to a push")
+        if status == DUPLICATE and self._attempt is not None:
+            doubted = self._doubted.setdefault(place, {})
+            doubted[number] = (index, digest_of(content))
+            if len(doubted) >= DOUBTED_MAX:
+                self._check_doubted()
+        self.counts[place] = self.counts.get(place, 0) + 1
+
+    def _kept(self, step: Any) -> None:
+        """Calls `step`.
+
+        If the connection breaks during the call, connects again and sends all unconfirmed pushes again; `step` is not
+        repeated.
+        """
+        try:
+            step()
+        except ConnectionBroken as error:
+            self._reconnect(error)
+
+    def _reconnect(self, reason: Exception) -> None:
+        while self._retries < self._options.fetch_retries:
+            self._retries += 1
+            pause(RETRY_DELAY_S)
+            self._node.close()
+            try:
+                self._node = NodeConnection(self._options.endpoint, self._options.request_timeout_s)
+                for return_address, (place, body, _, _) in self._unconfirmed.items():
+                    self._node.send(stream_address(*place), PROTOCOL, body, return_address)
+                return
+            except (ConnectionBroken, NodeUnreachable) as error:
+                reason = error
+        raise NodeUnreachable(f"pushes have no answer, tried {self._options.fetch_retries} times more: {reason}")

@@ -1,0 +1,81 @@
+"""The record that a query or a write with a `writeId` keeps in the node's index service.
+
+The record is a set of saved positions under a client id of its own. In each partition that the query writes, the
+position lies before the messages of the first batch that is not committed, so a search for these messages begins there.
+The position of partition 0 of the stream MARK is the number of the next batch to commit. A save never lowers a
+position, so a late save of an earlier attempt has no effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from spark_export.errors import BadAnswer
+from spark_export.node_client import NodeConnection
+from spark_export.node_wire import BareReader, optional, text, uint
+
+SERVICE = b"stream_index_service"
+MARK = "committed batches"
+PAGE = 1_000
+Place = tuple[str, int]
+"""A stream and the number of a partition."""
+
+
+def load_record(node: NodeConnection, client_id: str) -> dict[Place, int]:
+    """Returns the saved positions of a client. Raises the errors of `NodeConnection.ask`."""
+    found: dict[Place, int] = {}
+    after: bytes | None = None
+    while True:
+        request = uint(1) + optional(None) + optional(text(client_id)) + optional(after) + uint(PAGE)
+        reader = BareReader(node.ask(SERVICE, "node/index_list/1", request))
+        reader.uint()
+        count = reader.uint()
+        for _ in range(count):
+            client, stream, partition, index = reader.text(), reader.text(), reader.uint(), reader.uint()
+            reader.u64()
+            if reader.is_there():
+                reader.text()
+            found[stream, partition] = index
+            after = text(client) + text(stream) + uint(partition)
+        if not reader.is_there() or not count:
+            return found
+
+
+def save_place(node: NodeConnection, client_id: str, place: Place, index: int) -> None:
+    """Saves a position, unless a higher position is saved. Raises the errors of `NodeConnection.ask`."""
+    request = uint(1) + text(client_id) + text(place[0]) + uint(place[1]) + uint(index) + optional(None)
+    reader = BareReader(node.ask(SERVICE, "node/index_save/1", request))
+    reader.uint()
+    if reader.uint() != 0:
+        raise BadAnswer(f"the node did not save position {index} of {place[0]}/{place[1]} for {client_id}")
+
+
+def lower_place(node: NodeConnection, client_id: str, place: Place, index: int) -> None:
+    """Sets a position, also to a lower index, because the stream was deleted and created again."""
+    request = uint(1) + text(client_id) + text(place[0]) + uint(place[1]) + optional(uint(index))
+    node.ask(SERVICE, "node/index_set/1", request)
+
+
+def next_batch(record: Mapping[Place, int]) -> int:
+    """Returns the number of the next batch to commit. Batches with lower numbers are stored completely."""
+    return record.get((MARK, 0), 0)
+
+
+def commit_batch(node: NodeConnection, client_id: str, batch: int, written: set[Place]) -> None:
+    """Records that a batch is stored, and that all messages of later batches will have higher indexes than the
+    messages that are now in each partition.
+
+    written: the partitions that the batch wrote. A repeated call has no further effect.
+    """
+    # The mark comes first: if this process ends between the saves, the positions are only lower than necessary.
+    save_place(node, client_id, (MARK, 0), batch + 1)
+    record = load_record(node, client_id)
+    places = {place for place in {*record, *written} if place[0] != MARK}
+    for stream in sorted({stream for stream, _ in places}):
+        for each in node.list_partitions(stream):
+            place = (stream, each.partition)
+            saved = record.get(place, 0)
+            if place in places and saved > each.next_index:
+                lower_place(node, client_id, place, each.next_index)
+            elif place in places and saved < each.next_index:
+                save_place(node, client_id, place, each.next_index)

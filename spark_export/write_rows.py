@@ -1,0 +1,117 @@
+"""Turns the rows of a DataFrame into messages to push. This module needs no node.
+
+A row may name its columns as this format does (`data`, `stream`) or as Spark's Kafka sink does (`value`, `topic`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, ShortType, StringType, StructType
+
+from spark_export.errors import OptionError
+from spark_export.node_client import push_body
+from spark_export.options import WriteOptions
+
+TYPES: dict[str, tuple[type[DataType], ...]] = {
+    "data": (BinaryType, StringType),
+    "key": (BinaryType, StringType),
+    "stream": (StringType,),
+    "partition": (IntegerType, LongType, ShortType),
+    "headers": (ArrayType,),
+}
+"""The columns that a DataFrame to write may have, and the allowed Spark types of each column."""
+KAFKAS = {"value": "data", "topic": "stream"}
+"""The columns of Spark's Kafka sink with another name here, and the column that each one is read as."""
+GIVEN_BY_NODE = ("index", "offset", "timestamp", "timestampType")
+"""The columns of a read that cannot be written, because the node assigns index and time to each message."""
+DIGEST_BYTES = 16
+NULL_HEADER = "node/null/1"
+"""The name of the header of an empty message that was written for a row with null (option `nulls=mark`)."""
+
+
+def check_columns(schema: StructType, options: WriteOptions) -> None:
+    """Raises OptionError if rows with this schema cannot be written."""
+    names = schema.fieldNames()
+    for field in schema.fields:
+        if field.name in GIVEN_BY_NODE:
+            raise OptionError(
+                f"the column {field.name!r} cannot be written: the node gives each message its index and its time; "
+                "drop the column, or write it as a header"
+            )
+        allowed = TYPES.get(KAFKAS.get(field.name, field.name))
+        if allowed is None:
+            known = ", ".join((*TYPES, *KAFKAS))
+            raise OptionError(f"the column {field.name!r} cannot be written; there are {known}")
+        if not isinstance(field.dataType, allowed):
+            wanted = " or ".join(each.typeName() for each in allowed)
+            raise OptionError(f"the column {field.name!r} is {field.dataType.simpleString()}; it is {wanted}")
+    for kafkas, ours in KAFKAS.items():
+        if kafkas in names and ours in names:
+            raise OptionError(f"the columns {kafkas!r} and {ours!r} mean the same; leave one of them out")
+    if "data" not in names and "value" not in names:
+        raise OptionError("there is no column 'data' (or 'value'): name the column to push so, binary or string")
+    if options.stream is None and not has_stream_column(schema):
+        raise OptionError("say where to push: by the option stream, or by a column 'stream' (or 'topic')")
+
+
+def has_stream_column(schema: StructType) -> bool:
+    names = schema.fieldNames()
+    return "stream" in names or "topic" in names
+
+
+@dataclass(frozen=True)
+class RowToPush:
+    """A row of a DataFrame as a message.
+
+    stream: the target stream. partition: the target partition; None if the row does not name a partition. key: the key;
+    None if the row has no key. body: the message as a `node/stream_push/1` request with the request id 0 and without
+    a sequence number.
+    """
+
+    stream: str
+    partition: int | None
+    key: bytes | None
+    body: bytes
+
+
+def read_row(row: dict[str, Any], options: WriteOptions) -> RowToPush | None:
+    """Returns a row as a message. Returns None if the row has null data and the option `nulls` is `skip`.
+
+    Raises OptionError for a row that cannot be written.
+    """
+    stream = row.get("stream") or row.get("topic") or options.stream
+    if stream is None:
+        raise OptionError("a row has null in the column 'stream', and there is no option stream")
+    headers = [(_text(each["key"]), to_bytes(each["value"]) or b"") for each in row.get("headers") or ()]
+    message = to_bytes(row["data"] if "data" in row else row["value"])
+    if message is None:
+        if options.nulls == "error":
+            raise OptionError(
+                "a row has null in the column 'data'; leave such rows out, or set nulls to empty, skip or mark"
+            )
+        if options.nulls == "skip":
+            return None
+        message = b""
+        if options.nulls == "mark":
+            headers.append((NULL_HEADER, b""))
+    key = to_bytes(row.get("key"))
+    return RowToPush(stream, row.get("partition"), key, push_body(0, message, key, headers))
+
+
+def digest_of(body: bytes) -> bytes:
+    """Returns a digest of the body of a push, of DIGEST_BYTES bytes. Equal messages have equal digests."""
+    return hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
+
+
+def to_bytes(value: Any) -> bytes | None:
+    """Returns a value of a binary or string column as bytes. Null stays None."""
+    if value is None:
+        return None
+    return value.encode() if isinstance(value, str) else bytes(value)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else str(value)
