@@ -3,11 +3,15 @@
 Spark's own copy of the same rows from Parquet to Parquet is the measure of the ways. One embedded session runs on two
 cores; the ways take turns, so that their ratios hold on a noisy machine. The first turn of each way is not counted,
 because the JVM compiles in it.
+
+The bench `export` measures what the goals need, and begins no round after its time is over. The bench `export-ways`
+measures the other ways.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import shutil
@@ -15,6 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +37,7 @@ from storage.database import Database
 from stream_node.bench.loads import Timed
 
 WORK = "export"
+OTHER_WORK = "export by other ways"
 STREAM = "exported"
 PARTITIONS = 4
 SIZE_BYTES = 200
@@ -42,9 +48,12 @@ CORES = 2
 OVER_TCP = "Spark source over TCP"
 OF_FILE = "Spark source of the file"
 EXPORTER = "exporter, its tasks write Parquet"
+INLINE_EXPORTER = "exporter inline, without Spark"
 EXPORTER_OF_FILE = "exporter of the file, its tasks write Parquet"
 NATIVE = "Spark from Parquet to Parquet"
 TUPLES = "Spark source that yields tuples"
+GOALS_WAYS = (NATIVE, OVER_TCP, EXPORTER, INLINE_EXPORTER)
+OTHER_WAYS = (NATIVE, OF_FILE, EXPORTER_OF_FILE, TUPLES)
 DURING = "push beside an export"
 ALONE = "stream-node, no export"
 PUSH_BYTES, PUSH_WINDOW = 100, 1_000
@@ -57,31 +66,71 @@ def is_possible() -> bool:
 
 
 def samples(plan: Plan, place: Path) -> Iterator[Sample]:
-    """One sample for each way and round; none if the extra `spark` is not installed."""
+    """One sample for each way that a goal needs and each round; none if the extra `spark` is not installed.
+
+    Ends about `plan.export_seconds` after its start: a busy machine makes fewer rounds, but at least one."""
     if not is_possible():
         return
-    from spark_export import open_session
+    ends_s = time.monotonic() + plan.export_seconds
+    with _exported(plan, place) as node:
+        # The pushes get the last third of the time.
+        yield from _rounds(plan, node, place, GOALS_WAYS, WORK, ends_s - plan.export_seconds / 3)
+        yield from _pushes(plan, node, place, ends_s)
 
+
+def other_samples(plan: Plan, place: Path) -> Iterator[Sample]:
+    """One sample for each of the other ways and each round, with Spark's own copy as their measure."""
+    if is_possible():
+        with _exported(plan, place) as node:
+            yield from _rounds(plan, node, place, OTHER_WAYS, OTHER_WORK, math.inf)
+
+
+@contextmanager
+def _exported(plan: Plan, place: Path) -> Iterator[BenchNode]:
+    """A node with the messages."""
     data_dir = place / "exported"
     fill(data_dir, plan.exported)
-    with BenchNode(data_dir) as node:
-        spark = open_session(f"local[{CORES},4]", name="bench", config={"spark.driver.memory": "2g"})
-        try:
-            ways = _ways(spark, node, place)
-            for round_ in range(plan.rounds + 1):
-                for system, copy in ways.items():
-                    target = place / "out"
-                    sample = _measure(system, round_ - 1, copy, target, plan.exported, node.pid)
-                    shutil.rmtree(target)
-                    if round_:
-                        yield sample
-        finally:
-            spark.stop()
-        yield from _pushes(plan, node, place)
+    try:
+        with BenchNode(data_dir) as node:
+            yield node
+    finally:
+        shutil.rmtree(data_dir)
+
+
+def _rounds(
+    plan: Plan, node: BenchNode, place: Path, chosen: tuple[str, ...], work: str, ends_s: float
+) -> Iterator[Sample]:
+    from spark_export import open_session
+
+    spark = open_session(f"local[{CORES},4]", name="bench", config={"spark.driver.memory": "2g"})
+    try:
+        ways = _ways(spark, node, place)
+        for round_ in _in_time(plan.rounds + 1, 2, ends_s):
+            for system in chosen:
+                target = place / "out"
+                sample = _measure(work, system, round_ - 1, ways[system], target, plan.exported, node.pid)
+                shutil.rmtree(target)
+                if round_:
+                    yield sample
+        shutil.rmtree(place / "native")
+    finally:
+        spark.stop()
+
+
+def _in_time(rounds: int, rounds_min: int, ends_s: float) -> Iterator[int]:
+    """The numbers of the rounds. After `rounds_min` rounds, no round begins that would end after `ends_s` if it took as
+    long as the one before it. Times are in seconds of a monotonic clock."""
+    for round_ in range(rounds):
+        began_s = time.monotonic()
+        yield round_
+        ended_s = time.monotonic()
+        if round_ + 1 >= rounds_min and ended_s + (ended_s - began_s) > ends_s:
+            return
 
 
 def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path], None]]:
     """Each way to get all messages into Parquet files below a folder."""
+    from spark_export.exporter.engine import InlineEngine
     from spark_export.exporter.job import ExportSettings, open_exporter
     from spark_export.exporter.node_side import Selection
     from spark_export.exporter.spark_engine import SparkEngine
@@ -96,7 +145,7 @@ def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path]
             spark.read.format(name).options(**options, **more).load().write.parquet(str(target / "table"))
         )
 
-    def export(data_dir: Path | None) -> Callable[[Path], None]:
+    def export(data_dir: Path | None, *, inline: bool = False) -> Callable[[Path], None]:
         async def run(target: Path) -> None:
             settings = ExportSettings(
                 target,
@@ -105,7 +154,8 @@ def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path]
                 selection=Selection((STREAM,)),
                 client_id=str(time.time_ns()),
             )
-            async with open_exporter(settings, engine=SparkEngine("", None, {}, session=spark)) as exporter:
+            engine = InlineEngine(CORES) if inline else SparkEngine("", None, {}, session=spark)
+            async with open_exporter(settings, engine=engine) as exporter:
                 await exporter.run()
 
         return lambda target: asyncio.run(run(target))
@@ -115,21 +165,22 @@ def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path]
         OVER_TCP: read("stream_node"),
         OF_FILE: read("stream_node", path=str(node.data_dir)),
         EXPORTER: export(None),
+        INLINE_EXPORTER: export(None, inline=True),
         EXPORTER_OF_FILE: export(node.data_dir),
         TUPLES: read("bench_tuples"),
     }
 
 
-def _pushes(plan: Plan, node: BenchNode, place: Path) -> Iterator[Sample]:
-    """Pushes that go on until the command has exported everything, and then as many pushes alone."""
+def _pushes(plan: Plan, node: BenchNode, place: Path, ends_s: float) -> Iterator[Sample]:
+    """Pushes that go on until the command has exported everything, and then as many pushes alone.
+
+    ends_s: see `_in_time`."""
     push = partial(push_rate, node.address, messages=plan.messages, size_bytes=PUSH_BYTES, window=PUSH_WINDOW)
     folder = place / "during-pushes"
     command = [sys.executable, "-m", "stream_node", "export", "run", str(folder), "--node", node.address]
-    for round_ in range(plan.rounds):
+    for round_ in _in_time(plan.rounds, 1, ends_s):
         meanwhile: list[Timed] = []
-        with subprocess.Popen(
-            [*command, "--stream", STREAM, "--master", f"local[{CORES},4]"], stdout=subprocess.DEVNULL
-        ) as export:
+        with subprocess.Popen([*command, "--stream", STREAM], stdout=subprocess.DEVNULL) as export:
             while export.poll() is None or not meanwhile:
                 meanwhile.append(trio.run(push))
         if export.returncode:
@@ -173,14 +224,14 @@ def _tuple_source() -> type[Any]:
 
 
 def _measure(
-    system: str, round_: int, copy: Callable[[Path], None], target: Path, messages: int, node_pid: int
+    work: str, system: str, round_: int, copy: Callable[[Path], None], target: Path, messages: int, node_pid: int
 ) -> Sample:
     roots = (os.getpid(), node_pid)
     cpu_s, began_s = _cpu_s(roots), time.perf_counter()
     copy(target)
     seconds = time.perf_counter() - began_s
     return Sample(
-        work=WORK,
+        work=work,
         system=system,
         durability="files closed",
         round=round_,

@@ -13,7 +13,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rounds: how often the systems that are compared take turns. single: requests that wait for each answer.
     sizes_bytes, streams, clients, logs: the steps in which the growth of cost is followed.
     memory: messages pushed to see whether memory grows. idle_connections: connections opened to see the cost of one.
-    exported: messages brought into Parquet by Spark. starts: rounds of whole export runs for a handful of messages.
+    exported: messages brought into Parquet by Spark. export_seconds: after this time the bench `export` begins no
+    round. starts: rounds of whole export runs for a handful of messages.
     slow_seconds: how long each side pushes with a slow sync.
     backfilled: blocks that one node fetches from another. live_blocks: blocks published meanwhile, one by one.
     """
@@ -32,7 +33,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     logs: tuple[int, ...] = (100_000, 1_000_000, 10_000_000, 50_000_000)
     memory: int = 10_000_000
     idle_connections: int = 1_000
-    exported: int = 5_000_000
+    exported: int = 3_000_000
+    export_seconds: float = 150.0
     starts: int = 3
     backfilled: int = 4_000
     live_blocks: int = 200

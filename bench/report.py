@@ -66,12 +66,15 @@ class CodecSample(msgspec.Struct, frozen=True):
 
 
 class Goal(msgspec.Struct, frozen=True):
-    """One goal. wanted: a lower bound, or an upper bound if `at_most`. measured: None if its work was not run."""
+    """One goal. wanted: a lower bound, or an upper bound if `at_most`. measured: None if its work was not run.
+
+    spread: the least and the largest figure of a round, where the goal is judged by the median of several rounds."""
 
     what: str
     at_most: bool
     wanted: float
     measured: float | None
+    spread: tuple[float, float] | None = None
 
     @property
     def met(self) -> bool | None:
@@ -119,9 +122,14 @@ class Report(msgspec.Struct, kw_only=True):
 
 def ratio(ours: Sequence[Sample], others: Sequence[Sample], figure: Callable[[Sample], float]) -> float | None:
     """The median, over the rounds in which both ran, of our figure divided by the other's."""
+    found = ratios(ours, others, figure)
+    return median(found) if found else None
+
+
+def ratios(ours: Sequence[Sample], others: Sequence[Sample], figure: Callable[[Sample], float]) -> list[float]:
+    """Our figure divided by the other's, for each round in which both ran."""
     theirs = {sample.round: figure(sample) for sample in others}
-    ratios = [figure(sample) / theirs[sample.round] for sample in ours if sample.round in theirs]
-    return median(ratios) if ratios else None
+    return [figure(sample) / theirs[sample.round] for sample in ours if sample.round in theirs]
 
 
 def typical(samples: Iterable[Sample], figure: Callable[[Sample], float]) -> float | None:

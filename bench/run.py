@@ -85,6 +85,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "scale": _scales,
     "cardinal": lambda bench: cardinal.samples(bench.plan),
     "export": lambda bench: export.samples(bench.plan, bench.place),
+    "export-ways": lambda bench: export.other_samples(bench.plan, bench.place),
     "export-start": lambda bench: export_start.samples(bench.plan, bench.place),
     "block": lambda bench: block.samples(bench.plan),
     "backfill": lambda bench: backfill.samples(bench.plan),
@@ -105,7 +106,7 @@ def run_bench(what: str, options: Options) -> None:
         quick=options.quick,
     )
     report.load.append(os.getloadavg()[0])
-    if what in ("all", "export", "export-start") and not export.is_possible():
+    if what in ("all", "export", "export-ways", "export-start") and not export.is_possible():
         report.absent.append("export: the extra `spark` is not installed (sh tools/spark.sh)")
     with ExitStack() as stack:
         stack.enter_context(interrupted_by(signal.SIGTERM, signal.SIGHUP))

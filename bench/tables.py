@@ -75,6 +75,7 @@ TITLES = {
     "cardinal: sent through a node": "Cardinal messages sent through a node of four partitions",
     "cardinal: received and ordered through a node": "Cardinal messages received through a node and ordered",
     "export": "Messages of 200 bytes brought into Parquet by Spark, local[2] (CPU of Spark, Python and the node)",
+    "export by other ways": "The same by other ways",
     "push beside an export": "Pushes as long as an export runs on the same two cores, and alone",
     "whole run of an export": "Whole runs of `stream-node export run`, from start to end (p50 is the time of one)",
     "block: published until verified and durable": "Blocks published until verified and durable (messages are items)",
@@ -117,7 +118,8 @@ def _goal_row(goal: Goal) -> list[str]:
     bound = f"at {'most' if goal.at_most else 'least'} {goal.wanted:g}"
     if goal.measured is None:
         return [goal.what, bound, "", "not measured"]
-    return [goal.what, bound, f"{goal.measured:.2f}", "yes" if goal.met else "**no**"]
+    spread = "" if goal.spread is None else f" ({goal.spread[0]:.2f} to {goal.spread[1]:.2f})"
+    return [goal.what, bound, f"{goal.measured:.2f}{spread}", "yes" if goal.met else "**no**"]
 
 
 def _work_table(title: str, samples: Sequence[Sample]) -> FigureTable:

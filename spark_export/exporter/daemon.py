@@ -20,7 +20,7 @@ from spark_export.exporter.errors import ExportError, StreamsLeftOut, TakenOver
 from spark_export.exporter.metrics import ExporterStatistics, write_metrics
 from spark_export.exporter.run import Exporter, Outcome
 from spark_export.exporter.schedule import next_start
-from spark_export.exporter.step import Step
+from spark_export.exporter.step import Step, log_step
 from stream_client.errors import ClientError
 
 logger = structlog.get_logger(__name__)
@@ -52,6 +52,7 @@ async def run_daemon(
     async def count(step: Step) -> None:
         # A first run can take hours, so what its steps have published is shown before its end.
         nonlocal statistics
+        await log_step(step)
         statistics = statistics.after_step(step)
         if metrics_file is not None:
             await _keep_metrics(metrics_file, statistics)

@@ -148,7 +148,6 @@ class Exporter:
             if step is not None:
                 steps.append(step)
                 pace.took(step.rows, step.seconds)
-                logger.info("step published", run=step.run_id, rows=step.rows, seconds=round(step.seconds, 3))
                 if on_step is not None:
                     await self._steps.to_its_end(on_step(step))
             if self._steps.is_ending and part != left:

@@ -50,6 +50,11 @@ class Step:
     seconds: float
 
 
+async def log_step(step: Step) -> None:
+    """Logs a step that is published. Programs pass this function to `Exporter.run`; without it, steps are silent."""
+    logger.info("step published", run=step.run_id, rows=step.rows, files=step.files, seconds=round(step.seconds, 3))
+
+
 class _NothingRead(Exception):
     """No stream of a step could be read. The text is the reason for one of them."""
 

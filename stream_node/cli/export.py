@@ -81,6 +81,7 @@ def run(
         from spark_export.exporter.job import ExportSettings, open_exporter
         from spark_export.exporter.report import outcome_lines, outcome_row
         from spark_export.exporter.run import Outcome
+        from spark_export.exporter.step import log_step
 
         _configure_logs(log_level)
         os.nice(nice)
@@ -88,7 +89,7 @@ def run(
 
         async def main() -> Outcome:
             async with open_exporter(chosen, on_progress=on_progress) as exporter:
-                return await exporter.run()
+                return await exporter.run(on_step=log_step)
 
         failure: StreamsLeftOut | None = None
         try:

@@ -40,6 +40,7 @@ class Goal(Strict, frozen=True):
     at_most: bool
     wanted: float
     measured: float | None
+    spread: tuple[float, float] | None
 
 
 class Benched(Strict, frozen=True):

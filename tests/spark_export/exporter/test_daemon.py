@@ -79,6 +79,29 @@ def test_a_daemon_exports_what_comes_and_outlives_its_node(tmp_path: Path) -> No
         world.assert_whole()
 
 
+def test_a_daemon_tells_a_stream_that_it_leaves_out_at_each_run(tmp_path: Path) -> None:
+    metrics = tmp_path / "export.prom"
+    with NodeProcess(tmp_path / "node", arguments=("--log-level", "error")) as node:
+        world = World(tmp_path / "lake", node, "orders")
+        world.push(10, partitions=1)
+        world.run()
+        world.push(10, partitions=1)
+        with world.client() as client:
+            client.create(world.stream).truncate(15)
+        with daemon(world, metrics) as process:
+            wait_until(lambda: counted(metrics, "failed_runs_total") >= 2)
+            assert (counted(metrics, "streams_left_out"), counted(metrics, "rows_total")) == (1, 0)
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=PATIENCE_S)
+            assert process.returncode == 0, err
+        told = [[each["stream"] for each in json.loads(line)["left_out"]] for line in out.splitlines()]
+        assert told[:2] == [["orders"], ["orders"]]
+        logged = [json.loads(line) for line in err.splitlines()]
+        assert "retention deleted 5 messages" in next(
+            each["reason"] for each in logged if each["event"] == "stream left out"
+        )
+
+
 def test_metrics_are_in_the_text_format_and_replaced_whole(tmp_path: Path) -> None:
     outcome = Outcome(3, rows=7, data_bytes=70, file_bytes=50, files=2, partitions=1, lost=4, seconds=1.5)
     idle = Outcome(None, 0, 0, 0, 0, 0, 0, 0.25)

@@ -24,13 +24,18 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow.dataset as dataset
 
+from spark_export.errors import NodeUnreachable
 from spark_export.exporter import job
 from spark_export.exporter.errors import StreamsLeftOut
+from spark_export.exporter.model import Piece, Task
 from spark_export.exporter.node_side import Selection
 from spark_export.exporter.run import Exporter, Progress
 from spark_export.exporter.step import Step
+from spark_export.exporter.task import TaskSettings, run_task
+from spark_export.options import read_options
 from stream_node.process import NodeProcess
 from tests.cli.export_schemas import Exported
+from tests.spark_export.doors import door
 from tests.spark_export.exporter.export_world import World
 
 STEP_ROWS = 300
@@ -282,3 +287,26 @@ def test_much_is_exported_by_spark(world: World, monkeypatch: pytest.MonkeyPatch
     assert (outcome.rows, outcome.steps) == (100, 2)
     assert outcome.engine.startswith("Spark, local[*,4] (")
     world.assert_whole()
+
+
+@pytest.mark.parametrize("answers_others", [True, False])
+def test_a_node_that_ends_each_read_is_told_from_a_node_that_has_gone(world: World, answers_others: bool) -> None:
+    """Goal: a page at which the node ends the connection leaves out its stream; without the node, the run fails.
+
+    Method: a door that ends the connections of the only task after some bytes, and then all others or none.
+    """
+    world.push(1_000, partitions=1, size=100)
+    piece = Piece(world.stream, 0, 0, 0, 0, 1_000)
+    attempts = world.folder / "attempts"
+    attempts.mkdir(parents=True)
+    reads = read_options({"endpoint": world.node.address, "subscribe": world.stream}).fetch_retries + 1
+    limits = [64] * (reads if answers_others else reads + 5)
+    with door(world.node.address, limits) as address:
+        settings = TaskSettings({"endpoint": address}, str(attempts))
+        if answers_others:
+            written = run_task(Task(0, (piece,)), settings)
+            assert (written.files, [each.stream for each in written.left_out]) == ([], [world.stream])
+            assert "was read up to 0 of 1000 and no further" in written.left_out[0].reason
+        else:
+            with pytest.raises(NodeUnreachable, match="was read up to 0 of 1000"):
+                run_task(Task(0, (piece,)), settings)
