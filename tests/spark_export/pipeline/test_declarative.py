@@ -17,6 +17,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 pytest.importorskip("grpc", reason="the extra `spark-connect` is not installed")
 pytest.importorskip("yaml", reason="the extra `spark-connect` is not installed")
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_export.exporter.node_side import Selection
@@ -72,8 +73,14 @@ def store(data_dir: Path, streams: dict[str, Messages]) -> None:
 
 
 def rows(folder: Path, leave_out: set[str]) -> list[str]:
-    """A table's rows as text, sorted, whatever the order of its columns and of maps."""
-    found = pq.ParquetDataset(folder).read().to_pylist()
+    """A table's rows as text, sorted, whatever the order of its columns and of maps. Times are in microseconds since 1970:
+    Spark and pyarrow write them in different types."""
+    table = pq.ParquetDataset(folder).read()
+    for place, column in enumerate(table.schema):
+        if pa.types.is_timestamp(column.type):
+            times = table.column(place).cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+            table = table.set_column(place, column.name, times)
+    found = table.to_pylist()
     return sorted(repr(sorted((name, _plain(each[name])) for name in each if name not in leave_out)) for each in found)
 
 
