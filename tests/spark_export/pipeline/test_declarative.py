@@ -73,8 +73,10 @@ def store(data_dir: Path, streams: dict[str, Messages]) -> None:
 
 
 def rows(folder: Path, leave_out: set[str]) -> list[str]:
-    """A table's rows as text, sorted, whatever the order of its columns and of maps. Times are in microseconds since 1970:
-    Spark and pyarrow write them in different types."""
+    """A table's rows as text, sorted, whatever the order of its columns and of maps.
+
+    Times are in microseconds since 1970: Spark and pyarrow write them in different types.
+    """
     table = pq.ParquetDataset(folder).read()
     for place, column in enumerate(table.schema):
         if pa.types.is_timestamp(column.type):
