@@ -90,7 +90,7 @@ def test_traps_5_and_8_available_now_ends_and_keeps_to_its_limit(spark: Any, nod
 
 
 def test_trap_11_a_limit_gives_way_to_read_all(node: NodeProcess) -> None:
-    """Spark may ask for all although an option limits; a prepared target caps both, and keeps what vanished."""
+    """Spark may ask for all although an option limits; a prepared target caps both, and says what vanished."""
     fill(node, "s_limit", [10, 20])
     each = reader(node, subscribe="s_limit", startingOffsets="earliest", maxOffsetsPerTrigger="6")
     start = each.initialOffset()
@@ -103,7 +103,7 @@ def test_trap_11_a_limit_gives_way_to_read_all(node: NodeProcess) -> None:
     assert indexes(each.latestOffset(start, ReadAllAvailable())) == {"s_limit": {"0": 10, "1": 20}}
     gone = {"s_limit": {"0": 1, "7": 9}, "was": {"0": 3}}
     assert indexes(each.latestOffset(gone, ReadAllAvailable())) == {
-        "s_limit": {"0": 10, "1": 20, "7": 9},
+        "s_limit": {"0": 10, "1": 20, "7": 9, "deleted": [7]},
         "was": {"0": 3},
     }
 
