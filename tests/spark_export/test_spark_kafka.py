@@ -77,6 +77,35 @@ def test_the_lag_of_a_query_is_in_its_progress(spark: Any, node: NodeProcess, tm
     assert maxima == sorted(maxima, reverse=True)
 
 
+@pytest.mark.parametrize("allowed", ["true", "false"])
+def test_spark_itself_learns_of_a_deleted_stream(spark: Any, node: NodeProcess, tmp_path: Path, allowed: str) -> None:
+    """Goal: the query that goes on from its checkpoint fails and names the stream. Nothing is there to read. With
+    failOnDataLoss=false it goes on, with all of the stream that is made again."""
+    stream = f"sk_deleted_{allowed}"
+
+    def run() -> list[int]:
+        options = {"subscribe": stream, "startingOffsets": "earliest", "failOnDataLoss": allowed}
+        frame = spark.readStream.format("stream_node").options(endpoint=node.address, **options).load()
+        taken: list[int] = []
+        writer = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer = writer.foreachBatch(lambda batch, _: taken.extend(row["index"] for row in batch.collect()))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        return taken
+
+    fill(node, stream, [4])
+    assert run() == [0, 1, 2, 3]
+    fill(node, stream, [3])
+    with blocking.connect(node.address) as client:
+        client.create(stream).delete()
+    if allowed == "true":
+        with pytest.raises(Exception, match=f"data is lost: {stream}/0 from index 4 on: .* no longer exists"):
+            run()
+    else:
+        assert run() == []
+        fill(node, stream, [6])
+        assert run() == [*range(6)]
+
+
 PROGRAM = """
 import sys
 from pyspark.sql import SparkSession
