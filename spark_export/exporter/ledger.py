@@ -111,6 +111,15 @@ class Ledger(GenerationsPart, IdentityPart):
             await take_over(connection, owner, now_us)
         self._owner = owner
 
+    async def check_owner(self) -> None:
+        """Raises TakenOver if another process has taken the ledger over. Does nothing if a file lock protects it."""
+        if self._owner is None:
+            return
+        if self._copy is not None:
+            await asyncio.to_thread(self._copy.check)
+        async with mapped(self._engine) as connection:
+            await check_owner(connection, self._owner)
+
     async def begin_run(self, planned: Iterable[Range], now_us: int) -> int:
         """Adds a run in state planned, with the index ranges that the run will export. Returns the id of the run."""
         async with self._writing() as connection:

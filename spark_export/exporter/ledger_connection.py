@@ -22,6 +22,10 @@ class Copy(Protocol):
         """Brings the ledger's file to the state of the copy. Returns whether there is a copy."""
         ...
 
+    def check(self) -> None:
+        """Raises TakenOver if the copy has another state than the last one that was fetched or saved; LedgerError."""
+        ...
+
     def save(self) -> None:
         """Brings the copy to the state of the ledger's file. Raises TakenOver, LedgerError."""
         ...

@@ -211,6 +211,7 @@ class Exporter:
 
         Returns a description of each such run, and the number of removed files.
         """
+        await self._ledger.check_owner()
         done: list[str] = []
         swept = 0
         for run in await self._ledger.load_unfinished():

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +52,9 @@ class StoredLedger:
     def save(self) -> None:
         """Brings the copy to the state of the file. Raises TakenOver if another exporter has changed the copy, now and
         at every later call; raises LedgerError if the store does not answer, and the next call tries again."""
-        if self._lost is not None:
-            raise self._lost
         data = self._path.read_bytes()
         digest = hashlib.sha256(data).hexdigest()
-        try:
+        with self._told():
             self._resolve()
             self._unclear.add(digest)
             if self._tag is None:
@@ -62,6 +62,21 @@ class StoredLedger:
             else:
                 self._tag = self._store.swap(LEDGER_OBJECT, data, self._tag)
             self._unclear.clear()
+
+    def check(self) -> None:
+        """Raises TakenOver if another exporter has changed the copy; LedgerError if the store does not answer."""
+        with self._told():
+            self._resolve()
+            if self._store.read_tagged(LEDGER_OBJECT).tag != self._tag:
+                raise TakenOver("the ledger was replaced")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Turns errors of the store within the `with` block into the ledger's. After TakenOver, raises it at once."""
+        if self._lost is not None:
+            raise self._lost
+        try:
+            yield
         except (ObjectExists, ObjectChanged, TakenOver) as error:
             self._lost = TakenOver(
                 f"another exporter has taken over the table {self._store.place}; this one publishes nothing more"

@@ -58,6 +58,9 @@ class ObjectStore(Store):
         pages = obstore.list(self._store, prefix or None, offset=after or None, chunk_size=LIST_PAGE)
         while page := self._told(prefix, "cannot be listed", lambda: next(iter(pages), None)):
             for each in page:
+                # Azure also lists the object `after` itself.
+                if each["path"] <= after:
+                    continue
                 yield StoredObject(each["path"], each["size"], int(each["last_modified"].timestamp() * 1e6))
 
     def delete(self, names: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import duckdb
 import pyarrow.parquet as pq
@@ -64,6 +65,7 @@ class StoreWorld(World):
             with self.reader.data.open_input(name) as file:
                 table = pq.read_table(file, partitioning=None)
             stream = dict(part.split("=", 1) for part in name.split("/") if "=" in part)["stream"]
+            stream = unquote(stream)
             found = duckdb.from_arrow(table).query("t", 'SELECT "partition", "index", "data" FROM t').fetchall()
             rows += [(stream, partition, index, bytes(data)) for partition, index, data in found]
         return sorted(rows)
