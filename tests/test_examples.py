@@ -18,6 +18,8 @@ from stream_node.process import NodeProcess
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 WITH_SPARK = {"plots.py", "spark_exactly_once.py"}
+WITH_A_SCHEDULER = {"airflow_export.py", "dagster_export.py"}
+"""Tested where the scheduler is installed, in tests/spark_export/exporter/test_scheduled.py."""
 SVG = "{http://www.w3.org/2000/svg}"
 WITHOUT_NODE = {"fork_tree.py"}
 LINES_MAX = 48
@@ -50,7 +52,7 @@ def run_example(name: str, node: NodeProcess) -> list[str]:
     return result.stdout.splitlines()
 
 
-@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in WITH_SPARK])
+@pytest.mark.parametrize("name", [name for name in EXAMPLES if name not in WITH_SPARK | WITH_A_SCHEDULER])
 def test_an_example_runs_on_a_fresh_node(name: str, node: NodeProcess) -> None:
     assert run_example(name, node)
 

@@ -77,3 +77,11 @@ class StreamsLeftOut(ExportError):
 
 class ExtraMissing(ExportError):
     """A Python library that the chosen table format needs is not installed."""
+
+
+class NodeFailed(ExportError):
+    """The node cannot be reached, or did not answer, when a scheduler's task exported."""
+
+
+class ExportStopped(ExportError):
+    """A signal or the caller stopped the export of a scheduler's task. What was not published is exported later."""

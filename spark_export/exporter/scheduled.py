@@ -1,0 +1,121 @@
+"""One export as one function call, for a task of a scheduler such as Airflow or Dagster."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from spark_export.errors import ConnectionBroken, NodeUnreachable, SourceError
+from spark_export.exporter.errors import (
+    DiskFull,
+    ExportError,
+    ExportInUse,
+    ExportStopped,
+    NodeFailed,
+    TaskFailed,
+)
+from spark_export.exporter.job import ExportSettings, open_exporter
+from spark_export.exporter.run import Outcome, Progress
+from stream_client.errors import ClientError
+
+DONE, FAILED, TRY_AGAIN, STOPPED = 0, 1, 75, 143
+"""The exit codes of `exit_code`: 75 is EX_TEMPFAIL of sysexits.h, and 143 is 128 plus the number of SIGTERM."""
+PASSING = (DiskFull, ExportInUse, NodeFailed, TaskFailed)
+"""Errors that may be gone when the export is tried again later, without a change of its settings."""
+STOP_POLL_S = 0.1
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+def run_export(
+    settings: ExportSettings,
+    *,
+    stop: threading.Event | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+) -> Outcome:
+    """Exports everything that is new, and returns when it is published. The call can be repeated after any error.
+
+    SIGTERM, SIGINT or `stop` abandon the current run, which a later call takes again; a run that is being published is
+    finished. After that, a handler of the scheduler for the signal is called. In a thread other than the main thread,
+    only `stop` works. Raises ExportStopped, StreamsLeftOut, NodeFailed and other ExportErrors.
+    """
+    stop = stop or threading.Event()
+    received: list[int] = []
+    with _signals_caught(stop, received):
+        try:
+            outcome = asyncio.run(_run_until(settings, stop, on_progress))
+        except (SourceError, ClientError, OSError) as error:
+            failure = NodeFailed if isinstance(error, ConnectionBroken | NodeUnreachable | ClientError) else ExportError
+            raise failure(" ".join(str(error).split())) from error
+    if outcome is None:
+        _tell_scheduler(received)
+        raise ExportStopped(f"the export into {settings.folder} was stopped; the next one takes its messages again")
+    return outcome
+
+
+def exit_code(error: BaseException | None) -> int:
+    """Returns the exit code of a process whose export ended with this error. None: the export succeeded.
+
+    TRY_AGAIN means that the same call may succeed later. After FAILED, a person must change something first.
+    """
+    if error is None:
+        return DONE
+    if isinstance(error, ExportStopped):
+        return STOPPED
+    return TRY_AGAIN if isinstance(error, PASSING) else FAILED
+
+
+async def _run_until(
+    settings: ExportSettings, stop: threading.Event, on_progress: Callable[[Progress], None] | None
+) -> Outcome | None:
+    """Executes one export. Returns None if `stop` has abandoned the export."""
+
+    async def work() -> Outcome:
+        async with open_exporter(settings, on_progress=on_progress) as exporter:
+            return await exporter.run()
+
+    task = asyncio.create_task(work())
+    while not task.done():
+        if stop.is_set():
+            task.cancel()
+            break
+        await asyncio.wait((task,), timeout=STOP_POLL_S)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if not stop.is_set():
+            raise
+        return None
+
+
+@contextmanager
+def _signals_caught(stop: threading.Event, received: list[int]) -> Iterator[None]:
+    """Makes SIGTERM and SIGINT set `stop`, and restores the handlers that were there before.
+
+    received: gets the numbers of the signals. Does nothing in a thread other than the main thread.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def caught(number: int, frame: Any) -> None:
+        received.append(number)
+        stop.set()
+
+    before = {each: signal.signal(each, caught) for each in SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _tell_scheduler(received: list[int]) -> None:
+    """Calls the scheduler's own handler of the signal that stopped the export. The handler may raise."""
+    for number in received[:1]:
+        handler = signal.getsignal(number)
+        if callable(handler):
+            handler(number, None)
