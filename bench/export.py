@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import Any
 
 import trio
 
+from bench import s3
 from bench.bench_node import BenchNode
 from bench.errors import PeerFailed
 from bench.measure import push_rate
@@ -52,7 +53,8 @@ INLINE_EXPORTER = "exporter inline, without Spark"
 EXPORTER_OF_FILE = "exporter of the file, its tasks write Parquet"
 NATIVE = "Spark from Parquet to Parquet"
 TUPLES = "Spark source that yields tuples"
-GOALS_WAYS = (NATIVE, OVER_TCP, EXPORTER, INLINE_EXPORTER)
+TO_S3 = "exporter inline, to an S3 server here"
+GOALS_WAYS = (NATIVE, OVER_TCP, EXPORTER, INLINE_EXPORTER, TO_S3)
 OTHER_WAYS = (NATIVE, OF_FILE, EXPORTER_OF_FILE, TUPLES)
 DURING = "push beside an export"
 ALONE = "stream-node, no export"
@@ -102,19 +104,20 @@ def _rounds(
 ) -> Iterator[Sample]:
     from spark_export import open_session
 
-    spark = open_session(f"local[{CORES},4]", name="bench", config={"spark.driver.memory": "2g"})
-    try:
+    with ExitStack() as stack:
+        spark = open_session(f"local[{CORES},4]", name="bench", config={"spark.driver.memory": "2g"})
+        stack.callback(spark.stop)
         ways = _ways(spark, node, place)
+        if s3.is_possible() and TO_S3 in chosen:
+            ways[TO_S3] = _to_s3(node, stack.enter_context(s3.running_s3()))
         for round_ in _in_time(plan.rounds + 1, 2, ends_s):
-            for system in chosen:
+            for system in filter(ways.__contains__, chosen):
                 target = place / "out"
                 sample = _measure(work, system, round_ - 1, ways[system], target, plan.exported, node.pid)
                 shutil.rmtree(target)
                 if round_:
                     yield sample
         shutil.rmtree(place / "native")
-    finally:
-        spark.stop()
 
 
 def _in_time(rounds: int, rounds_min: int, ends_s: float) -> Iterator[int]:
@@ -169,6 +172,32 @@ def _ways(spark: Any, node: BenchNode, place: Path) -> dict[str, Callable[[Path]
         EXPORTER_OF_FILE: export(node.data_dir),
         TUPLES: read("bench_tuples"),
     }
+
+
+def _to_s3(node: BenchNode, endpoint: str) -> Callable[[Path], None]:
+    """The inline exporter to a new address in the bucket of a server at each call."""
+    from spark_export.exporter.engine import InlineEngine
+    from spark_export.exporter.job import ExportSettings, open_exporter
+    from spark_export.exporter.node_side import Selection
+    from spark_export.store.place import parse_place
+
+    async def run() -> None:
+        number = time.time_ns()
+        settings = ExportSettings(
+            parse_place(f"s3://{s3.BUCKET}/{number}"),
+            node.address,
+            selection=Selection((STREAM,)),
+            client_id=str(number),
+            store_options={"endpoint": endpoint},
+        )
+        async with open_exporter(settings, engine=InlineEngine(CORES)) as exporter:
+            await exporter.run()
+
+    def copy(target: Path) -> None:
+        target.mkdir()
+        asyncio.run(run())
+
+    return copy
 
 
 def _pushes(plan: Plan, node: BenchNode, place: Path, ends_s: float) -> Iterator[Sample]:

@@ -57,6 +57,9 @@ def goals(report: Report) -> Iterator[Goal]:
     for system, wanted in ((export.OVER_TCP, 0.9), (export.EXPORTER, 1.6), (export.INLINE_EXPORTER, 1.6)):
         copied = ratios(report.find(export.WORK, system=system), native, rate)
         yield _of_rounds(f"rows to Parquet, {system}, to Spark from Parquet", wanted, copied)
+    disk = report.find(export.WORK, system=export.INLINE_EXPORTER)
+    stored = ratios(report.find(export.WORK, system=export.TO_S3), disk, rate)
+    yield _of_rounds(f"rows to Parquet, {export.TO_S3}, to the same on the disk", 0.8, stored)
     pushed = report.find(export.DURING, system=OURS)
     kept = ratios(pushed, report.find(export.DURING, system=export.ALONE), rate)
     yield _of_rounds("pushes beside an export, to those without one", 0.85, kept)

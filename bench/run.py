@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import backfill, block, cardinal, compared, export, export_start, scale
+from bench import backfill, block, cardinal, compared, export, export_start, s3, scale
 from bench.codec import compare
 from bench.errors import UnknownBench
 from bench.goals import goals
@@ -108,6 +108,8 @@ def run_bench(what: str, options: Options) -> None:
     report.load.append(os.getloadavg()[0])
     if what in ("all", "export", "export-ways", "export-start") and not export.is_possible():
         report.absent.append("export: the extra `spark` is not installed (sh tools/spark.sh)")
+    if what in ("all", "export") and not s3.is_possible():
+        report.absent.append("export to S3: moto's server or the extra `store` is not installed")
     with ExitStack() as stack:
         stack.enter_context(interrupted_by(signal.SIGTERM, signal.SIGHUP))
         bench = _prepare(report, options, stack)
