@@ -58,14 +58,15 @@ class Compactor:
         self._rewriter = rewriter
         self._table = table
 
-    async def run(self, files_min: int = 2) -> Compaction:
+    async def run(self, files_min: int | None = 2, *, bytes_max: int | None = None) -> Compaction:
         """Recovers from a crash, merges the small files of each stream and date, and removes what readers need no more.
 
-        files_min: a stream and date with fewer small files is left as it is. Raises ExportError, also if a crash
+        files_min: a stream and date with fewer small files is left as it is; None merges nothing. bytes_max: the
+        largest size of the messages to merge now, in bytes; None for no limit. Raises ExportError, also if a crash
         interrupted a run before the run was published, and TableDamaged. No error changes the rows of the table."""
         await self._rewriter.recover()
         files = await self._rewriter.load_files()
-        groups = plan_merges(files, files_min)
+        groups = [] if files_min is None else limit_merges(plan_merges(files, files_min), bytes_max)
         if not groups:
             expired = await self._rewriter.expire()
             return Compaction(None, len(files), len(files), 0, sum(each.entry.rows for each in files), expired)
@@ -137,6 +138,24 @@ def plan_merges(files: Sequence[RunFile], files_min: int = 2) -> list[list[RunFi
         if file.entry.file_bytes < SMALL_BYTES and file.entry.data_bytes < MERGE_BYTES_MAX:
             groups[file.entry.stream, file.entry.era, file.entry.date].append(file)
     return [group for group in groups.values() if len(group) >= max(2, files_min)]
+
+
+def limit_merges(groups: Sequence[list[RunFile]], bytes_max: int | None) -> list[list[RunFile]]:
+    """Returns the first of these groups and files whose messages have at most `bytes_max` bytes; at least two files."""
+    if bytes_max is None:
+        return list(groups)
+    taken: list[list[RunFile]] = []
+    filled = 0
+    for group in groups:
+        chosen: list[RunFile] = []
+        for file in sorted(group, key=lambda each: (each.run_id, each.entry.path)):
+            if filled + file.entry.data_bytes > bytes_max and (taken or len(chosen) > 1):
+                break
+            chosen.append(file)
+            filled += file.entry.data_bytes
+        if len(chosen) > 1:
+            taken.append(chosen)
+    return taken
 
 
 def _parts(group: Sequence[RunFile]) -> Iterator[list[RunFile]]:

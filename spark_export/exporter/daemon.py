@@ -21,6 +21,7 @@ from spark_export.exporter.metrics import ExporterStatistics, write_metrics
 from spark_export.exporter.run import Exporter, Outcome
 from spark_export.exporter.schedule import next_start
 from spark_export.exporter.step import Step, log_step
+from spark_export.exporter.upkeep import Upkeep
 from stream_client.errors import ClientError
 
 logger = structlog.get_logger(__name__)
@@ -32,15 +33,17 @@ async def run_daemon(
     every_s: float,
     metrics_file: Path | None = None,
     on_outcome: Callable[[Outcome], None] | None = None,
+    upkeep: Upkeep | None = None,
     chance: Callable[[], float] = random.random,
 ) -> ExporterStatistics:
     """Starts a run every `every_s` seconds, until SIGTERM or SIGINT. Returns the metrics.
 
     After a signal, a step that is being published is finished, and any other step is abandoned; a later run exports its
     messages. metrics_file: written at the beginning, after each step of a run and after each run. on_outcome: called
-    after each run that published all it could, also if streams were left out. chance: returns a random number from 0 to
-    1, for the delay of a start. Raises ExportError if the metrics cannot be written at the beginning. Expected errors
-    of a run are only logged; unexpected exceptions are raised.
+    after each run that published all it could, also if streams were left out. upkeep: keeps the table in order after
+    each run; None for no upkeep. chance: returns a random number from 0 to 1, for the delay of a start. Raises
+    ExportError if the metrics cannot be written at the beginning. Expected errors of a run are only logged; unexpected
+    exceptions are raised.
     """
     statistics = ExporterStatistics()
     if metrics_file is not None:
@@ -61,7 +64,7 @@ async def run_daemon(
     with _stopping(stop):
         while not stop.is_set():
             started_s = time.monotonic()
-            outcome = await _run_once(exporter, stop, count)
+            outcome = await _run_once(exporter, stop, count, upkeep)
             if stop.is_set() and outcome is None:
                 break
             if outcome is None:
@@ -70,6 +73,8 @@ async def run_daemon(
                 statistics = statistics.after_run(outcome, time.time())
                 if on_outcome is not None:
                     on_outcome(outcome)
+            if upkeep is not None and not stop.is_set():
+                statistics = await _keep_table(upkeep, statistics)
             following = next_start(started_s, time.monotonic(), every_s, chance())
             if following.skipped:
                 logger.warning("run took longer than the interval", every_s=every_s, skipped=following.skipped)
@@ -85,10 +90,16 @@ async def run_daemon(
 
 
 async def _run_once(
-    exporter: Exporter, stop: asyncio.Event, on_step: Callable[[Step], Awaitable[None]]
+    exporter: Exporter, stop: asyncio.Event, on_step: Callable[[Step], Awaitable[None]], upkeep: Upkeep | None
 ) -> Outcome | None:
     """Executes one run. Returns None if the run failed, or if a signal abandoned the run."""
-    run = asyncio.create_task(exporter.run(on_step=on_step))
+
+    async def recover_and_run() -> Outcome:
+        if upkeep is not None:
+            await upkeep.recover()
+        return await exporter.run(on_step=on_step)
+
+    run = asyncio.create_task(recover_and_run())
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait((run, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -118,6 +129,21 @@ async def _run_once(
     fields |= {"lost": outcome.lost, "steps": outcome.steps, "engine": outcome.engine}
     logger.info("run ended", **fields, seconds=round(outcome.seconds, 3))
     return outcome
+
+
+async def _keep_table(upkeep: Upkeep, statistics: ExporterStatistics) -> ExporterStatistics:
+    """Compacts the table, or removes old files, if it is time. A failure is only logged and counted."""
+    try:
+        done = await upkeep.run()
+    except (ExportError, OSError) as error:
+        logger.error("upkeep failed", error=" ".join(str(error).split()))
+        return statistics.after_upkeep(None)
+    if done is None:
+        return statistics
+    if done.generation is not None or done.expired:
+        fields = {"files_before": done.files_before, "files": done.files_after, "expired": done.expired}
+        logger.info("table kept", generation=done.generation, **fields)
+    return statistics.after_upkeep(done)
 
 
 async def _keep_metrics(path: Path, statistics: ExporterStatistics) -> None:

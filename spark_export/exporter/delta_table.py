@@ -115,8 +115,11 @@ class DeltaLogTable(FlatTable):
         table = self._open()
         checkpoints = [int(path.name[:20]) for path in self._log.glob("*.checkpoint.parquet")]
         if table.version() - max(checkpoints, default=0) >= CHECKPOINT_COMMITS:
-            table.create_checkpoint()
-            table.cleanup_metadata()
+            try:
+                table.create_checkpoint()
+                table.cleanup_metadata()
+            except DeltaError as error:
+                raise ExportError(f"no checkpoint of {self._layout.table} could be written: {error}") from error
             self.sync()
         return max(0, before - len(list(self._log.iterdir())))
 

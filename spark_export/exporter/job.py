@@ -24,6 +24,7 @@ from spark_export.exporter.run import Exporter, Progress
 from spark_export.exporter.table import make_table
 from spark_export.exporter.table_state import settle_table
 from spark_export.exporter.task import TaskSettings
+from spark_export.exporter.upkeep import Upkeep
 from spark_export.exporter.workplace import open_workplace
 from spark_export.java import JavaMissing, find_java_home
 from spark_export.session import EMBEDDED, is_embedded
@@ -53,6 +54,7 @@ class ExportSettings:
     `spark_export.exporter.pace.Bounds`; None for a default. seconds_max: after this time no step begins; None for
     no limit. store_options: of the store, see `spark_export.store.options`. ledger: the SQLAlchemy URL of a
     database for the ledger, or None for a ledger that is kept with the table.
+    keep_s: how many seconds replaced files stay for readers, or None for the default of the format.
     """
 
     folder: Path | Place
@@ -71,6 +73,7 @@ class ExportSettings:
     rows_max: int | None = None
     bytes_max: int | None = None
     seconds_max: float | None = None
+    keep_s: float | None = None
     store_options: dict[str, str] = field(default_factory=dict)
     ledger: str | None = None
 
@@ -102,11 +105,25 @@ async def open_exporter(
     engine: Engine | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> AsyncIterator[Exporter]:
-    """Opens an exporter: locks the folder, opens the ledger (the record of all runs), and creates a missing table.
+    """Opens an exporter, as `open_kept_exporter` does, without upkeep of the table."""
+    async with open_kept_exporter(settings, engine=engine, on_progress=on_progress) as (exporter, _):
+        yield exporter
+
+
+@asynccontextmanager
+async def open_kept_exporter(
+    settings: ExportSettings,
+    *,
+    engine: Engine | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
+    files_min: int = 0,
+) -> AsyncIterator[tuple[Exporter, Upkeep]]:
+    """Opens an exporter and the upkeep of its table. Locks the folder, opens the ledger (the record of all runs), and
+    creates a missing table.
 
     engine: executes the tasks, in place of the engine that `settings` choose. The engine, also a given one, is closed
-    at the end of the `with` block. The first run with new messages starts the engine. Since the start takes seconds,
-    errors of the folder or the node are raised first. Raises ExportError.
+    at the end of the `with` block. files_min: see `Upkeep`. The first run with new messages starts the engine. Since
+    the start takes seconds, errors of the folder or the node are raised first. Raises ExportError.
     """
     identity = (settings.format, settings.consumer)
     node = NodeSide(settings.node)
@@ -122,7 +139,7 @@ async def open_exporter(
             await check_place(layout, ledger)
         table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
         await settle_table(layout, ledger, table)
-        rewriter = Rewriter(layout, ledger, table, now_us=now_us)
+        rewriter = Rewriter(layout, ledger, table, now_us=now_us, keep_s=settings.keep_s)
         await rewriter.recover()
         if ledger.identity.format == "parquet":
             await rewriter.expire()
@@ -146,7 +163,7 @@ async def open_exporter(
             on_progress=on_progress,
         )
         try:
-            yield exporter
+            yield exporter, Upkeep(rewriter, table, files_min=files_min)
         finally:
             await engine.close()
 

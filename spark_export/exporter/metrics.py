@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from spark_export.exporter.compact import Compaction
 from spark_export.exporter.run import Outcome
 from spark_export.exporter.step import Step
 
@@ -34,6 +35,9 @@ class ExporterStatistics:
     steps: int = 0
     streams_left_out: int = 0
     rows_left: int = 0
+    compactions: int = 0
+    failed_upkeeps: int = 0
+    expired: int = 0
     last_run_seconds: float = 0.0
     last_success_s: float | None = None
 
@@ -65,6 +69,13 @@ class ExporterStatistics:
     def after_failure(self) -> ExporterStatistics:
         return replace(self, runs=self.runs + 1, failed_runs=self.failed_runs + 1)
 
+    def after_upkeep(self, done: Compaction | None) -> ExporterStatistics:
+        """Counts an upkeep of the table, which is between runs. done: None if the upkeep failed."""
+        if done is None:
+            return replace(self, failed_upkeeps=self.failed_upkeeps + 1)
+        compactions = self.compactions + (done.generation is not None)
+        return replace(self, compactions=compactions, expired=self.expired + done.expired)
+
     def after_skips(self, skipped: int) -> ExporterStatistics:
         return replace(self, skipped_starts=self.skipped_starts + skipped)
 
@@ -74,6 +85,9 @@ COUNTERS: Mapping[str, tuple[str, str]] = {
     "idle_runs": ("idle_runs_total", "Runs that found nothing new."),
     "failed_runs": ("failed_runs_total", "Runs that failed, or left a stream out; what they took is taken again."),
     "steps": ("steps_total", "Steps published. A run publishes what is new in one or more steps."),
+    "compactions": ("compactions_total", "Compactions published."),
+    "failed_upkeeps": ("failed_upkeeps_total", "Compactions, or removals of old files, that failed."),
+    "expired": ("expired_total", "Replaced files, old generations and old snapshots removed."),
     "skipped_starts": ("skipped_starts_total", "Starts whose time came while the last run went on."),
     "rows": ("rows_total", "Rows published."),
     "data_bytes": ("data_bytes_total", "Bytes of messages' data published."),

@@ -117,6 +117,10 @@ class Rewriter:
         """Returns the number of the generation that readers see, according to the ledger."""
         return await self._ledger.current_generation()
 
+    async def recorded_files(self) -> list[RunFile]:
+        """Returns the files of the table according to the ledger, without checks."""
+        return await self._ledger.load_files(await self._ledger.current_generation())
+
     async def expire(self) -> int:
         """Removes files and versions of the table that readers no longer see, and whose time has come.
 

@@ -113,6 +113,11 @@ def daemon(
         Path | None,
         typer.Option(help="A file for counters in the text format of Prometheus, for a textfile collector."),
     ] = None,
+    compact_files: Annotated[
+        int,
+        typer.Option(min=0, help="Compact with this many small files of one stream and date; 0 for never."),
+    ] = 16,
+    keep: KeepOption = None,
     nice: NiceOption = NICE,
     log_level: LogLevelOption = "info",
     as_json: JsonOption = False,
@@ -120,20 +125,20 @@ def daemon(
     """Export new messages at intervals, until SIGTERM or Ctrl-C. If Spark is needed, it starts once.
 
     If a run is still in progress when the next one is due, the next one is skipped. A run that fails is logged
-    and repeated.
+    and repeated. Between runs, the daemon compacts the table and removes what readers need no more.
 
     Example: stream-node export daemon ./lake --every 60s --metrics-file ./export.prom
     """
     with _errors_told():
         from spark_export.exporter.daemon import run_daemon
-        from spark_export.exporter.job import ExportSettings, open_exporter
+        from spark_export.exporter.job import ExportSettings, open_kept_exporter
         from spark_export.exporter.report import outcome_row
         from spark_export.exporter.run import Outcome
 
         every_s = max(1, parse_duration(every))
         _configure_logs(log_level)
         os.nice(nice)
-        chosen = ExportSettings(**settings())
+        chosen = ExportSettings(**settings(), keep_s=None if keep is None else parse_duration(keep))
 
         def told(outcome: Outcome) -> None:
             if as_json:
@@ -141,8 +146,8 @@ def daemon(
                 sys.stdout.flush()
 
         async def main() -> None:
-            async with open_exporter(chosen) as exporter:
-                await run_daemon(exporter, every_s=every_s, metrics_file=metrics_file, on_outcome=told)
+            async with open_kept_exporter(chosen, files_min=compact_files) as (exporter, upkeep):
+                await run_daemon(exporter, every_s=every_s, metrics_file=metrics_file, on_outcome=told, upkeep=upkeep)
 
         _run(main())
 

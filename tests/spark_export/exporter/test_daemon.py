@@ -20,6 +20,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+from spark_export.exporter.compact import Compaction
 from spark_export.exporter.job import ExportSettings
 from spark_export.exporter.metrics import ExporterStatistics, to_prometheus, write_metrics
 from spark_export.exporter.model import LeftOut
@@ -109,6 +110,7 @@ def test_metrics_are_in_the_text_format_and_replaced_whole(tmp_path: Path) -> No
     partly = replace(outcome, left_out=(LeftOut("a", "lost"), LeftOut("b", "lost")))
     statistics = ExporterStatistics().after_step(step).after_run(outcome, 10.0).after_run(idle, 12.5).after_skips(2)
     statistics = statistics.after_run(partly, 14.0).after_failure()
+    statistics = statistics.after_upkeep(None).after_upkeep(Compaction(2, 9, 1, 9, 7, expired=3))
     write_metrics(tmp_path / "m.prom", statistics)
     text = (tmp_path / "m.prom").read_text()
     assert text == to_prometheus(statistics)
@@ -120,6 +122,9 @@ def test_metrics_are_in_the_text_format_and_replaced_whole(tmp_path: Path) -> No
         "steps_total": 1,
         "streams_left_out": 2,
         "rows_left": 0,
+        "compactions_total": 1,
+        "failed_upkeeps_total": 1,
+        "expired_total": 3,
         "skipped_starts_total": 2,
         "rows_total": 7,
         "data_bytes_total": 70,
