@@ -123,3 +123,11 @@ def test_secrets_are_nowhere(world: StoreWorld) -> None:
     code, _, err = world.command("run", "--store-option", "secret_access_key=hidden-word")
     assert code == 2
     assert "hidden-word" not in err
+
+
+@pytest.mark.spark
+def test_sparks_workers_write_to_the_store(world: StoreWorld) -> None:
+    """The embedded Spark: its workers are processes of their own, which have their credentials from the environment."""
+    world.push(1_000)
+    assert world.run(master="local[2,4]").rows == 1_000
+    world.assert_whole()
