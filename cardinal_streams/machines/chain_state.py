@@ -287,5 +287,5 @@ class ChainState:
 
 
 def applied_batches(nodes: Iterable[Node]) -> tuple[CompleteBatch, ...]:
-    """Returns the blocks of the nodes that the application has."""
+    """Returns the blocks of those chain nodes that were already given to the application."""
     return tuple(node.batch for node in nodes if node.batch is not None and node.is_applied)

@@ -43,9 +43,10 @@ SENT_BEFORE = "it was sent again after a lost connection, and then not saved; wh
 class SequenceMachine:
     """Numbers the pushes of an idempotent publisher, delays pushes that must wait, and decides what each answer means.
 
-    A push is in doubt if nobody can say whether it is stored. An epoch is a publisher id with its numbers; it is open
-    when the node has accepted one of them. new_id: a function that returns the ids of later epochs; None: only the
-    given id is used. reason: why the latest push in doubt is in doubt; None if no push is in doubt.
+    A push is in doubt if nobody can say whether it is stored. An epoch is a publisher id with the sequence numbers that
+    are used under this id. An epoch is open once the node has accepted a push of the epoch. new_id: a function that
+    returns the ids of later epochs; None: only the given id is used. reason: why the latest push in doubt is in doubt;
+    None if no push is in doubt.
 
     Invariant: while the epoch is not open, at most one of its pushes is sent, and `_held` has the later pushes.
     `_doubts` counts the unanswered pushes that are in doubt.
