@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ import pyarrow.parquet as pq
 
 from spark_export.exporter.errors import TableDamaged
 from spark_export.exporter.write_files import ERA
+from spark_export.store.paths import FilePath
 
 BOUNDED = ("partition", "index", "timestamp", ERA)
 """The columns whose minimum and maximum go into the log. Delta has none for binary columns."""
@@ -23,7 +23,7 @@ COUNTED = (*BOUNDED, "key")
 MILLISECOND = timedelta(milliseconds=1)
 
 
-def read_delta_statistics(path: Path) -> str:
+def read_delta_statistics(path: FilePath) -> str:
     """Returns the statistics of a Parquet file, taken from its footer, as JSON in the form that Delta's protocol wants.
 
     Raises TableDamaged if the footer cannot be read, and FileNotFoundError.

@@ -7,18 +7,23 @@ which runs the table has. Readers of Delta ignore files that are in no transacti
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from urllib.parse import unquote
 
 import pyarrow as pa
 
 from spark_export.exporter.delta_statistics import read_delta_statistics
-from spark_export.exporter.errors import ExportError, ExtraMissing
+from spark_export.exporter.errors import ExportError, ExtraMissing, TakenOver
 from spark_export.exporter.flat_table import FlatTable
-from spark_export.exporter.layout import Layout
+from spark_export.exporter.layout import TABLE, Layout
 from spark_export.exporter.model import FileEntry, RunFile
+from spark_export.exporter.store_flat_table import StoreFlatTable, log_address
 from spark_export.exporter.write_files import ERA, FILE_SCHEMA
+from spark_export.store.data import one_line
+from spark_export.store.options import azure_names, is_set
 from spark_export.store.paths import FilePath
+from spark_export.store.store import Store
 from storage.durable_files import make_folder
 
 try:
@@ -39,24 +44,40 @@ CHECKPOINT_COMMITS = 20
 """After how many transactions the maintenance writes a checkpoint, from which readers begin."""
 
 
-class DeltaLogTable(FlatTable):
-    """A `Table` in the format of Delta."""
+class DeltaLog(FlatTable):
+    """The log of a Delta table, in a folder or on a store. A subclass has the data files.
+
+    address: of the table, as deltalake takes it. options: of the store, as deltalake takes them."""
 
     with_stream = False
     keeps_latest_run = True
 
-    def __init__(self, layout: Layout, table_id: str) -> None:
-        super().__init__(layout, layout.table, layout.table / "_delta_log")
-        self._application = f"stream-node-export-{table_id}"
-        self._rewrites = f"{self._application}-rewrites"
+    _address: str
+    _options: dict[str, str]
+    _table_id: str
+
+    @property
+    def _application(self) -> str:
+        return f"stream-node-export-{self._table_id}"
+
+    @property
+    def _rewrites(self) -> str:
+        return f"{self._application}-rewrites"
+
+    @property
+    def _fences(self) -> str:
+        """The application whose number is the latest run that must not be published any more."""
+        return f"{self._application}-fences"
 
     def missing(self) -> str | None:
-        return None if DeltaTable.is_deltatable(str(self._layout.table)) else str(self._log)
+        return None if self._exists() else f"{self._address}/_delta_log"
 
     def prepare(self) -> None:
-        make_folder(self._layout.table)
-        if not DeltaTable.is_deltatable(str(self._layout.table)):
-            DeltaTable.create(str(self._layout.table), SCHEMA, partition_by=PARTITION_COLUMNS)
+        if not self._exists():
+            with _told(f"the Delta table {self._address} cannot be made"):
+                DeltaTable.create(
+                    self._address, SCHEMA, partition_by=PARTITION_COLUMNS, storage_options=self._options or None
+                )
             self.sync()
             return
         table = self._open()
@@ -70,38 +91,72 @@ class DeltaLogTable(FlatTable):
         return self.latest_run() >= run_id
 
     def latest_run(self) -> int:
-        if not DeltaTable.is_deltatable(str(self._layout.table)):
+        if not self._exists():
             return 0
         return self._open().transaction_version(self._application) or 0
 
     def list_files(self) -> set[FilePath]:
-        return {self._layout.table / name for name in self._open().file_uris()}
-
-    def locate(self, file: RunFile) -> Path:
-        return self._layout.table / file.entry.path
+        return {self._path_to(path) for path in self._paths(self._open())}
 
     def _commit(self, run_id: int, entries: Sequence[FileEntry]) -> None:
-        self._transact([self._add(entry) for entry in entries], self._application, run_id, f"run {run_id}")
+        table = self._begin()
+        if (table.transaction_version(self._fences) or 0) >= run_id:
+            raise TakenOver(f"another exporter has taken over the table {self._address}, and abandoned run {run_id}")
+        if (table.transaction_version(self._application) or 0) < run_id:
+            try:
+                self._transact(
+                    table, [self._add(entry) for entry in entries], {self._application: run_id}, f"run {run_id}"
+                )
+                return
+            except ExportError:
+                # The answer of the store may have got lost, or another exporter may have published the run.
+                table = self._open()
+                if (table.transaction_version(self._fences) or 0) >= run_id:
+                    raise TakenOver(f"another exporter has taken over the table {self._address}") from None
+                if (table.transaction_version(self._application) or 0) < run_id:
+                    raise
+        lacking = {entry.path for entry in entries} - set(self._paths(table))
+        if lacking:
+            raise TakenOver(f"another exporter has taken over the table {self._address}, and published run {run_id}")
+
+    def _fence(self, run_id: int) -> None:
+        """Adds a transaction without files. A transaction of `_commit` that began earlier then fails, since both carry
+        the number of the latest run; one that begins later finds the fence."""
+        table = self._open()
+        latest = table.transaction_version(self._application) or 0
+        self._transact(table, [], {self._application: latest, self._fences: run_id}, f"abandoning run {run_id}")
 
     def _commit_rewrite(self, generation: int, old: Sequence[RunFile], new: Sequence[RunFile]) -> None:
         # The rows stay the same, or are those that the damaged files should have: a stream of changes needs none.
         added = [self._add(file.entry, data_change=False) for file in new]
         removed = [_remove(file.entry) for file in old]
-        self._transact([*removed, *added], self._rewrites, generation, f"rewrite {generation}")
-
-    def _transact(self, actions: list[AddAction | RemoveAction], application: str, number: int, what: str) -> None:
-        """Adds one transaction to the log. Its application id and number tell later that the table has it."""
         table = self._open()
+        latest = table.transaction_version(self._application) or 0
+        numbers = {self._rewrites: generation, self._application: latest}
         try:
+            self._transact(table, [*removed, *added], numbers, f"rewrite {generation}")
+        except ExportError:
+            # The answer of the store may have got lost.
+            if self._read_generation() != generation:
+                raise
+
+    def _transact(
+        self, table: DeltaTable, actions: list[AddAction | RemoveAction], numbers: Mapping[str, int], what: str
+    ) -> None:
+        """Adds one transaction to the log. Its numbers, by application, tell later that the table has it.
+
+        A transaction fails if another one with the same application was added since `table` was opened. Raises
+        ExportError."""
+        with _told(f"the transaction of {what} failed, the next run tries again"):
             table.create_write_transaction(
                 actions,
                 mode="append",
                 schema=table.schema(),
                 partition_by=PARTITION_COLUMNS,
-                commit_properties=CommitProperties(app_transactions=[Transaction(application, number)]),
+                commit_properties=CommitProperties(
+                    app_transactions=[Transaction(application, number) for application, number in numbers.items()]
+                ),
             )
-        except DeltaError as error:
-            raise ExportError(f"the transaction of {what} failed: {error}; the next run tries again") from error
 
     def _read_generation(self) -> int | None:
         number: int | None = self._open().transaction_version(self._rewrites)
@@ -124,7 +179,16 @@ class DeltaLogTable(FlatTable):
         return max(0, before - len(list(self._log.iterdir())))
 
     def _names_in_log(self) -> set[str]:
-        return {path.name for path in self.list_files()}
+        return {path.rpartition("/")[2] for path in self._paths(self._open())}
+
+    def _paths(self, table: DeltaTable) -> list[str]:
+        """Returns the paths of the files that readers of the table read, relative to the table."""
+        found: list[str] = pa.table(table.get_add_actions()).column("path").to_pylist()
+        return [unquote(path) for path in found]
+
+    def _exists(self) -> bool:
+        with _told(f"the Delta table {self._address} cannot be read"):
+            return bool(DeltaTable.is_deltatable(self._address, self._options or None))
 
     def _add(self, entry: FileEntry, *, data_change: bool = True) -> AddAction:
         return AddAction(
@@ -133,14 +197,49 @@ class DeltaLogTable(FlatTable):
             partition_values={"stream": entry.stream, "date": entry.date},
             modification_time=time.time_ns() // 1_000_000,
             data_change=data_change,
-            stats=read_delta_statistics(self._data / entry.path),
+            stats=read_delta_statistics(self._path_to(entry.path)),
         )
 
+    def _begin(self) -> DeltaTable:
+        """Opens the log for the commit of a run. The commit fails if a fence is added after this."""
+        return self._open()
+
     def _open(self) -> DeltaTable:
-        try:
-            return DeltaTable(str(self._layout.table))
-        except DeltaError as error:
-            raise ExportError(f"the Delta table {self._layout.table} cannot be read: {error}") from error
+        with _told(f"the Delta table {self._address} cannot be read"):
+            return DeltaTable(self._address, storage_options=self._options or None)
+
+
+class DeltaLogTable(DeltaLog):
+    """A `Table` in the format of Delta, in a folder."""
+
+    def __init__(self, layout: Layout, table_id: str) -> None:
+        super().__init__(layout, layout.table, layout.table / "_delta_log")
+        self._address, self._options, self._table_id = str(layout.table), {}, table_id
+
+    def prepare(self) -> None:
+        make_folder(self._layout.table)
+        super().prepare()
+
+
+class StoreDeltaTable(StoreFlatTable, DeltaLog):
+    """A `Table` in the format of Delta, on a store."""
+
+    def __init__(self, layout: Layout, store: Store, table_id: str) -> None:
+        super().__init__(layout, store, TABLE)
+        self._address, self._options, self._table_id = log_address(store), delta_options(store), table_id
+
+    def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
+        """Removes the files that no version of the last `keep_s` seconds needs, and old entries of the log."""
+        table = self._open()
+        with _told(f"old files of {self._address} cannot be removed"):
+            removed = table.vacuum(
+                retention_hours=int(keep_s // 3600), dry_run=False, enforce_retention_duration=False, full=True
+            )
+            checkpoint = table.version() % CHECKPOINT_COMMITS == 0
+            if checkpoint:
+                table.create_checkpoint()
+                table.cleanup_metadata()
+        return len(removed)
 
 
 def _remove(entry: FileEntry) -> RemoveAction:
@@ -151,3 +250,35 @@ def _remove(entry: FileEntry) -> RemoveAction:
         size=entry.file_bytes,
         partition_values={"stream": entry.stream, "date": entry.date},
     )
+
+
+def delta_options(store: Store) -> dict[str, str]:
+    """The options of a store as deltalake takes them. It takes the credentials from the environment itself."""
+    given, scheme = store.options, store.place.scheme
+    endpoint = given.get("endpoint", "")
+    found = {"timeout": f"{given['timeout_s']}s", "max_retries": given["tries"]}
+    if endpoint.startswith("http://"):
+        found["allow_http"] = "true"
+    if scheme == "s3":
+        names = {"endpoint": "aws_endpoint_url", "region": "aws_region"}
+        found |= {name: given[option] for option, name in names.items() if option in given}
+        if endpoint:
+            found.setdefault("aws_region", "us-east-1")
+        found["aws_skip_signature"] = "true" if is_set(given, "anonymous") else "false"
+        found["aws_virtual_hosted_style_request"] = "true" if is_set(given, "virtual_hosted") else "false"
+    elif scheme == "gs" and endpoint:
+        found["google_base_url"] = endpoint
+    elif scheme == "abfs":
+        found["azure_storage_account_name"] = azure_names(store.place, given)[0]
+        if endpoint:
+            found["azure_storage_endpoint"] = endpoint
+    return found
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Turns errors of deltalake, within the `with` block, into ExportErrors. what: the failed step."""
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        raise ExportError(f"{what}: {one_line(error)}") from error

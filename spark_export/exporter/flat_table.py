@@ -10,11 +10,13 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from spark_export.exporter.layout import ATTEMPTS, TREE, Layout, remove_tree, sync_tree
 from spark_export.exporter.ledger import FIRST_GENERATION
 from spark_export.exporter.model import FileEntry, Range, RunFile
 from spark_export.exporter.task import TaskSettings
+from spark_export.store.paths import FilePath
 from storage.durable_files import sync
 
 RUN_PREFIX, REWRITTEN_PREFIX = "run-", "rewritten-"
@@ -125,6 +127,9 @@ class FlatTable:
             path.unlink()
         remove_tree(self._layout.rewrite_staging(generation))
 
+    def locate(self, file: RunFile) -> FilePath:
+        return self._path_to(file.entry.path)
+
     def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
         removed = self._expire_log(now_s, keep_s)
         needed = {file.entry.path for file in current} | self._names_in_log()
@@ -134,6 +139,18 @@ class FlatTable:
                 path.unlink()
                 removed += 1
         return removed
+
+    def _path_to(self, path: str) -> FilePath:
+        """Returns the path of a data file. path: relative to the data folder."""
+        return self._data / path
+
+    def latest_run(self) -> int:
+        """Returns the highest id of a published run; 0 if no run is published."""
+        raise NotImplementedError
+
+    def _begin(self) -> Any:
+        """Opens the table for the commit of a run. The commit fails if a fence is added after this."""
+        raise NotImplementedError
 
     def _read_generation(self) -> int | None:
         """Returns the number of the latest rewrite in the table's log, or None if the table was never rewritten."""
@@ -153,6 +170,10 @@ class FlatTable:
 
     def _commit(self, run_id: int, entries: Sequence[FileEntry]) -> None:
         """Adds one entry with the files and the run's id to the table's log."""
+        raise NotImplementedError
+
+    def _fence(self, run_id: int) -> None:
+        """Makes every later commit of this run fail, and every commit that is under way."""
         raise NotImplementedError
 
     def _find(self, run_id: int, entry: FileEntry) -> Path | None:

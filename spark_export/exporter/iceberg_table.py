@@ -7,26 +7,35 @@ Iceberg table cannot be moved.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote
 
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from spark_export.exporter.errors import ExportError, ExtraMissing
-from spark_export.exporter.flat_table import FlatTable
-from spark_export.exporter.layout import Layout
+from spark_export.exporter.errors import ExportError, ExportMismatch, ExtraMissing, TakenOver
+from spark_export.exporter.flat_table import REWRITTEN_PREFIX, RUN_PREFIX, FlatTable
+from spark_export.exporter.iceberg_catalog import open_catalog
+from spark_export.exporter.layout import TABLE, Layout
 from spark_export.exporter.model import FileEntry, RunFile
+from spark_export.exporter.store_flat_table import StoreFlatTable, log_address
 from spark_export.exporter.write_files import ERA, FILE_SCHEMA_WITH_STREAM
+from spark_export.store.data import one_line
 from spark_export.store.paths import FilePath
+from spark_export.store.store import Store
 from storage.durable_files import make_folder
 
 try:
-    from pyiceberg.catalog.sql import SqlCatalog
-    from pyiceberg.exceptions import CommitFailedException, CommitStateUnknownException, NoSuchTableError
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.exceptions import (
+        CommitFailedException,
+        CommitStateUnknownException,
+        NoSuchNamespaceError,
+        NoSuchTableError,
+        RESTError,
+    )
     from pyiceberg.io.pyarrow import parquet_files_to_data_files
     from pyiceberg.transforms import DayTransform, IdentityTransform
     from pyiceberg.types import IntegerType
@@ -35,49 +44,45 @@ except ModuleNotFoundError as error:
         f"the format iceberg needs the extra `iceberg` ({error.name}): pip install 'stream-node[iceberg]'"
     ) from error
 
-CATALOG_FILE = "catalog.sqlite"
-NAMESPACE, NAME = "export", "messages"
 RUN_PROPERTY = "stream-node.run"
 """The key in a snapshot's summary under which the export's id and the run's id are stored."""
 
+FENCE_PROPERTY = "stream-node.fence"
+"""The property of the table with the export's id, and the latest run that must not be published any more."""
+METADATA = f"{TABLE}/metadata"
 GENERATION_PROPERTY = "stream-node.generation"
 """The property of the table under which the export's id and the number of the latest rewrite are stored."""
 
 
-class IcebergTable(FlatTable):
-    """A `Table` in the format of Iceberg, partitioned by stream and day."""
+class IcebergLog(FlatTable):
+    """The snapshots of an Iceberg table, partitioned by stream and day, in a folder or on a store.
+
+    A subclass has the data files. root: the address of the table."""
 
     with_stream = True
     keeps_latest_run = False
     """Other tools may expire the snapshots that name the runs."""
-
-    def __init__(self, layout: Layout, table_id: str) -> None:
-        super().__init__(layout, layout.table / "data", layout.table / "metadata")
-        self._table_id = table_id
-        with _told(f"the catalog {CATALOG_FILE} cannot be opened"):
-            self._catalog = SqlCatalog(
-                "stream-node", uri=f"sqlite:///{layout.folder / CATALOG_FILE}", warehouse=f"file://{layout.folder}"
-            )
+    _table_id: str
+    _root: str
+    _catalog: Catalog
+    _identifier: tuple[str, ...]
 
     def missing(self) -> str | None:
         with _told("the catalog cannot be read"):
             try:
                 self._open()
-            except NoSuchTableError:
-                return f"the table in {self._layout.folder / CATALOG_FILE}"
+            except (NoSuchTableError, NoSuchNamespaceError):
+                return f"the table {'.'.join(self._identifier)} in the catalog"
         return None
 
     def prepare(self) -> None:
-        make_folder(self._data)
         with _told("the table cannot be made"):
-            self._catalog.create_namespace_if_not_exists(NAMESPACE)
+            self._catalog.create_namespace_if_not_exists(self._identifier[:-1])
             try:
                 self._ensure_era()
                 return
             except NoSuchTableError:
-                made = self._catalog.create_table(
-                    (NAMESPACE, NAME), FILE_SCHEMA_WITH_STREAM, location=f"file://{self._layout.table}"
-                )
+                made = self._catalog.create_table(self._identifier, FILE_SCHEMA_WITH_STREAM, location=self._root)
             with made.update_spec() as spec:
                 spec.add_field("stream", IdentityTransform(), "stream_value")
                 spec.add_field("timestamp", DayTransform(), "day")
@@ -86,6 +91,11 @@ class IcebergTable(FlatTable):
     def _ensure_era(self) -> None:
         """Adds the column `era` to a table of an earlier version; its older rows have null there."""
         table = self._open()
+        if table.location().rstrip("/") != self._root:
+            raise ExportMismatch(
+                f"the catalog has {'.'.join(self._identifier)} at {table.location()}, not at {self._root}: name "
+                "another one by --catalog-table NAMESPACE.NAME"
+            )
         if ERA not in table.schema().column_names:
             with table.update_schema() as update:
                 update.add_column(ERA, IntegerType())
@@ -98,22 +108,51 @@ class IcebergTable(FlatTable):
         return max(self._runs(), default=0)
 
     def list_files(self) -> set[FilePath]:
-        return {_path_of(task.file.file_path) for task in self._open().scan().plan_files()}
-
-    def locate(self, file: RunFile) -> Path:
-        return self._data / file.entry.path
+        return {self._path_to(self._path_of(task.file.file_path)) for task in self._open().scan().plan_files()}
 
     def _commit(self, run_id: int, entries: Sequence[FileEntry]) -> None:
-        paths = [f"file://{self._data / entry.path}" for entry in entries]
-        with _told(f"the snapshot of run {run_id} failed, the next run tries again"):
-            self._open().add_files(paths, snapshot_properties={RUN_PROPERTY: self._run_name(run_id)})
+        table = self._begin()
+        if self._fenced(table) >= run_id:
+            raise TakenOver(f"another exporter has taken over the table {self._root}, and abandoned run {run_id}")
+        if run_id not in self._runs_of(table):
+            # Its own repetition of a failed commit would pass over a fence.
+            table.metadata.properties["commit.retry.num-retries"] = "0"
+            try:
+                with _told(f"the snapshot of run {run_id} failed, the next run tries again"):
+                    table.add_files(
+                        [self._address_of(entry.path) for entry in entries],
+                        snapshot_properties={RUN_PROPERTY: self._run_name(run_id)},
+                    )
+                return
+            except ExportError:
+                # The catalog's answer may have got lost, or another exporter may have published the run.
+                table = self._open()
+                if self._fenced(table) >= run_id:
+                    raise TakenOver(f"another exporter has taken over the table {self._root}") from None
+                if run_id not in self._runs_of(table):
+                    raise
+        there = {self._path_of(task.file.file_path) for task in table.scan().plan_files()}
+        if {entry.path for entry in entries} - there:
+            raise TakenOver(f"another exporter has taken over the table {self._root}, and published run {run_id}")
+
+    def _fence(self, run_id: int) -> None:
+        """Adds a snapshot without files. A commit that began before it fails, since it expects another snapshot; one
+        that begins later finds the fence."""
+        table = self._open()
+        with _told(f"the snapshot that abandons run {run_id} failed"), table.transaction() as change:
+            change.set_properties({FENCE_PROPERTY: self._run_name(run_id)})
+            latest = max(self._runs_of(table), default=0)
+            with change.update_snapshot({RUN_PROPERTY: self._run_name(latest)}).fast_append():
+                pass
 
     def _commit_rewrite(self, generation: int, old: Sequence[RunFile], new: Sequence[RunFile]) -> None:
         table = self._open()
-        replaced = {f"file://{self._data / file.entry.path}" for file in old}
-        paths = [f"file://{self._data / file.entry.path}" for file in new]
-        properties = {RUN_PROPERTY: self._run_name(self.latest_run())}
-        with _told(f"the snapshot of rewrite {generation} failed, the next run tries again"):
+        table.metadata.properties["commit.retry.num-retries"] = "0"
+        replaced = {self._address_of(file.entry.path) for file in old}
+        paths = [self._address_of(file.entry.path) for file in new]
+        properties = {RUN_PROPERTY: self._run_name(max(self._runs_of(table), default=0))}
+        what = f"the snapshot of rewrite {generation} failed, the next run tries again"
+        with self._answered(lambda: self._read_generation() == generation), _told(what):
             removed = [task.file for task in table.scan().plan_files() if task.file.file_path in replaced]
             with table.transaction() as change:
                 change.set_properties({GENERATION_PROPERTY: f"{self._table_id}/{generation}"})
@@ -154,43 +193,125 @@ class IcebergTable(FlatTable):
         for snapshot in table.snapshots():
             needed.add(snapshot.manifest_list)
             needed.update(manifest.manifest_path for manifest in snapshot.manifests(table.io))
-        names = {_path_of(each).name for each in needed}
-        removed = 0
+        names = {_name_of(each) for each in needed}
+        old = [
+            name
+            for name, changed_s in self._list_metadata()
+            if name not in names and name.endswith((".avro", ".json")) and changed_s <= before_s
+        ]
+        self._delete_metadata(old)
+        return len(old)
+
+    def _list_metadata(self) -> Iterator[tuple[str, float]]:
+        """Yields the names of the files of metadata, and when they were written, in seconds since 1970."""
         for path in self._log.iterdir():
-            if path.name not in names and path.suffix in (".avro", ".json") and path.stat().st_mtime <= before_s:
-                path.unlink()
-                removed += 1
-        return removed
+            yield path.name, path.stat().st_mtime
+
+    def _delete_metadata(self, names: Iterable[str]) -> None:
+        for name in names:
+            (self._log / name).unlink()
 
     def _names_in_log(self) -> set[str]:
         table, names = self._open(), set()
         for snapshot in table.snapshots():
             for manifest in snapshot.manifests(table.io):
                 entries = manifest.fetch_manifest_entry(table.io, discard_deleted=True)
-                names |= {_path_of(entry.data_file.file_path).name for entry in entries}
+                names |= {_name_of(entry.data_file.file_path) for entry in entries}
         return names
 
+    def _begin(self) -> Any:
+        """Opens the table for the commit of a run. The commit fails if a fence is added after this."""
+        with _told("the table cannot be read"):
+            return self._open()
+
     def _open(self) -> Any:
-        return self._catalog.load_table((NAMESPACE, NAME))
+        return self._catalog.load_table(self._identifier)
 
     def _runs(self) -> set[int]:
         """Returns the ids of this export's runs that have a snapshot."""
         try:
             with _told("the table cannot be read"):
-                snapshots = self._open().snapshots()
-        except NoSuchTableError:
+                return self._runs_of(self._open())
+        except (NoSuchTableError, NoSuchNamespaceError):
             return set()
-        names = [(each.summary.get(RUN_PROPERTY) or "") for each in snapshots if each.summary is not None]
+
+    def _runs_of(self, table: Any) -> set[int]:
+        names = [(each.summary.get(RUN_PROPERTY) or "") for each in table.snapshots() if each.summary is not None]
         own = self._run_name("")
-        return {int(name.removeprefix(own)) for name in names if name.startswith(own)}
+        return {int(name.removeprefix(own)) for name in names if name.startswith(own)} - {0}
+
+    def _fenced(self, table: Any) -> int:
+        """Returns the latest run that must not be published any more; 0 if there is none."""
+        own, _, number = table.properties.get(FENCE_PROPERTY, "").partition("/")
+        return int(number) if own == self._table_id else 0
+
+    @contextmanager
+    def _answered(self, is_done: Callable[[], bool]) -> Iterator[None]:
+        """Ignores an error of a commit within the `with` block if the table has the commit: its answer got lost."""
+        try:
+            yield
+        except ExportError:
+            if not is_done():
+                raise
+
+    def _address_of(self, path: str) -> str:
+        """The address of a data file, as the table has it. path: relative to the data folder."""
+        return f"{self._root}/data/{path}"
+
+    def _path_of(self, address: str) -> str:
+        """The opposite of `_address_of`."""
+        return unquote(address).removeprefix(f"{self._root}/data/")
 
     def _run_name(self, run_id: int | str) -> str:
         return f"{self._table_id}/{run_id}"
 
 
-def _path_of(address: str) -> Path:
-    """Returns the path of an address in the table's metadata."""
-    return Path(unquote(urlparse(address).path))
+class IcebergTable(IcebergLog):
+    """A `Table` in the format of Iceberg, in a folder."""
+
+    def __init__(self, layout: Layout, table_id: str) -> None:
+        super().__init__(layout, layout.table / "data", layout.table / "metadata")
+        self._table_id, self._root = table_id, f"file://{layout.table}"
+        with _told("the catalog cannot be opened"):
+            self._catalog, self._identifier = open_catalog(layout)
+
+    def prepare(self) -> None:
+        make_folder(self._data)
+        super().prepare()
+
+
+class StoreIcebergTable(StoreFlatTable, IcebergLog):
+    """A `Table` in the format of Iceberg, on a store."""
+
+    def __init__(self, layout: Layout, store: Store, table_id: str) -> None:
+        super().__init__(layout, store, f"{TABLE}/data")
+        self._table_id, self._root = table_id, log_address(store)
+        with _told("the catalog cannot be opened"):
+            self._catalog, self._identifier = open_catalog(layout)
+
+    def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
+        """Removes the files that no snapshot needs, after the snapshots that have expired."""
+        removed = self._expire_log(now_s, keep_s)
+        needed = {file.entry.path.rpartition("/")[2] for file in current} | self._names_in_log()
+        own = (each.name.removeprefix(f"{self._folder}/") for each in self._store.list_objects(self._folder))
+        old = [
+            path
+            for path in own
+            if path.startswith((RUN_PREFIX, REWRITTEN_PREFIX)) and path.rpartition("/")[2] not in needed
+        ]
+        return removed + self._delete(old)
+
+    def _list_metadata(self) -> Iterator[tuple[str, float]]:
+        for each in self._store.list_objects(METADATA):
+            yield each.name.removeprefix(f"{METADATA}/"), each.modified_us / 1e6
+
+    def _delete_metadata(self, names: Iterable[str]) -> None:
+        self._store.delete([f"{METADATA}/{name}" for name in names])
+
+
+def _name_of(address: str) -> str:
+    """The last part of an address in the table's metadata."""
+    return unquote(address).rpartition("/")[2]
 
 
 @contextmanager
@@ -204,5 +325,5 @@ def _told(what: str) -> Iterator[None]:
     except SQLAlchemyError as error:
         reason = error.orig if isinstance(error, DBAPIError) else error
         raise ExportError(f"{what}: {reason}") from error
-    except (ValueError, CommitFailedException, CommitStateUnknownException) as error:
-        raise ExportError(f"{what}: {error}") from error
+    except (ValueError, OSError, RESTError, CommitFailedException, CommitStateUnknownException) as error:
+        raise ExportError(f"{what}: {one_line(error)}") from error

@@ -13,6 +13,7 @@ from spark_export.exporter.address import Address
 from spark_export.exporter.compact import Compactor
 from spark_export.exporter.engine import AutoEngine, Engine, InlineEngine
 from spark_export.exporter.errors import ExportMismatch
+from spark_export.exporter.iceberg_catalog import TABLE_NAME, CatalogChoice, keep_choice
 from spark_export.exporter.identity import adopt, check_place, make_consumer
 from spark_export.exporter.layout import Layout
 from spark_export.exporter.ledger import Ledger
@@ -53,8 +54,10 @@ class ExportSettings:
     the checksum of each message again. rows_max, bytes_max: the size of a step, see
     `spark_export.exporter.pace.Bounds`; None for a default. seconds_max: after this time no step begins; None for
     no limit. store_options: of the store, see `spark_export.store.options`. ledger: the SQLAlchemy URL of a
-    database for the ledger, or None for a ledger that is kept with the table.
-    keep_s: how many seconds replaced files stay for readers, or None for the default of the format.
+    database for the ledger, or None for a ledger that is kept with the table. keep_s: how many seconds replaced files
+    stay for readers, or None for the default of the format. catalog, catalog_options, catalog_table: of an Iceberg
+    table, see `spark_export.exporter.iceberg_catalog.CatalogChoice`; None for the catalog that the table has, or for
+    a file in the folder.
     """
 
     folder: Path | Place
@@ -76,6 +79,9 @@ class ExportSettings:
     keep_s: float | None = None
     store_options: dict[str, str] = field(default_factory=dict)
     ledger: str | None = None
+    catalog: str | None = None
+    catalog_options: dict[str, str] = field(default_factory=dict)
+    catalog_table: str | None = None
 
     def address(self) -> Address:
         """Returns the address of the export. Raises PlaceRefused."""
@@ -137,6 +143,9 @@ async def open_kept_exporter(
             )
         if layout.store is None:
             await check_place(layout, ledger)
+        if settings.catalog is not None:
+            chosen = CatalogChoice(settings.catalog, settings.catalog_table or TABLE_NAME, settings.catalog_options)
+            keep_choice(layout, chosen)
         table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
         await settle_table(layout, ledger, table)
         rewriter = Rewriter(layout, ledger, table, now_us=now_us, keep_s=settings.keep_s)

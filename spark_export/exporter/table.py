@@ -139,10 +139,16 @@ def make_table(layout: Layout, table_format: str, table_id: str) -> Table:
     table_id: the name of the export in the log of a Delta or Iceberg table. Raises ExportMismatch for an unknown
     format, and ExtraMissing if a library of the format is not installed."""
     if layout.store is not None:
+        if table_format == "delta":
+            from spark_export.exporter.delta_table import StoreDeltaTable
+
+            return StoreDeltaTable(layout, layout.store, table_id)
+        if table_format == "iceberg":
+            from spark_export.exporter.iceberg_table import StoreIcebergTable
+
+            return StoreIcebergTable(layout, layout.store, table_id)
         if table_format != "parquet":
-            raise ExportMismatch(
-                f"a table in the format {table_format} on a store is not served yet; say --format parquet"
-            )
+            raise ExportMismatch(f"unknown format {table_format!r}; known are {', '.join(FORMATS)}")
         from spark_export.exporter.store_table import StoreParquetTable
 
         return StoreParquetTable(layout, layout.store, table_id)

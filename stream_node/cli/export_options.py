@@ -69,6 +69,27 @@ DataDirOption = Annotated[
     ),
 ]
 FormatOption = Annotated[str, typer.Option("--format", help="The format of the table: parquet, delta or iceberg.")]
+CatalogOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND",
+        help="The kind of an Iceberg table's catalog: rest, sql, hive, glue. It is kept with the table. Without it, a "
+        "file in the folder of the export.",
+    ),
+]
+CatalogOptionOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--catalog-option",
+        metavar="NAME=VALUE",
+        help="A property of the catalog, such as uri=https://catalog:8181, which pyiceberg gets as it is; may be "
+        "repeated. Secrets come from the environment: PYICEBERG_CATALOG__STREAM_NODE__TOKEN.",
+    ),
+]
+CatalogTableOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAMESPACE.NAME", help="The table's name in the catalog. Without it: export.messages."),
+]
 MasterOption = Annotated[
     str,
     typer.Option(
@@ -180,6 +201,9 @@ def settings_of(
     rows_max: RowsMaxOption = None,
     bytes_max: BytesMaxOption = None,
     seconds_max: SecondsMaxOption = None,
+    catalog: CatalogOption = None,
+    catalog_option: CatalogOptionOption = None,
+    catalog_table: CatalogTableOption = None,
 ) -> dict[str, Any]:
     """Checks the options, and returns the values for `spark_export.exporter.job.ExportSettings`. Raises
     UsageError, ContextError."""
@@ -203,6 +227,10 @@ def settings_of(
             compile_pattern(pattern)
         except re.error as error:
             raise UsageError(f"--pattern {pattern!r} is not a regular expression: {error}") from error
+    if catalog is None and (catalog_option or catalog_table):
+        raise UsageError("--catalog-option and --catalog-table need --catalog")
+    if catalog is not None and table_format != "iceberg":
+        raise UsageError(f"--catalog {catalog}: only tables in the format iceberg have a catalog; say --format iceberg")
     bytes_most = None if bytes_max is None else parse_size(bytes_max)
     if bytes_most == 0:
         raise UsageError("--bytes-max 0: a step needs room for a message")
@@ -229,6 +257,9 @@ def settings_of(
         "rows_max": rows_max,
         "bytes_max": bytes_most,
         "seconds_max": seconds_max,
+        "catalog": catalog,
+        "catalog_options": dict(_pair(each) for each in catalog_option or ()),
+        "catalog_table": catalog_table,
     }
 
 

@@ -1,0 +1,129 @@
+"""The common part of Delta and Iceberg tables on stores. Tasks write the data files to their final names.
+
+No file is renamed or linked. The libraries of the formats commit: Delta by a conditional put to its log, Iceberg by its
+catalog. A file that no commit names is in no table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from spark_export.exporter.errors import ExportError
+from spark_export.exporter.flat_table import RUN_PREFIX, FlatTable
+from spark_export.exporter.layout import ATTEMPTS, TABLE, Layout
+from spark_export.exporter.model import FileEntry, Range, RunFile
+from spark_export.exporter.store_table import COPY_BYTES
+from spark_export.exporter.task import TaskSettings
+from spark_export.store.paths import FilePath, StorePath
+from spark_export.store.store import Store
+
+
+class StoreFlatTable(FlatTable):
+    """The base class of a `Table` on a store with a log; a subclass writes the log.
+
+    Another exporter may take over the table while this one is paused. Only the owner of the ledger brings a run to the
+    state written, and `_fence` makes the commit of a paused exporter fail.
+    """
+
+    def __init__(self, layout: Layout, store: Store, data: str) -> None:
+        """data: the folder of the data files in the store, relative to the store's place."""
+        super().__init__(layout, layout.table, layout.table)
+        self._store = store
+        self._folder = data
+
+    def place_files(self, run_id: int, settings: TaskSettings) -> TaskSettings:
+        address = str(self._store.place / f"{self._folder}/{_run_folder(run_id)}")
+        return replace(settings, store=address, store_options=self._store.options)
+
+    def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
+        """Checks that the store has each file in its size. The files stay where the tasks wrote them."""
+        arranged = [replace(entry, path=f"{_run_folder(run_id)}/{entry.path}") for entry in entries]
+        there = self._sizes(_run_folder(run_id))
+        for entry in arranged:
+            if there.get(entry.path) != entry.file_bytes:
+                raise ExportError(
+                    f"a task wrote {self._path_to(entry.path)} with {entry.file_bytes} bytes, and the store has "
+                    f"{there.get(entry.path, 'no such file')}: do executors use the same store and credentials?"
+                )
+        return arranged
+
+    def staged_whole(self, run_id: int, entries: Sequence[FileEntry]) -> bool:
+        there = self._sizes(_run_folder(run_id))
+        return all(there.get(entry.path) == entry.file_bytes for entry in entries)
+
+    def publish(self, run_id: int, entries: Sequence[FileEntry], ranges: Sequence[Range] = ()) -> None:
+        self._commit(run_id, entries)
+        # What attempts left that failed; nobody else writes below the run's folder.
+        named = {entry.path for entry in entries}
+        self._delete(path for path in self._sizes(_run_folder(run_id)) if path not in named)
+
+    def sync(self) -> None:
+        """Does nothing: a store has synced what it has confirmed."""
+
+    def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
+        """Makes sure that the run is never published. `sweep` or `expire` removes its files: an exporter that has lost
+        the table to another one must not remove what the other one publishes."""
+        if entries:
+            self._fence(run_id)
+        return 0
+
+    def sweep(self) -> int:
+        """Removes the files of runs after the latest published one: every run has ended, so they were abandoned."""
+        latest, named = self.latest_run(), self._names_in_log()
+        found = (each.name for each in self._store.list_objects(self._folder))
+        abandoned = []
+        for name in found:
+            path = name.removeprefix(f"{self._folder}/")
+            run = path.partition("/")[0].removeprefix(RUN_PREFIX)
+            is_own = path.startswith(RUN_PREFIX) and run.isdigit()
+            if is_own and int(run) > latest and path.rpartition("/")[2] not in named:
+                abandoned.append(path)
+        return self._delete(abandoned)
+
+    def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
+        """Copies the new files of a compaction or repair to their final names in the store."""
+        attempts = self._layout.rewrite_staging(generation) / ATTEMPTS
+        made = list(kept)
+        for number, file in enumerate(new):
+            path = f"rewritten-{generation:06d}-{number:05d}-{file.entry.sha256[:16]}.parquet"
+            in_store = f"{self._folder}/{path}"
+            target = self._store.data.open_output(in_store)
+            with (attempts / file.entry.path).open("rb") as source:
+                while chunk := source.read(COPY_BYTES):
+                    target.write(chunk)
+            self._store.data.close_output(target, in_store, file.entry.file_bytes)
+            made.append(RunFile(file.run_id, replace(file.entry, path=path)))
+        return made
+
+    def rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile], expires_s: float) -> None:
+        if self.generation == generation:
+            return
+        kept = {file.entry.path for file in before} & {file.entry.path for file in after}
+        old, new = ([file for file in files if file.entry.path not in kept] for files in (before, after))
+        self._commit_rewrite(generation, old, new)
+
+    def drop_rewrite(self, generation: int) -> None:
+        """Does nothing: only a rewrite whose files the ledger has is committed, and `expire` removes the others."""
+
+    def _path_to(self, path: str) -> FilePath:
+        return StorePath(self._store.data, f"{self._folder}/{path}")
+
+    def _sizes(self, folder: str) -> dict[str, int]:
+        """The sizes of the files in a folder, by their paths relative to the data folder."""
+        found = self._store.list_objects(f"{self._folder}/{folder}")
+        return {each.name.removeprefix(f"{self._folder}/"): each.size_bytes for each in found}
+
+    def _delete(self, paths: Iterable[str]) -> int:
+        names = [f"{self._folder}/{path}" for path in paths]
+        self._store.delete(names)
+        return len(names)
+
+
+def log_address(store: Store) -> str:
+    """The address of the table, as the libraries of the formats take it."""
+    return str(store.place / TABLE)
+
+
+def _run_folder(run_id: int) -> str:
+    return f"{RUN_PREFIX}{run_id:06d}"
