@@ -29,6 +29,7 @@ OPTIONAL = {
     "storage/bulk/arrow_pages.py": "spark",
     "cardinal_streams/transports/kafka_transport.py": "kafka",
     "spark_export/exporter/delta_table.py": "delta",
+    "spark_export/exporter/iceberg_catalog.py": "iceberg",
     "spark_export/exporter/iceberg_table.py": "iceberg",
     "spark_export/store/object_store.py": "store",
 }
