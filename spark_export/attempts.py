@@ -1,9 +1,10 @@
-"""Finds out which rows of a task an earlier attempt at the same task has stored, so that no row is stored twice.
+"""Finds the rows that an earlier execution of the same Spark task has stored, so that no row is stored twice.
 
-Spark repeats a task after a failure, and repeats the last micro-batch after a restart. Each message of such a task has
-a sequence number whose publisher id names the query, the batch and the task. The messages of an earlier attempt are
-therefore found in the stream itself. An attempt compares its rows with these messages by content, so it may have the
-rows in another order. A row that the task no longer has is an error, because nothing can remove a stored message.
+Spark executes a task again after a failure, and executes the last micro-batch again after a restart. Each message of a
+task has a sequence number and a publisher id, which identifies the query, the batch and the task. So a later execution
+finds the messages of an earlier execution in the stream. The later execution compares rows with these messages by
+content, so the order of the rows may differ. If the later execution lacks a stored row, it fails, because a stored
+message cannot be removed.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ TASK_BYTES = 4
 
 @dataclass(frozen=True)
 class Attempt:
-    """An attempt at one task of a batch.
+    """One execution of a Spark task, which belongs to a batch.
 
-    query: names the query or the write, and is the client id of its saved positions. batch: the number of the
-    micro-batch, or the `writeVersion` of a write. task: the number of the task in the batch, from 0. repeated: whether
-    Spark says that an earlier attempt at the task has failed.
+    query: the name of the query or the write, which is also the client id of its saved indexes. batch: the number of
+    the micro-batch, or the `writeVersion` of a write. task: the number of the task in the batch, from 0. repeated:
+    whether Spark reports that an earlier execution of the task failed.
     """
 
     query: str
@@ -44,12 +45,12 @@ class Attempt:
 
     @property
     def batch_id(self) -> bytes:
-        """The first bytes of the publisher ids of all tasks of the batch."""
+        """The bytes with which the publisher ids of all tasks of the batch begin."""
         return hashlib.sha256(self.query.encode()).digest()[:QUERY_BYTES] + self.batch.to_bytes(BATCH_BYTES, "big")
 
     @property
     def publisher_id(self) -> bytes:
-        """The publisher id of the messages of the task. All attempts at the task have the same publisher id."""
+        """The publisher id of the messages of the task, the same in each execution of the task."""
         return self.batch_id + self.task.to_bytes(TASK_BYTES, "big")
 
 
@@ -57,8 +58,8 @@ class Attempt:
 class Found:
     """The messages of a batch in a range of one partition.
 
-    own: the digests of the messages of one task, by sequence number, in the order of storing. tasks: the numbers of all
-    tasks that stored messages.
+    own: the digests of the messages of one task, by sequence number, in index order. tasks: the numbers of all tasks of
+    the batch with messages in the range.
     """
 
     own: dict[int, bytes]
@@ -66,9 +67,10 @@ class Found:
 
 
 def find_messages(node: NodeConnection, wanted: Range, attempt: Attempt, fetch_bytes: int) -> Found:
-    """Reads a range of one partition and returns the messages of the attempt's batch.
+    """Reads a range of one partition and returns the messages of the batch to which `attempt` belongs.
 
-    Raises SourceError if the node does not serve bulk reads, and the errors of a connection.
+    wanted: the range. fetch_bytes: as in `ReadOptions`. Raises SourceError if the node does not support bulk reads, and
+    the errors of a connection.
     """
     found = Found({}, set())
     options = ReadOptions(fetch_bytes=fetch_bytes)
@@ -76,7 +78,7 @@ def find_messages(node: NodeConnection, wanted: Range, attempt: Attempt, fetch_b
         for page in BulkPages(node, wanted, options).pages():
             if page.batch is None or "beside" not in page.batch.schema.names:
                 continue
-            # Most messages of a range belong to other publishers, and are not decoded.
+            # Most messages of a range belong to other publishers. These messages are not decoded.
             may_be_own = compute.match_substring(page.batch.column("beside"), attempt.batch_id)
             for row in compute.indices_nonzero(may_be_own).to_pylist():
                 reader = BareReader(memoryview(page.batch.column("beside")[row].as_py()))
@@ -101,22 +103,25 @@ def find_messages(node: NodeConnection, wanted: Range, attempt: Attempt, fetch_b
 
 
 class EarlierRows:
-    """The rows of a task that earlier attempts stored in one partition.
+    """The rows of a task that earlier executions of the task stored in one partition.
 
-    missing: the number of these rows that the present attempt has not had yet.
+    missing: the number of stored rows that the present execution of the task has not produced yet.
     """
 
     def __init__(self, stored: Sequence[bytes]) -> None:
-        """stored: the digests of the rows, in the order of storing."""
+        """stored: the digests of the stored rows, in index order."""
         self.missing = len(stored)
         self._stored = stored
         self._at = 0
         self._others: Counter[bytes] | None = None
 
     def take(self, digest: bytes) -> bool:
-        """Returns whether a row with this digest is stored already. Each stored row counts for one row of the task."""
+        """Returns whether a row with this digest is stored already. Each stored row matches only one call, so that
+        equal
+        rows are counted.
+        """
         if self._others is None:
-            # The attempts at a task usually have its rows in the same order.
+            # Every execution of a task usually has the rows in the same order.
             if self._at < len(self._stored) and self._stored[self._at] == digest:
                 self._at += 1
                 self.missing -= 1
@@ -130,7 +135,11 @@ class EarlierRows:
 
 
 def consecutive(found: dict[int, bytes], place: tuple[str, int]) -> list[bytes]:
-    """Returns the digests of the stored rows in order. Raises RowsDiffer unless the numbers are 0, 1, 2 and so on."""
+    """Returns the digests of the stored rows in order. Raises RowsDiffer unless the sequence numbers are 0, 1, 2 and so
+    on.
+
+    found: digests by sequence number, in index order. place: the stream and partition, for the text of the error.
+    """
     if list(found) != list(range(len(found))):
         raise RowsDiffer(
             f"{place[0]}/{place[1]}: of the messages that an earlier attempt at this batch stored, some were deleted, "
@@ -140,7 +149,10 @@ def consecutive(found: dict[int, bytes], place: tuple[str, int]) -> list[bytes]:
 
 
 def check_tasks(seen: Iterable[int], tasks: Iterable[int], batch: int) -> None:
-    """Raises RowsDiffer if a task stored messages of the batch, and the batch no longer has this task."""
+    """Checks that each task that stored messages of the batch is still a task of the batch. Raises RowsDiffer if not.
+
+    seen: the numbers of the tasks that stored messages. tasks: the numbers of the present tasks.
+    """
     gone = sorted(set(seen) - set(tasks))
     if gone:
         raise RowsDiffer(

@@ -1,6 +1,7 @@
-"""Says for each option of Spark's Kafka source and Kafka sink which option of the format `stream_node` does the same.
+"""Maps the options of Spark's Kafka source and Kafka sink to the options of the format `stream_node`.
 
-The errors for unknown options use this table, and `docs/spark.md` shows it. The options are those of Spark 4.3.
+The texts of errors for unknown options use this table, and `docs/spark.md` shows the table. The Kafka options are those
+of Spark 4.3.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from typing import NamedTuple
 class KafkaOption(NamedTuple):
     """An option of Spark's Kafka source or Kafka sink.
 
-    name: with `…` for a family of names. ours: the name of the same option here; None if no option does the same. note:
-    what differs here, or what to do without such an option; empty if nothing differs.
+    name: the name of the option; a name that ends with `…` stands for all names with this prefix. ours: the equivalent
+    option of the format `stream_node`; None if there is none. note: the difference to Kafka, or the advice if there is
+    no equivalent option; empty if nothing differs.
     """
 
     name: str
@@ -63,11 +65,13 @@ SINK = (
 )
 
 _OLD_NAMES = {"bootstrap.servers": "endpoint"}
-"""Names, in lower case, that Kafka's tools use and Spark's source does not, and our names."""
+"""Maps option names that Kafka's tools use, but Spark's Kafka source does not, to options of the format `stream_node`.
+The Kafka names are in lower case.
+"""
 
 
 def our_name(name: str) -> str | None:
-    """Returns the name of our option that does the same as an option of Kafka's; None if there is none."""
+    """Returns the `stream_node` option that is equivalent to a Kafka option; None if there is none."""
     lower = name.lower()
     for option in (*SOURCE, *SINK):
         if option.name.lower() == lower and option.ours:
@@ -76,7 +80,7 @@ def our_name(name: str) -> str | None:
 
 
 def advice(name: str) -> str | None:
-    """Returns what to do about an option of Kafka's that has no counterpart here; None for another option."""
+    """Returns the advice for a Kafka option without an equivalent `stream_node` option; None for every other name."""
     lower = name.lower()
     for option in (*SOURCE, *SINK):
         family = option.name.removesuffix("…").lower()

@@ -1,7 +1,9 @@
-"""Says how far a streaming query lies behind the ends of its streams, under the names that Spark's Kafka source uses.
+"""Computes the lag of a streaming query: how many messages of its streams the query has not read yet. The values have
+the
+names of Spark's Kafka source.
 
-In Spark 4.3 a Python data source cannot add values to `sources[0].metrics` of a query's progress. The progress has the
-offsets of the query and the ends of the streams, so this module computes the values from the progress.
+In Spark 4.3 a Python data source cannot add values to `sources[0].metrics` of a query's progress. The progress contains
+the offsets that the query has reached and the latest offsets of the streams. This module subtracts them.
 """
 
 from __future__ import annotations
@@ -25,8 +27,9 @@ from spark_export.plan import count_between, from_offsets
 def offsets_behind_latest(source: SourceProgress) -> dict[str, float]:
     """Returns `avgOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `minOffsetsBehindLatest` of a query.
 
-    source: an entry of the sources in the progress of a query. Each value is a number of messages: the average, largest
-    and smallest lag of a partition. The result is empty if the progress has no offsets, or offsets of another format.
+    source: an element of `sources` in the progress of a query. The values are the average, the largest and the smallest
+    lag of a partition, in messages. The result is empty if the progress has no offsets or has offsets of another
+    format.
     """
     end, latest = _offsets(source.endOffset), _offsets(source.latestOffset)
     if not end or not latest:
@@ -46,9 +49,9 @@ def offsets_behind_latest(source: SourceProgress) -> dict[str, float]:
 class LagListener(StreamingQueryListener):
     """A listener that computes the lag of every streaming query of a session after each micro-batch.
 
-    Add it to the stream manager of the session. lags: the latest values of `offsets_behind_latest`,
-    by the name of the query, or by the id of a query without a name. report: a function that gets each progress and
-    its values.
+    Register the listener with `addListener` of `spark.streams`. lags: the latest result of `offsets_behind_latest` for
+    each running query, by query name, or by query id if the query has no name. report: a function that is called with
+    each progress and the lag values of the progress.
     """
 
     def __init__(self, report: Callable[[StreamingQueryProgress, dict[str, float]], None] | None = None) -> None:
@@ -68,12 +71,12 @@ class LagListener(StreamingQueryListener):
                     self._report(progress, lag)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
-        """Forgets the lag of the query."""
+        """Removes the lag of the query from `lags`."""
         self.lags.pop(self._names.pop(str(event.id), str(event.id)), None)
 
 
 def _offsets(given: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Returns the offsets of a progress, which has the offsets as JSON text or as an object."""
+    """Returns offsets as a mapping; an empty mapping for other input. given: JSON text, or the parsed JSON object."""
     try:
         found = json.loads(given) if isinstance(given, str) else given
     except ValueError:

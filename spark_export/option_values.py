@@ -1,6 +1,6 @@
-"""Parses the values of options that are more than a word or a number: JSON of offsets and of times, and durations.
+"""Parses the values of options that are JSON with offsets, JSON with times, or durations.
 
-The functions raise ValueError for a wrong value. `spark_export.options` adds the name of the option to the error.
+The functions raise ValueError for a wrong value. The caller, `spark_export.options`, adds the option name to the error.
 """
 
 from __future__ import annotations
@@ -10,40 +10,42 @@ import re
 from typing import TypeAlias
 
 EARLIEST, LATEST = -2, -1
-"""The numbers for the earliest index and the latest index in the JSON of offsets, as in Spark's Kafka source."""
+"""The numbers that mean the earliest index and the latest index in JSON with offsets, as in Spark's Kafka source."""
 
 Offsets: TypeAlias = dict[str, dict[int, int]]
-"""A number for each partition, as a mapping: stream name -> partition -> an index, or a time."""
+"""A mapping with one number for each partition: stream name -> partition -> index or time."""
 
 BESIDE_PARTITIONS = ("created_us", "deleted")
-"""The keys in the JSON of the offsets of a stream that are no numbers of partitions.
+"""The keys in the JSON of a stream's offsets that do not name a partition.
 
-The offsets in a query's progress contain these keys. They may be used as starting offsets.
+The offsets in the progress of a query contain these keys. The parser ignores the keys, so that a user can copy the
+offsets of a progress into the option `startingOffsets`.
+
 """
 
 UNIT_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-"""The milliseconds of each unit of a duration, with the names that Spark uses. Without a unit, milliseconds are meant.
+"""The length in milliseconds of each unit of a duration. The unit names are those of Spark.
 """
 
 
 def parse_offsets(value: str) -> int | Offsets:
-    """Returns EARLIEST, LATEST, or the indexes in JSON such as `{"orders":{"0":23,"1":-1}}`."""
+    """Parses offsets. Returns EARLIEST, LATEST, or the indexes of JSON such as `{"orders":{"0":23,"1":-1}}`."""
     if value.lower() in ("earliest", "latest"):
         return EARLIEST if value.lower() == "earliest" else LATEST
     return _by_partition(value, 'write "earliest", "latest" or JSON such as {"orders":{"0":23,"1":-1}}', EARLIEST)
 
 
 def parse_times(value: str) -> Offsets:
-    """Returns the times in JSON such as `{"orders":{"0":1700000000000}}`, in microseconds since 1970.
+    """Parses times. Returns microseconds since 1970.
 
-    The JSON has milliseconds since 1970.
+    value: JSON with milliseconds since 1970, such as `{"orders":{"0":1700000000000}}`.
     """
     found = _by_partition(value, 'write milliseconds since 1970 as JSON, such as {"orders":{"0":1700000000000}}', 0)
     return {stream: {number: 1000 * time_ms for number, time_ms in each.items()} for stream, each in found.items()}
 
 
 def parse_duration_ms(value: str) -> int:
-    """Returns the milliseconds of a duration such as `15m`, `90s` or `500`."""
+    """Parses a duration such as `15m` or `90s`. Returns milliseconds. A number without a unit is in milliseconds."""
     found = re.fullmatch(r"(\d+)\s*([a-z]*)", value.lower())
     unit = UNIT_MS.get(found[2] or "ms") if found else None
     if found is None or unit is None:
@@ -52,9 +54,10 @@ def parse_duration_ms(value: str) -> int:
 
 
 def parse_whole(value: object, least: int) -> int:
-    """Returns a whole number, given as a number or as text, since keys of JSON objects are text.
+    """Returns a whole number that is given as a number or as text.
 
-    Raises ValueError if the number is less than `least`.
+    Text is allowed because the keys of JSON objects are text. Raises ValueError for any other value, and for a number
+    less than `least`.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"{value!r} is not a whole number")
@@ -65,8 +68,9 @@ def parse_whole(value: object, least: int) -> int:
 
 
 def _by_partition(value: str, form: str, least: int) -> Offsets:
-    """Returns the numbers of a JSON object of objects. form: the text of the error for other JSON. least: the smallest
-    number that is allowed.
+    """Parses JSON of the form stream -> partition -> number.
+
+    form: the text of the error for JSON of another form. least: the smallest number that is allowed.
     """
     try:
         found = json.loads(value)

@@ -1,4 +1,4 @@
-"""Pushes the rows of one Spark task to a node, many at once, and waits for the confirmation of each row."""
+"""Pushes the rows of one Spark task to a node, with many unconfirmed rows at once, and waits for all confirmations."""
 
 from __future__ import annotations
 
@@ -21,44 +21,55 @@ T = TypeVar("T")
 PROTOCOL = "node/stream_push/1"
 FAILED = "node/push_failed/1"
 RETURN_ADDRESS = b"node/1/push-%d"
-"""The form of the return addresses of pushes.
+"""The form of the return addresses of pushes, with the number of the push.
 
-To an address that begins with `node/1/`, the node answers a failed push with FAILED, which contains the reason
+The prefix `node/1/` asks the node to answer a failed push with the protocol `FAILED`, which contains the reason
 (docs/wire.md).
+
 """
 OK, ERROR, DUPLICATE, OUT_OF_ORDER = range(4)
 OUTCOMES = {0: "is not stored", 1: "is refused", 2: "may have been stored, or not"}
 WINDOW_BYTES = 16 * 1024 * 1024
-"""The largest total size of unconfirmed pushes, in bytes. The option `window` also limits their number."""
-SETTLE_S = 0.3
-"""The seconds after which a repeated attempt looks again for pushes of the attempt before.
+"""The largest total size of unconfirmed pushes, in bytes.
 
-If such a push is stored even later, the node recognises its number, and a different content is an error.
+The option `window` limits the number of unconfirmed pushes.
+"""
+SETTLE_S = 0.3
+"""The pause in seconds before a repeated task searches the stream again for pushes of its earlier execution.
+
+If the node stores such a push after the search, the node later answers the same sequence number as a duplicate. The
+task then compares the contents, and fails if they differ.
+
 """
 DOUBTED_MAX = 10_000
-"""The number of duplicates after which their contents are compared with the stored messages."""
+"""The number of pushes of a partition that the node may answer as duplicates before the task compares their contents
+with the stored messages.
+"""
 
 
 class Pushes:
-    """The pushes of a single run of a Spark task. Up to `window` pushes wait for the confirmation of the node.
+    """The pushes of one execution of a Spark task. Up to `window` pushes wait for the confirmation of the node.
 
-    With an `attempt`, rows that an earlier attempt at the task has stored are not pushed again, and all attempts have
-    the same publisher id. Without an attempt the publisher id is random.
+    With an `attempt`, rows that an earlier execution of the task has stored are not pushed again, and all executions of
+    the task have the same publisher id. Without an `attempt`, the publisher id is random.
 
     counts: the number of rows that are stored, by stream and partition. seen: the numbers of the tasks that stored
-    messages of the batch before.
+    messages of the batch before this execution.
 
     Invariant: `_unconfirmed` contains, in order, all sent pushes without an answer. After a reconnect these pushes are
-    sent again, and the node stores no message a second time. `_retries`: the reconnects since the last answer.
-    Invariant: while `_earlier[place].missing` is above 0, no row is pushed to this place; the rows wait in `_held`.
-    `_doubted`: index (0: unknown) and digest, by sequence number, of pushes that the node answered as duplicates and
-    that are not compared with the stored messages yet.
+    sent again, and the node stores no message a second time.
+    Invariant: while `_earlier[place].missing` is greater than 0, no row is pushed to this partition. New rows for the
+    partition wait in `_held`.
+
+    `_retries`: the number of reconnects since the last answer. `_doubted`: the pushes that the node answered as
+    duplicates, until they are compared with the stored messages; for each sequence number, the index (0: unknown) and
+    the digest.
     """
 
     def __init__(
         self, options: WriteOptions, attempt: Attempt | None = None, ends: Mapping[Place, tuple[int, int]] | None = None
     ) -> None:
-        """ends: the first index and the next index of partitions when the batch began; only used with an attempt."""
+        """ends: the first index and the next index of each partition when the batch began; only used with `attempt`."""
         self.counts: dict[Place, int] = {}
         self.seen: set[int] = set()
         self._options = options
@@ -87,13 +98,13 @@ class Pushes:
         self._node.close()
 
     def is_committed(self) -> bool:
-        """Returns whether the whole batch is stored already, so that no row has to be pushed."""
+        """Returns whether the whole batch is already recorded as stored, so that no row needs to be pushed."""
         return self._attempt is not None and self._attempt.batch < next_batch(self._record)
 
     def push(self, row: RowToPush) -> None:
-        """Pushes one row as a message, unless an earlier attempt has stored the row.
+        """Pushes one row as a message, unless an earlier execution of the task has stored the row. Raises SourceError.
 
-        Waits first if the number or the size of unconfirmed pushes is at the limit. Raises SourceError.
+        If the number or the size of the unconfirmed pushes is at the limit, the method first waits for confirmations.
         """
         place = self._place(row)
         earlier = self._earlier.get(place)
@@ -111,7 +122,7 @@ class Pushes:
     def flush(self) -> None:
         """Waits until the node has confirmed all sent messages.
 
-        Raises RowsDiffer if the task does not have all rows that an earlier attempt stored, and other SourceErrors.
+        Raises RowsDiffer if the task lacks a row that an earlier execution of the task stored, and other SourceErrors.
         """
         for place, earlier in self._earlier.items():
             if earlier.missing:
@@ -124,20 +135,21 @@ class Pushes:
         while self._unconfirmed:
             self._kept(self._confirm_one)
 
-    # Earlier attempts
+    # Rows that earlier executions of the task stored
+
 
     def _find_earlier(self, node: NodeConnection, attempt: Attempt) -> None:
-        """Loads the record of the query, and reads what earlier attempts at this task have stored."""
+        """Loads the saved indexes of the query, and finds the rows that earlier executions of this task stored."""
         self._record = load_record(node, attempt.query)
         if self.is_committed():
             return
         for place in (each for each in self._record if each[0] != MARK):
-            # A first attempt needs no look at what the other tasks have stored since the batch began.
+            # The first execution can ignore messages that other tasks have stored since the batch began.
             bounds = self._now(node, place) if attempt.repeated else self._ends.get(place)
             if bounds is None:
                 continue
             found = self._find(node, place, *bounds)
-            # Pushes of the attempt before may still be on their way to the node.
+            # Pushes of the earlier execution may still be on their way to the node.
             while found.own:
                 pause(SETTLE_S)
                 first, until = bounds[1], self._now(node, place)
@@ -154,11 +166,14 @@ class Pushes:
                 self._numbers[place] = len(found.own)
 
     def _find(self, node: NodeConnection, place: Place, first: int, end: int) -> Found:
-        """Returns the messages of this batch from the recorded position up to the index `end`."""
+        """Returns the messages of this batch from the saved index of the query up to `end`.
+
+        first: the first index of the partition. end: the end of the search, not included.
+        """
         assert self._attempt is not None
         start = self._record.get(place, 0)
         if start > end:
-            # The stream was deleted and created again, so the recorded position means nothing.
+            # The stream was deleted and created again, so the saved index is invalid.
             start = 0
         start = max(start, first)
         if start >= end:
@@ -172,7 +187,8 @@ class Pushes:
         return None
 
     def _check_doubted(self) -> None:
-        """Compares the messages that the node recognised with those that it has. Raises RowsDiffer."""
+        """Compares the pushes that the node answered as duplicates with the stored messages. Raises RowsDiffer if one
+        differs."""
         doubted, self._doubted = self._doubted, {}
         for place, numbers in doubted.items():
             indexes = [index for index, _ in numbers.values()]
@@ -202,7 +218,7 @@ class Pushes:
         )
 
     def _asked(self, ask: Callable[[NodeConnection], T]) -> T:
-        """Calls `ask` with a connection of its own, and again if the connection breaks."""
+        """Calls `ask` with a new connection and returns the result. Repeats the call if the connection breaks."""
         for left in range(self._options.fetch_retries, -1, -1):
             try:
                 with NodeConnection(self._options.endpoint, self._options.request_timeout_s) as node:
@@ -218,8 +234,8 @@ class Pushes:
     def _place(self, row: RowToPush) -> Place:
         """Returns the stream and partition for a row.
 
-        The partition is that of the row, else follows from the key. Rows without both are distributed over all
-        partitions: in turn, or by their content if the task may be repeated.
+        The row may name the partition. Otherwise the hash of the key decides. A row without partition and key goes to a
+        partition by the hash of its content if there is an `attempt`; otherwise the partitions take turns.
         """
         stream = row.stream
         count = self._partitions.get(stream)
@@ -245,7 +261,10 @@ class Pushes:
             return max((each.partition + 1 for each in found), default=1)
 
     def _number(self, place: Place) -> int:
-        """Returns the next sequence number of a place. Before the first one, records where the messages will begin."""
+        """Returns the next sequence number for a partition.
+
+        Before the first push of the query to the partition, saves the index where its messages begin at the earliest.
+        """
         attempt = self._attempt
         if attempt is not None and place not in self._record:
             index = self._ends.get(place, (0, 0))[1]
@@ -304,10 +323,10 @@ class Pushes:
         self.counts[place] = self.counts.get(place, 0) + 1
 
     def _kept(self, step: Any) -> None:
-        """Calls `step`.
+        """Calls `step`. If the connection breaks during the call, connects again and sends all unconfirmed pushes
+        again.
 
-        If the connection breaks during the call, connects again and sends all unconfirmed pushes again; `step` is not
-        repeated.
+        The method does not repeat `step`.
         """
         try:
             step()

@@ -1,4 +1,4 @@
-"""Reads a range of one stream, chosen by partition, index and time, without reading the rest."""
+"""Reads a part of one stream, chosen by partition and by index or time, without reading the other messages."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ def read_range(
     time: tuple[datetime, datetime] | None = None,
     **options: str,
 ) -> Any:
-    """Returns a DataFrame with the messages of a stream that are in a range. Tasks read nothing else from the node.
+    """Returns a DataFrame with the messages of a stream in the given range. Raises OptionError.
 
-    Filters of Spark (`where`) choose the same rows, and read everything. partition: one partition or several; None for
-    all. index: the first index, and the index after the last one, of each of the partitions; needs `partition`. time:
-    messages that were stored at the first time or later, and before the second one; a time without a zone is UTC.
-    options: more options of the read, such as `endpoint`. Raises OptionError.
+    Spark tasks read only this range. A Spark filter (`where`) would give the same rows, but would read the whole
+    stream.
+
+    partition: one partition or several partitions; None for all. index: the first index and the end index, the same for
+    each partition; the end is not included; needs `partition`. time: the start and the end of the storage times; the
+    end is not included, and a time without a zone is UTC. With both `index` and `time`, tasks read the index range and
+    then filter by time. options: more options of the read, such as `endpoint`.
     """
     chosen = {"subscribe": stream}
     parts = [partition] if isinstance(partition, int) else list(partition or ())
@@ -36,7 +39,7 @@ def read_range(
         first, end = ({stream: dict.fromkeys(map(str, parts), number)} for number in index)
         chosen |= {"startingOffsets": json.dumps(first), "endingOffsets": json.dumps(end)}
     elif time is not None:
-        # Whole milliseconds, so that no message is left out; the filter below is exact.
+        # The options have whole milliseconds, so this range may be up to 1 ms too large. The filter below is exact.
         start_ms, end_ms = _milliseconds(time[0]), _milliseconds(time[1]) + 1
         chosen |= {"startingTimestamp": str(start_ms), "endingTimestamp": str(end_ms)}
         chosen |= {"startingOffsetsByTimestampStrategy": "latest"}
@@ -54,5 +57,5 @@ def _aware(time: datetime) -> datetime:
 
 
 def _milliseconds(time: datetime) -> int:
-    """Milliseconds since 1970, rounded down."""
+    """Returns a time in milliseconds since 1970, rounded down."""
     return (_aware(time) - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)

@@ -1,7 +1,8 @@
 """Writes the rows of a streaming query as messages: the sink of the format `stream_node`.
 
-With `delivery=exactlyOnce`, the default, each row is stored exactly once, whatever is killed at whatever moment, if a
-repeated micro-batch has the same rows in the same tasks (docs/spark.md). The checkpoint of the query names the query.
+With `delivery=exactlyOnce`, the default, each row is stored exactly once, even if Spark or the node is killed at any
+moment. The condition is that a repeated micro-batch has the same rows in the same tasks (docs/spark.md). The id of the
+query, which is in its checkpoint, identifies the query after a restart.
 """
 
 from __future__ import annotations
@@ -21,16 +22,20 @@ from spark_export.writer import commit_written, prepare_streams, write_rows
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-"""The properties in which Spark tells each task of a streaming query the query's id and the number of the micro-batch.
-The query's id is in the file `metadata` of the checkpoint."""
+"""The local properties of a Spark task that contain the id of the streaming query (`QUERY_ID`) and the number of the
+micro-batch (`BATCH_ID`). The checkpoint of the query keeps the query id in the file `metadata`.
+"""
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """The writer of a streaming query. Spark makes one on the driver for each micro-batch, and another one to commit
-    it."""
+    """The writer of one micro-batch of a streaming query. Spark creates one writer on the driver for each micro-batch,
+    and another writer to commit the micro-batch."""
 
     def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
-        """Checks columns and options, and creates the stream. Raises SourceError."""
+        """Checks columns and options, and creates the stream of the option `stream` if it does not exist.
+
+        Raises SourceError.
+        """
         self._ends = prepare_streams(schema, options, overwrite)
         self._options = options
 
@@ -39,15 +44,24 @@ class StreamSink(DataSourceStreamArrowWriter):
         return write_rows(iterator, self._options, attempt, self._ends)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
-        """Records that the micro-batch is stored, so that it is passed over if Spark repeats it after a restart."""
+        """Records in the node that the micro-batch is stored. If Spark repeats the micro-batch after a restart, no row
+        is
+        pushed again.
+        """
         commit_written(messages, self._options, batchId)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
-        """Does nothing: a pushed message cannot be removed. The next attempt at the micro-batch finds it."""
+        """Does nothing, because a pushed message cannot be removed. When Spark repeats the micro-batch, the sink finds
+        the
+        pushed messages and does not push them again.
+        """
 
 
 def read_attempt(context: TaskContext | None) -> Attempt:
-    """Returns the present attempt at a task of a streaming query. Raises SourceError outside of a streaming query."""
+    """Returns which execution (`Attempt`) of which task of a streaming query is running. Raises SourceError outside of
+    a
+    streaming query.
+    """
     query = context.getLocalProperty(QUERY_ID) if context else None
     batch = context.getLocalProperty(BATCH_ID) if context else None
     if context is None or query is None or batch is None:

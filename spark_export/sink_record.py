@@ -1,9 +1,9 @@
-"""The record that a query or a write with a `writeId` keeps in the node's index service.
+"""Keeps the progress of a query, or of a write with a `writeId`, in the node's index service.
 
-The record is a set of saved positions under a client id of its own. In each partition that the query writes, the
-position lies before the messages of the first batch that is not committed, so a search for these messages begins there.
-The position of partition 0 of the stream MARK is the number of the next batch to commit. A save never lowers a
-position, so a late save of an earlier attempt has no effect.
+The progress is a set of saved indexes under a client id that only this query uses. For each partition that the query
+writes, the saved index is not after the first message of an uncommitted batch. A search for the messages of an
+uncommitted batch begins at this index. The saved index of partition 0 of the stream name `MARK` is the number of the
+next batch to commit. A save never lowers a saved index, so a late save from a failed task has no effect.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ SERVICE = b"stream_index_service"
 MARK = "committed batches"
 PAGE = 1_000
 Place = tuple[str, int]
-"""A stream and the number of a partition."""
+"""The name of a stream and the number of a partition."""
 
 
 def load_record(node: NodeConnection, client_id: str) -> dict[Place, int]:
-    """Returns the saved positions of a client. Raises the errors of `NodeConnection.ask`."""
+    """Returns the saved indexes of a client, by stream and partition. Raises the errors of `NodeConnection.ask`."""
     found: dict[Place, int] = {}
     after: bytes | None = None
     while True:
@@ -42,7 +42,8 @@ def load_record(node: NodeConnection, client_id: str) -> dict[Place, int]:
 
 
 def save_place(node: NodeConnection, client_id: str, place: Place, index: int) -> None:
-    """Saves a position, unless a higher position is saved. Raises the errors of `NodeConnection.ask`."""
+    """Saves an index of a client for a partition, unless a higher index is saved. Raises the errors of
+    `NodeConnection.ask`."""
     request = uint(1) + text(client_id) + text(place[0]) + uint(place[1]) + uint(index) + optional(None)
     reader = BareReader(node.ask(SERVICE, "node/index_save/1", request))
     reader.uint()
@@ -51,23 +52,27 @@ def save_place(node: NodeConnection, client_id: str, place: Place, index: int) -
 
 
 def lower_place(node: NodeConnection, client_id: str, place: Place, index: int) -> None:
-    """Sets a position, also to a lower index, because the stream was deleted and created again."""
+    """Sets the saved index of a client for a partition, even to a lower index. This is needed after the stream was
+    deleted and created again."""
     request = uint(1) + text(client_id) + text(place[0]) + uint(place[1]) + optional(uint(index))
     node.ask(SERVICE, "node/index_set/1", request)
 
 
 def next_batch(record: Mapping[Place, int]) -> int:
-    """Returns the number of the next batch to commit. Batches with lower numbers are stored completely."""
+    """Returns the number of the next batch to commit; 0 if no batch was committed. Batches with lower numbers are
+    stored
+    completely. record: as `load_record` returns it.
+    """
     return record.get((MARK, 0), 0)
 
 
 def commit_batch(node: NodeConnection, client_id: str, batch: int, written: set[Place]) -> None:
-    """Records that a batch is stored, and that all messages of later batches will have higher indexes than the
-    messages that are now in each partition.
+    """Records that a batch is stored, and saves the next index of each partition that the query writes.
 
-    written: the partitions that the batch wrote. A repeated call has no further effect.
+    Messages of later batches will have at least these indexes. written: the partitions that the batch wrote. A repeated
+    call is harmless.
     """
-    # The mark comes first: if this process ends between the saves, the positions are only lower than necessary.
+    # The batch number is saved first. If this process ends between the saves, the other indexes are only too low.
     save_place(node, client_id, (MARK, 0), batch + 1)
     record = load_record(node, client_id)
     places = {place for place in {*record, *written} if place[0] != MARK}

@@ -1,4 +1,4 @@
-"""The files of a plain Parquet table at one moment, as its readers need them.
+"""Lists the files of an exported plain Parquet table, for other Parquet readers such as DuckDB and Spark.
 
 import duckdb
 from spark_export import table_files
@@ -22,12 +22,13 @@ from spark_export.store.place import Place
 
 
 def table_files(address: str | Path | Place, options: Mapping[str, str] | None = None) -> list[str]:
-    """Returns the addresses of all files that a plain Parquet table has at this moment, for any reader of Parquet.
+    """Returns the addresses of all files that a plain Parquet table has now, for any reader of Parquet.
 
-    A reader of these files sees all rows of each published run once. The files stay for at least the time that
-    `export compact --keep` names. address: of the table, in a folder or on a store. options: of the store, see
-    `spark_export.store.options`. An address on S3 keeps the scheme that was given (`s3a` for Spark). Raises
-    ExportMismatch if there is no table, StoreError.
+    The files contain each row of the published export runs once. A compaction keeps replaced files for at least the
+    time of the option `export compact --keep`. Raises ExportMismatch if there is no table, and StoreError.
+
+    address: the address of the table, a folder or a prefix in a store; the results have the same scheme, such as `s3a`
+    for Spark. options: the options of the store, see `spark_export.store.options`.
     """
     scheme, colon, _ = str(address).partition("://")
     paths = (row["path"] for row in list_table_files(Address(Address.of(address).place, options or {})))
@@ -35,8 +36,10 @@ def table_files(address: str | Path | Place, options: Mapping[str, str] | None =
 
 
 def list_table_files(address: Address) -> list[dict[str, Any]]:
-    """Returns the files of a table, each with its path, and on a store with the fields of `TableFile`. Raises as
-    `table_files` does."""
+    """Returns one mapping for each file of a table, with the key `path`. If the table is on a store, the mapping also
+    has
+    the other fields of `TableFile`. Raises the same errors as `table_files`.
+    """
     return list(_in_folder(address) if address.place.is_local else _on_store(address))
 
 

@@ -1,8 +1,8 @@
-"""The options of a table: `CREATE TABLE … USING stream_node OPTIONS (…)`.
+"""Keeps the options of a Spark table: `CREATE TABLE … USING stream_node OPTIONS (…)`.
 
-Spark 4.3 gives the options of a table to a Python data source when the table is created, mixed with Spark's own
-properties of tables. When the table is read, Spark gives only the columns, and the options of the one query. So the
-options are put into the metadata of the first column, which Spark keeps with the table and gives back.
+Spark 4.3 passes the options of a table to a Python data source when the table is created, mixed with Spark's own table
+properties. When the table is read, Spark passes only the columns and the options of the query. Therefore this module
+stores the options in the metadata of the first column. Spark keeps this metadata with the table.
 """
 
 from __future__ import annotations
@@ -16,19 +16,22 @@ from pyspark.sql.types import StructField, StructType
 from spark_export.options import READ_OPTIONS
 
 METADATA = "stream_node.options"
-"""The key in the metadata of a table's first column."""
+"""The key of the options in the metadata of the first column of a table."""
 PROVIDER = "provider"
-"""The property, of Spark, that every table has, and that no read has."""
+"""The Spark property that every table has. A read without a table does not have this property."""
 OPTION = "option."
-"""Spark repeats each name in OPTIONS (…) with this prefix. Names without it may be properties of the table."""
+"""The prefix with which Spark repeats the name of each option in `OPTIONS (…)`. Names without this prefix may be
+properties of the table.
+"""
 
 
 def own_options(given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options without the properties that Spark adds for a table. Without a table, returns all."""
+    """Returns the options without the properties that Spark adds for a table. Returns all options of a read without a
+    table."""
     if not is_table(given):
         return dict(given)
     found = {name[len(OPTION) :]: value for name, value in given.items() if name.lower().startswith(OPTION)}
-    # Spark takes the option `path` out, and gives it as the location of the table.
+    # Spark removes the option `path`, and passes its value as the location of the table.
     location = next((value for name, value in given.items() if name.lower() == "path"), None)
     return found if location is None else {**found, "path": _plain_path(location)}
 
@@ -38,7 +41,7 @@ def is_table(given: Mapping[str, str]) -> bool:
 
 
 def remember(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """Returns the schema with the options in the metadata of its first column."""
+    """Returns the schema with the options added to the metadata of its first column."""
     first, *others = schema.fields
     metadata = {**(first.metadata or {}), METADATA: json.dumps(dict(options), sort_keys=True)}
     return StructType([StructField(first.name, first.dataType, first.nullable, metadata), *others])
@@ -47,10 +50,11 @@ def remember(schema: StructType, options: Mapping[str, str]) -> StructType:
 def recall(
     schema: StructType, options: Mapping[str, str], names: Collection[str] = READ_OPTIONS
 ) -> tuple[StructType, dict[str, str]]:
-    """Returns the schema without the metadata that `remember` added, and the options of the table and of the query.
+    """Returns the schema without the metadata that `remember` added, and the options for a query.
 
-    names: the options of the table that are wanted. An option of the query replaces the option of the table that has
-    the same name."""
+    options: the options of the query. They replace options of the table with the same names. names: the names of the
+    table options to return; other table options are dropped.
+    """
     kept: dict[str, str] = {}
     fields = []
     for field in schema.fields:
@@ -64,5 +68,8 @@ def recall(
 
 
 def _plain_path(value: str) -> str:
-    """Spark turns a path into an address such as file:/data."""
+    """Returns the path in an address such as file:/data, which Spark makes from a path.
+
+    Returns other texts unchanged.
+    """
     return unquote(urlsplit(value).path) if value.startswith("file:") else value

@@ -1,6 +1,6 @@
-"""Turns the rows of a DataFrame into messages to push. This module needs no node.
+"""Turns the rows of a DataFrame into messages to push. This module connects to no node.
 
-A row may name its columns as this format does (`data`, `stream`) or as Spark's Kafka sink does (`value`, `topic`).
+The columns may have the names of this format (`data`, `stream`) or the names of Spark's Kafka sink (`value`, `topic`).
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ TYPES: dict[str, tuple[type[DataType], ...]] = {
 }
 """The columns that a DataFrame to write may have, and the allowed Spark types of each column."""
 KAFKAS = {"value": "data", "topic": "stream"}
-"""The columns of Spark's Kafka sink with another name here, and the column that each one is read as."""
+"""The columns that have another name in Spark's Kafka sink. Each Kafka name is mapped to the name in this format."""
 GIVEN_BY_NODE = ("index", "offset", "timestamp", "timestampType")
-"""The columns of a read that cannot be written, because the node assigns index and time to each message."""
+"""The columns that a read returns but a write refuses, because the node assigns index and time to each message."""
 DIGEST_BYTES = 16
 NULL_HEADER = "node/null/1"
-"""The name of the header of an empty message that was written for a row with null (option `nulls=mark`)."""
+"""The name of the header that marks an empty message as a row with null data (option `nulls=mark`)."""
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:
-    """Raises OptionError if rows with this schema cannot be written."""
+    """Checks that rows with this schema can be written. Raises OptionError if not."""
     names = schema.fieldNames()
     for field in schema.fields:
         if field.name in GIVEN_BY_NODE:
@@ -64,11 +64,11 @@ def has_stream_column(schema: StructType) -> bool:
 
 @dataclass(frozen=True)
 class RowToPush:
-    """A row of a DataFrame as a message.
+    """A row of a DataFrame as a message to push.
 
-    stream: the target stream. partition: the target partition; None if the row does not name a partition. key: the key;
-    None if the row has no key. body: the message as a `node/stream_push/1` request with the request id 0 and without
-    a sequence number.
+    stream: the target stream. partition: the target partition; None if the row does not name a partition. key: the
+    message key; None if the row has no key. body: a `node/stream_push/1` request with the message, with request id 0
+    and without a sequence number.
     """
 
     stream: str
@@ -78,7 +78,7 @@ class RowToPush:
 
 
 def read_row(row: dict[str, Any], options: WriteOptions) -> RowToPush | None:
-    """Returns a row as a message. Returns None if the row has null data and the option `nulls` is `skip`.
+    """Converts a row to a message. Returns None if the row has null data and the option `nulls` is `skip`.
 
     Raises OptionError for a row that cannot be written.
     """
@@ -102,12 +102,13 @@ def read_row(row: dict[str, Any], options: WriteOptions) -> RowToPush | None:
 
 
 def digest_of(body: bytes) -> bytes:
-    """Returns a digest of the body of a push, of DIGEST_BYTES bytes. Equal messages have equal digests."""
+    """Returns the BLAKE2b digest of the body of a push, with a length of `DIGEST_BYTES`. Equal messages have equal
+    digests."""
     return hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
 
 
 def to_bytes(value: Any) -> bytes | None:
-    """Returns a value of a binary or string column as bytes. Null stays None."""
+    """Returns a value of a binary or string column as bytes, with text as UTF-8; None for null."""
     if value is None:
         return None
     return value.encode() if isinstance(value, str) else bytes(value)

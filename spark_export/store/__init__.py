@@ -1,4 +1,7 @@
-"""One file-system layer for tables in folders and on object stores. `place.py` reads the addresses of tables."""
+"""Reads and writes the files of tables, in local folders, on object stores and on HDFS, through one interface.
+
+The class `Store` in `store.py` is the interface. `place.py` parses the addresses of tables.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The files of a table as pyarrow reads and writes them, in every store. Executors load this module; they need pyarrow
-only.
+"""Reads and writes the files of a table with pyarrow, in every store. Spark executors load this module, and need no
+library except pyarrow.
 
-A file on a store is there when its stream is closed, and not before. Nothing is renamed or linked.
+A file on an object store exists only after its stream is closed. This module renames and links no files.
 """
 
 from __future__ import annotations
@@ -19,26 +19,29 @@ from spark_export.store.options import azure_names, is_set
 from spark_export.store.place import FILE, Place
 
 CONNECT_S = 5.0
-"""How long opening a connection may take, in seconds."""
+"""The longest time to open a connection, in seconds."""
 
 
 class DataFiles:
-    """The files below one place. The names of files are relative to the place. The filesystem keeps its connections,
-    and threads may share it. options: as completed by `complete_options`."""
+    """The files in one folder or under one prefix, the `place`. File names are relative to the place.
+
+    Threads may share the object, and `filesystem` keeps its connections open. options: as `complete_options` returns
+    them.
+    """
 
     def __init__(self, place: Place, options: Mapping[str, str]) -> None:
         self.place = place
         self.filesystem, base = open_filesystem(place, options)
         self._base = base.rstrip("/")
-        # A store of objects knows no folders; a request for one would only cost time.
+        # An object store has no folders, so a request to create one would only cost time.
         self._has_folders = place.scheme in (FILE, "hdfs")
 
     def path(self, name: str) -> str:
-        """The path of a file for `filesystem`."""
+        """Returns the path of a file in the form that `filesystem` takes. An empty name gives the path of the place."""
         return f"{self._base}/{name}" if name else self._base
 
     def open_input(self, name: str) -> Any:
-        """The file, opened for reading at any place. Raises ObjectMissing, StoreError."""
+        """Opens a file for reading at any position. Raises ObjectMissing, StoreError."""
         try:
             return self.filesystem.open_input_file(self.path(name))
         except FileNotFoundError as error:
@@ -47,7 +50,7 @@ class DataFiles:
             raise StoreError(f"{self.place / name} cannot be read: {one_line(error)}") from error
 
     def open_output(self, name: str) -> Any:
-        """A stream into a new file, and the folders that it needs. Raises StoreError."""
+        """Opens a stream that writes a new file. Creates missing folders. Raises StoreError."""
         try:
             if self._has_folders:
                 self.filesystem.create_dir(self.path(name).rpartition("/")[0], recursive=True)
@@ -56,10 +59,10 @@ class DataFiles:
             raise StoreError(f"{self.place / name} cannot be written: {one_line(error)}") from error
 
     def close_output(self, file: Any, name: str, size_bytes: int) -> None:
-        """Closes the stream of a file that has this size: the file is there then. Raises StoreError.
+        """Closes the stream of a new file, so that the file exists. Raises StoreError.
 
-        The answer to the last request of an upload may get lost. Then the file's size says whether the upload was
-        completed: names of data files are unique, so no other writer can have made the file.
+        size_bytes: the size of the complete file. If the answer to the last request of an upload is lost, a file of
+        this size shows that the upload succeeded. Names of data files are unique, so the file is from no other writer.
         """
         try:
             file.close()
@@ -70,13 +73,17 @@ class DataFiles:
             raise StoreError(f"{self.place / name} cannot be written: {one_line(error)}") from error
 
     def remove(self, name: str) -> None:
-        """Removes a file if it is there, on best efforts: files of failed attempts are in no table."""
+        """Removes a file if it exists, and ignores errors: a file that stays after a failed write belongs to no table.
+        """
         with suppress(OSError):
             self.filesystem.delete_file(self.path(name))
 
 
 def open_filesystem(place: Place, options: Mapping[str, str]) -> tuple[fs.FileSystem, str]:
-    """The filesystem of a place, and the place's path in it. Raises StoreError if the libraries of HDFS are missing."""
+    """Returns the pyarrow filesystem of a place, and the path of the place in this filesystem.
+
+    Raises StoreError if the connection to HDFS cannot be opened, for example because its libraries are missing.
+    """
     if place.scheme == FILE:
         return fs.LocalFileSystem(), place.path
     path = f"{place.authority}/{place.path}"
@@ -99,7 +106,7 @@ def _s3(options: Mapping[str, str]) -> fs.FileSystem:
         force_virtual_addressing=is_set(options, "virtual_hosted"),
         request_timeout=float(options["timeout_s"]),
         connect_timeout=CONNECT_S,
-        # A file of less than 5 MB is then sent in one request.
+        # With this setting, a file of less than 5 MB is sent in one request.
         allow_delayed_open=True,
         retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=int(options["tries"])),
     )
@@ -143,6 +150,6 @@ def _hdfs(place: Place, options: Mapping[str, str]) -> fs.FileSystem:
 
 
 def one_line(error: BaseException) -> str:
-    """The text of an error in one line of at most 300 characters."""
+    """Returns the text of an error in one line of at most 300 characters."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else f"{text[:299]}…"

@@ -1,4 +1,4 @@
-"""The errors of stores. Each text is one line that names the store and the object, and says what to do."""
+"""Defines the errors of stores. The text of each error is one line."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ class StoreError(ExportError):
 
 
 class PlaceRefused(StoreError):
-    """No store serves this address."""
+    """The address of a table is wrong or has an unknown scheme, or a store option is wrong."""
 
 
 class ObjectExists(StoreError):
-    """An object was to be made, and another writer has already made an object of this name."""
+    """An object cannot be created, because another writer has already created an object with this name."""
 
 
 class ObjectChanged(StoreError):
-    """An object was to be replaced, and another writer has replaced or removed it since it was read."""
+    """An object cannot be replaced, because another writer has replaced or removed the object since the last read."""
 
 
 class ObjectMissing(StoreError):
-    """The store has no object of this name."""
+    """The store has no object with this name."""

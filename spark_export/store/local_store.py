@@ -1,4 +1,4 @@
-"""A store in a folder of this machine. Objects are files; every put is on disk when it returns."""
+"""Implements a store in a local folder. Each object is a file, which is on disk (fsync) when the write returns."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from spark_export.store.store import Store, StoredObject, Tagged
 from storage.durable_files import make_folder, sync
 
 HIDDEN = "."
-"""The first character of files that are no objects: locks, and objects that are being written."""
+"""The first character of the names of files that are not objects: lock files, and files that are not complete yet."""
 
 
 class LocalStore(Store):
-    """A store in a folder. An object's tag is its SHA-256."""
+    """A store in a local folder. The tag of an object is the SHA-256 of the contents."""
 
     def read_tagged(self, name: str) -> Tagged:
         try:
@@ -51,7 +51,7 @@ class LocalStore(Store):
         path = self._path(name)
         with self._written(path, data) as written:
             try:
-                # A link is made only where no file has the name.
+                # `os.link` fails if a file with this name exists.
                 os.link(written, path)
             except FileExistsError as error:
                 raise ObjectExists(f"{path} is there already") from error
@@ -73,8 +73,10 @@ class LocalStore(Store):
 
     @contextmanager
     def _written(self, path: Path, data: bytes) -> Iterator[Path]:
-        """A file with this content beside the path, on disk. The file is removed at the end if it still has its own
-        name."""
+        """Yields a temporary file with this content, on disk, in the folder of `path`. Removes the temporary file at
+        the
+        end unless the caller has renamed it.
+        """
         new = path.with_name(f"{HIDDEN}{path.name}.{uuid.uuid4().hex}")
         try:
             make_folder(path.parent)
@@ -95,7 +97,7 @@ def _tag(data: bytes) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Holds the lock of a file (flock), which a killed process releases."""
+    """Holds the lock (flock) of a file. The operating system releases the lock if the process is killed."""
     file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

@@ -1,8 +1,9 @@
-"""Stores of the clouds: S3 and what speaks its protocol, Google Cloud Storage, Azure. The library `obstore` sends the
+"""Implements a store on S3 and compatible services, Google Cloud Storage or Azure. The library `obstore` sends the
 requests.
 
-A put that must find no object, or an object of one tag, is a conditional put of the store itself (`If-None-Match`,
-`If-Match`). The library repeats a request that is answered by 5xx or not at all, with growing pauses.
+Every write is a conditional request of the object store (`If-None-Match`, `If-Match`). The write succeeds only if no
+object has this name, or only if the object has the expected tag. After an answer 5xx or no answer, the library repeats
+the request, with growing pauses.
 """
 
 from __future__ import annotations
@@ -33,15 +34,16 @@ except ModuleNotFoundError as error:
 
 T = TypeVar("T")
 RETRY_S = 120
-"""How long one request is repeated, in seconds, whatever the number of tries."""
+"""The longest time for which one request is repeated, in seconds. The option `tries` limits the repetitions, too."""
 LIST_PAGE = 1000
 NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
-"""What stores answer where there is no such bucket or container."""
+"""The texts by which the answer of a store says that the bucket or container does not exist."""
 OVERLOADED = re.compile(r"status code: (429|5\d\d)|SlowDown|Server returned error response: 5")
 
 
 class ObjectStore(Store):
-    """A bucket or container of a cloud, below a prefix. An object's tag is its ETag, with its version on Google's."""
+    """A store under a prefix of a bucket or container. The tag of an object is JSON with its ETag and, if the store has
+    one, its version."""
 
     def __init__(self, place: Place, options: dict[str, str]) -> None:
         super().__init__(place, options)
@@ -74,7 +76,7 @@ class ObjectStore(Store):
             try:
                 self._told(wanted[0], "cannot be removed", delete)
             except ObjectMissing:
-                # Google and Azure say so of an object that is gone; the others may still be there.
+                # Google and Azure report an object that is already removed. The other objects may still exist.
                 self._delete_each(wanted)
 
     def _delete_each(self, names: Iterable[str]) -> None:
@@ -89,7 +91,7 @@ class ObjectStore(Store):
         return self._put(name, data, json.loads(tag))
 
     def _put(self, name: str, data: bytes, mode: Any) -> str:
-        # In one request: a condition holds for the whole object.
+        # One request, not a multipart upload, so that the condition applies to the whole object.
         return self._told(
             name,
             "cannot be written",
@@ -98,7 +100,11 @@ class ObjectStore(Store):
         )
 
     def _told(self, name: str, what: str, work: Callable[[], T], *, is_put: bool = False) -> T:
-        """Does a piece of work, and turns the library's errors into ours. what: the failed step, in words."""
+        """Calls `work`, and turns errors of the library into errors of this project.
+
+        name: the object, for the text of an error. what: the text for the failure, such as "cannot be read". is_put:
+        whether `work` writes an object; then a lost answer raises PutUnclear.
+        """
         subject = str(self.place / name) if name else str(self.place)
         try:
             return work()
@@ -168,7 +174,8 @@ def _tag(found: Any) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """What the store answered, without the request's address: its query may hold a signature."""
+    """Returns the answer of the store, without the address of the request, because the address may contain a signature.
+    """
     text = one_line(error)
     _, code, rest = text.partition("<Code>")
     return rest.partition("<")[0] if code else text.partition(": ")[0]

@@ -1,4 +1,4 @@
-"""Opens the store of an address."""
+"""Opens the store that an address names."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from spark_export.store.store import Store
 
 
 def open_store(address: str | Path | Place, options: Mapping[str, str] | None = None) -> Store:
-    """Opens the store of an address. No request is sent yet. options: see `spark_export.store.options`.
+    """Opens the store that an address names. Sends no request.
 
-    Raises PlaceRefused, and ExtraMissing if the library of a cloud is not installed.
+    options: see `spark_export.store.options`. Raises PlaceRefused for a wrong address or option, and ExtraMissing if
+    the library for object stores is not installed.
     """
     place = address if isinstance(address, Place) else parse_place(address)
     complete = complete_options(place, options or {})

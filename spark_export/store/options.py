@@ -1,7 +1,8 @@
-"""The options of stores. No option holds a secret: credentials come from the environment, or from the machine's role.
+"""Completes and checks the options of stores. No option contains a secret: credentials come from environment variables
+or from the role that the cloud gives to the machine.
 
-The driver completes the options from its environment and sends them to executors. So executors need the credentials
-only. Executors load this module.
+The Spark driver adds the options in its environment variables and sends all options to the executors. The executors
+therefore need environment variables for credentials only. Executors load this module.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
     "abfs": ("account", "endpoint"),
     "hdfs": ("user", "replication"),
 }
-"""The names of the options that each store has, beside those of COMMON."""
+"""The names of the options of each store, without the options in `COMMON`."""
 COMMON: Final = {"timeout_s": "30", "tries": "6"}
-"""Options of every store, with their defaults. timeout_s: of one request, in seconds. tries: how often a request is
-sent that is answered by 503 or by nothing."""
+"""The options that every store has, with their defaults.
+
+timeout_s: the longest time for one request, in seconds. tries: the largest number of times that one request is sent,
+if the store answers 5xx or does not answer.
+"""
 SECRETS: Final[Mapping[str, str]] = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "gs": "GOOGLE_APPLICATION_CREDENTIALS",
@@ -31,7 +35,7 @@ SECRETS: Final[Mapping[str, str]] = {
     "hdfs": "a Kerberos ticket (KRB5CCNAME)",
     FILE: "no credentials",
 }
-"""The environment variables from which each store takes its credentials."""
+"""The source of the credentials of each store, as a text for errors: mostly environment variables."""
 FROM_ENVIRONMENT: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("s3", "endpoint"): ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     ("s3", "region"): ("AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -41,12 +45,14 @@ FROM_ENVIRONMENT: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("abfs", "endpoint"): ("AZURE_STORAGE_ENDPOINT",),
     ("hdfs", "user"): ("HADOOP_USER_NAME",),
 }
-"""Where an option comes from that is not given: the first of these variables that is set."""
+"""The environment variables that replace a missing option of a store. The first variable that is set counts."""
 
 
 def complete_options(place: Place, given: Mapping[str, str]) -> dict[str, str]:
-    """The given options, and those that the environment or a default adds. Raises PlaceRefused for an unknown option
-    or an unreadable value."""
+    """Returns the given options, completed from environment variables and defaults.
+
+    Raises PlaceRefused for an unknown option or a wrong value.
+    """
     known = (*KNOWN[place.scheme], *COMMON)
     for name in given:
         if name not in known:
@@ -72,12 +78,13 @@ def complete_options(place: Place, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_set(options: Mapping[str, str], name: str) -> bool:
-    """Whether an option that is yes or no is yes."""
+    """Returns whether an option has the value `1`, `true` or `yes`."""
     return options.get(name, "").lower() in ("1", "true", "yes")
 
 
 def azure_names(place: Place, options: Mapping[str, str]) -> tuple[str, str]:
-    """The account and the container of an address of Azure. Raises PlaceRefused if there is no account."""
+    """Returns the account and the container of an Azure address. Raises PlaceRefused if neither the address nor the
+    options name an account."""
     container, _, host = place.authority.partition("@")
     account = host.partition(".")[0] or options.get("account", "")
     if not account:

@@ -1,4 +1,4 @@
-"""Paths of files in stores, with the part of the interface of `pathlib.Path` that reading a table needs."""
+"""Defines paths of files in stores. They have the methods of `pathlib.Path` that code for reading a table needs."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from spark_export.store.data import DataFiles
 
 @dataclass(frozen=True)
 class FileStatus:
-    """What `StorePath.stat` knows of a file."""
+    """The result of `StorePath.stat`. st_size: the size of the file in bytes."""
 
     st_size: int
 
 
 @total_ordering
 class StorePath:
-    """A file in a store. Its text is its address. Two paths are equal if their addresses are."""
+    """The path of a file in a store. `str` returns the address. Paths with equal addresses are equal."""
 
     def __init__(self, data: DataFiles, name: str) -> None:
-        """name: relative to the place of `data`."""
+        """data: the files of the store. name: the name of the file in `data`."""
         self._data = data
         self._address = str(data.place / name)
         self._in_store = name
@@ -36,11 +36,11 @@ class StorePath:
 
     @property
     def parents(self) -> tuple[Path, ...]:
-        """Empty: no folder of this machine has the file."""
+        """Always empty, because the file is in no local folder."""
         return ()
 
     def stat(self) -> FileStatus:
-        """Raises FileNotFoundError, OSError."""
+        """Returns the size of the file. Raises FileNotFoundError, OSError."""
         info = self._data.filesystem.get_file_info(self._data.path(self._in_store))
         if info.type is not fs.FileType.File:
             raise FileNotFoundError(str(self))
@@ -56,17 +56,17 @@ class StorePath:
     exists = is_file
 
     def open(self, mode: str = "rb") -> Any:
-        """The file, opened for reading. Raises FileNotFoundError, OSError."""
+        """Opens the file for reading. Raises FileNotFoundError, OSError. mode: always "rb"."""
         assert mode == "rb"
         return self._data.filesystem.open_input_file(self._data.path(self._in_store))
 
     def read_bytes(self) -> bytes:
-        """Raises FileNotFoundError, OSError."""
+        """Returns the contents of the file. Raises FileNotFoundError, OSError."""
         with self.open() as file:
             return bytes(file.read())
 
     def resolve(self) -> StorePath:
-        """The path itself: a store has no links."""
+        """Returns the path itself, because a store has no symbolic links."""
         return self
 
     def __str__(self) -> str:
@@ -86,4 +86,4 @@ class StorePath:
 
 
 FilePath: TypeAlias = Path | StorePath
-"""A file of a table, in a folder or in a store."""
+"""The path of a file of a table, in a local folder or in a store."""

@@ -1,4 +1,6 @@
-"""The address of a table: a folder, or a prefix in an object store. This module opens nothing; executors load it."""
+"""Parses the address of a table: a local folder, or a prefix in a store. This module opens no connection. Spark
+executors load this module.
+"""
 
 from __future__ import annotations
 
@@ -23,20 +25,22 @@ SCHEMES: Final = {
     "az": "abfs",
     "hdfs": "hdfs",
 }
-"""Each scheme that is served, and the name under which the same store is known here."""
+"""The supported schemes of addresses, each with the scheme that `Place` has for the same kind of store."""
 SERVED: Final = "a folder, file://, s3:// (s3a, s3n), gs:// (gcs), abfs:// (abfss, az) and hdfs:// are served"
 
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>/{1,3})(?P<rest>[^/].*|)")
-"""A folder whose name has a colon is taken for an address only if a slash follows the colon. One slash is an address,
-too: `pathlib` makes `s3:/bucket` of `s3://bucket`."""
+"""Matches an address with a scheme. Another text is a folder, even with a colon that no slash follows.
+
+One slash after the colon is enough, because `pathlib` turns `s3://bucket` into `s3:/bucket`.
+"""
 
 
 @dataclass(frozen=True)
 class Place:
     """The address of a table or of a folder in it.
 
-    scheme: a value of SCHEMES. authority: the bucket or container; of hdfs the host and port; of a file empty. path:
-    absolute for a file, relative to the authority for a store; without a slash at its end.
+    scheme: a value of `SCHEMES`. authority: the bucket or container; for HDFS the host and port; empty for a local
+    folder. path: absolute for a local folder, relative to the authority for a store; without a slash at the end.
     """
 
     scheme: str
@@ -49,13 +53,13 @@ class Place:
 
     @property
     def folder(self) -> Path:
-        """The folder of a local place."""
+        """The local folder. The place must be local."""
         assert self.is_local
         return Path(self.path)
 
     @property
     def name(self) -> str:
-        """The last part of the path; the authority if the path is empty."""
+        """The last part of the path, or the authority if the path is empty."""
         return self.path.rpartition("/")[2] or self.authority
 
     def __truediv__(self, name: str) -> Place:
@@ -66,9 +70,10 @@ class Place:
 
 
 def parse_place(text: str | Path) -> Place:
-    """Reads an address. Raises PlaceRefused if its scheme is not served, or if it names no bucket.
+    """Parses an address. Raises PlaceRefused for an unknown scheme or a wrong address, such as one without a bucket.
 
-    A relative folder is made absolute. The text of a file address may be escaped; that of a store is taken as it is.
+    A relative folder becomes absolute. Percent escapes in a `file:` address are decoded. In the address of a store, a
+    percent sign is part of the name.
     """
     found = _URI.fullmatch(str(text))
     if found is None:
@@ -90,7 +95,7 @@ def parse_place(text: str | Path) -> Place:
 
 
 def _parse_file(text: str, slashes: str, rest: str) -> Place:
-    """file:///folder, file:/folder and file://localhost/folder."""
+    """Parses file:///folder, file:/folder or file://localhost/folder. Raises PlaceRefused for another machine."""
     if slashes == "//":
         host, _, rest = rest.partition("/")
         if host != "localhost":

@@ -1,7 +1,8 @@
-"""What a store promises: an object is made once, and is replaced only by who knows its present state.
+"""Defines the interface of a store. Of several writers that create or replace the same object, exactly one succeeds.
 
-Two exporters cannot both publish because of these two promises. Contents that are put must be unique to the writer: so
-a put whose answer was lost is recognized when the object is read back.
+Therefore two exporters cannot both publish the same version of a table. The contents that a writer stores must differ
+from the contents of every other writer. If the answer to a write is lost, reading the object then shows whether the
+write succeeded.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from spark_export.store.place import Place
 
 
 class PutUnclear(StoreError):
-    """A put was not answered. The object may have been written or not."""
+    """The store did not answer a write. The object may have been written or not."""
 
 
 @dataclass(frozen=True)
 class StoredObject:
-    """An object as a listing shows it. name: relative to the store's place. modified_us: the time of its last put by
-    the store's clock, in microseconds since 1970."""
+    """An object in a listing. name: relative to the address of the store. modified_us: the time of the last write by
+    the
+    clock of the store, in microseconds since 1970.
+    """
 
     name: str
     size_bytes: int
@@ -32,17 +35,17 @@ class StoredObject:
 
 @dataclass(frozen=True)
 class Tagged:
-    """The contents of an object, and the tag that its next `swap` must give."""
+    """The contents and the tag of an object. `Store.swap` needs the tag to replace the object."""
 
     data: bytes
     tag: str
 
 
 class Store(ABC):
-    """The objects below one place. The names of objects are relative to the place. Every method blocks, raises
-    StoreError, and may be called by several threads.
+    """A store of named objects (byte strings) under one address, the `place`. Object names are relative to the place.
 
-    options: as completed by `complete_options`.
+    Every method blocks and may raise StoreError. Several threads may call the methods. options: as `complete_options`
+    returns them.
     """
 
     def __init__(self, place: Place, options: dict[str, str]) -> None:
@@ -51,17 +54,18 @@ class Store(ABC):
 
     @cached_property
     def data(self) -> DataFiles:
-        """The same objects as files for pyarrow."""
+        """The objects of the store, as files for pyarrow."""
         return DataFiles(self.place, self.options)
 
     def read(self, name: str) -> bytes:
-        """The contents of an object. Raises ObjectMissing."""
+        """Returns the contents of an object. Raises ObjectMissing."""
         return self.read_tagged(name).data
 
     def create(self, name: str, data: bytes) -> str:
-        """Makes an object. Returns its tag. Raises ObjectExists if another writer has made it.
+        """Creates an object. Returns its tag. Raises ObjectExists if another writer has created an object with this
+        name.
 
-        Invariant: of all writers that create one name, exactly one succeeds.
+        Invariant: of all writers that create an object with the same name, exactly one succeeds.
         """
         try:
             return self._put_new(name, data)
@@ -74,10 +78,10 @@ class Store(ABC):
             raise
 
     def swap(self, name: str, data: bytes, tag: str) -> str:
-        """Replaces the object that has this tag. Returns the new tag. Raises ObjectChanged if another writer has
-        replaced or removed the object.
+        """Replaces the contents of an object if it still has this tag. Returns the new tag.
 
-        Invariant: of all writers that swap one tag, exactly one succeeds.
+        Raises ObjectChanged if another writer has replaced or removed the object. Invariant: of all writers that
+        replace an object with the same tag, exactly one succeeds.
         """
         try:
             return self._put_over(name, data, tag)
@@ -97,21 +101,23 @@ class Store(ABC):
 
     @abstractmethod
     def read_tagged(self, name: str) -> Tagged:
-        """The contents and the tag of an object. Raises ObjectMissing."""
+        """Returns the contents and the tag of an object. Raises ObjectMissing."""
 
     @abstractmethod
     def list_objects(self, prefix: str = "", *, after: str = "") -> Iterator[StoredObject]:
-        """The objects in the folder `prefix` and in folders below it, in the order of their names. after: names up to
-        this one are left out."""
+        """Yields the objects in the folder `prefix` and its subfolders, in the order of their names. after: only
+        objects
+        with names greater than this text are listed.
+        """
 
     @abstractmethod
     def delete(self, names: Iterable[str]) -> None:
-        """Removes objects. A name without an object is no error."""
+        """Removes objects. Names of objects that do not exist are ignored."""
 
     @abstractmethod
     def _put_new(self, name: str, data: bytes) -> str:
-        """Makes an object. Raises ObjectExists, PutUnclear."""
+        """Creates an object. Returns its tag. Raises ObjectExists, PutUnclear."""
 
     @abstractmethod
     def _put_over(self, name: str, data: bytes, tag: str) -> str:
-        """Replaces the object that has this tag. Raises ObjectChanged, PutUnclear."""
+        """Replaces an object if it still has this tag. Returns the new tag. Raises ObjectChanged, PutUnclear."""

@@ -1,8 +1,8 @@
-"""A store on a file system that can rename without overwriting, and has no conditional put: HDFS.
+"""Implements a store on HDFS, which has no conditional writes, but never overwrites a file in a rename.
 
-An object is a chain of files with the endings .v00000001, .v00000002 and so on; the highest is the object. A put
-writes a file under a name of its own and renames the file to the next name of the chain. Of two writers that rename to
-one name, the file system lets one succeed.
+Each version of an object is a file with an ending: .v00000001, .v00000002 and so on. The file with the highest number
+is the current object. A write creates a file with a unique name and renames the file to the next version. If two
+writers rename to the same name, only one succeeds.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from spark_export.store.store import PutUnclear, Store, StoredObject, Tagged
 
 _VERSION: Final = re.compile(r"(?P<name>.+)\.v(?P<version>\d{8})")
 KEPT: Final = 2
-"""How many versions of an object are kept: a reader may have listed the version that a put replaces."""
+"""The number of versions of an object that are kept. A reader may still open the version before the newest one."""
 
 
 class VersionedStore(Store):
-    """A store on a filesystem of pyarrow. An object's tag is its version.
+    """A store on a filesystem of pyarrow. The tag of an object is the number of its newest version.
 
-    Only objects that are put have versions. Files that `data` writes have the names that they were given.
+    Objects from `create` and `swap` have versions. Files that are written through `data` have no versions, so their
+    names have no ending.
     """
 
     def read_tagged(self, name: str) -> Tagged:
@@ -39,7 +40,7 @@ class VersionedStore(Store):
                 with self.data.open_input(_versioned(name, versions[-1])) as file:
                     return Tagged(bytes(file.read()), str(versions[-1]))
             except ObjectMissing:
-                # Other writers have replaced it twice meanwhile.
+                # Other writers have replaced the object twice since the listing.
                 continue
         raise ObjectMissing(f"{self.place / name} is not there")
 
@@ -91,7 +92,7 @@ class VersionedStore(Store):
         return str(version)
 
     def _versions(self, name: str) -> list[int]:
-        """The versions of an object, in order; none if there is no such object."""
+        """Returns the version numbers of an object, in ascending order; an empty list if the object does not exist."""
         folder, _, last = name.rpartition("/")
         found = (_VERSION.fullmatch(info.base_name) for info in self._files(folder, recursive=False))
         return sorted(int(each["version"]) for each in found if each is not None and each["name"] == last)
