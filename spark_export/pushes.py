@@ -137,7 +137,6 @@ class Pushes:
 
     # Rows that earlier executions of the task stored
 
-
     def _find_earlier(self, node: NodeConnection, attempt: Attempt) -> None:
         """Loads the saved indexes of the query, and finds the rows that earlier executions of this task stored."""
         self._record = load_record(node, attempt.query)

@@ -1,5 +1,6 @@
-"""Decodes messages of JSON, CBOR, Avro and Protobuf into columns. Every message is decoded by itself.
+"""Decodes messages of JSON, CBOR, Avro and Protobuf into columns. Each message is decoded without the other messages.
 
-The module `json_text` reads JSON as Spark's parser does, `typed_values` converts values to the types of columns, and
-`rows` makes the columns of a page of messages. `spark_export.decoding` chooses the decoder.
+The module `json_text` parses JSON as Spark does. `typed_values` converts values to the types of columns. `rows` builds
+the columns for a page of messages. `spark_export.decoding` chooses the decoder.
+
 """

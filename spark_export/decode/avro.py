@@ -1,7 +1,7 @@
 """Decodes messages that consist of one Avro record. The schema is an option, or comes from a schema registry.
 
-If both are given, the registry has the schemas of the writers, and the option is the reader's schema. Values are then
-converted by the rules of schema resolution in the specification of Avro. Workers need the package `fastavro`.
+If both are given, the registry contains the writers' schemas, and the option is the reader's schema. Values are then
+converted by the rules for schema resolution in the Avro specification. Spark workers need the package `fastavro`.
 """
 
 from __future__ import annotations
@@ -21,18 +21,21 @@ from spark_export.decode.schema_options import SchemaOptions
 from spark_export.errors import OptionError
 
 STEPS_MAX = 10_000
-"""The largest number of steps to find all schemas to which a schema refers, directly or indirectly."""
+"""The largest number of steps of the search for all schemas to which a schema refers, directly or indirectly. This
+limit
+stops the search if schemas refer to each other in a circle.
+"""
 
 
 class AvroRecords:
-    """The decoder of Avro messages. The user names the fields that become columns."""
+    """A decoder of Avro messages. The user names the fields that become columns."""
 
     needs_headers = False
 
     def __init__(self, rules: RowRules, schemas: SchemaOptions) -> None:
         self._rules = rules
         self._schemas = schemas
-        # Made at the first page, by each task for itself: schemas are parsed and fetched once.
+        # Each task creates this function at its first page, so that schemas are fetched and parsed once per task.
         self._read: Callable[[bytes], Mapping[str, Any]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -55,9 +58,9 @@ class AvroRecords:
 
 
 def avro_reader(schemas: SchemaOptions) -> Callable[[bytes], Mapping[str, Any]]:
-    """Returns a function that reads one message. The function raises Malformed and RegistryFailed.
+    """Returns a function that decodes one message. The function raises Malformed and RegistryFailed.
 
-    Raises OptionError if `avro_schema` is not an Avro schema, or if the package fastavro is missing.
+    `avro_reader` raises OptionError if `avro_schema` is not an Avro schema, or if the package fastavro is missing.
     """
     given = None if schemas.avro_schema is None else parsed(schemas.avro_schema)
     if schemas.registry is None:
@@ -74,7 +77,10 @@ def avro_reader(schemas: SchemaOptions) -> Callable[[bytes], Mapping[str, Any]]:
 
 
 def read_record(message: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
-    """Returns the values of a record by name. reader: None for the writer's own schema. Raises Malformed."""
+    """Returns the values of a record by field name. Raises Malformed.
+
+    writer: the parsed schema of the message. reader: the parsed schema to convert to; None for no conversion.
+    """
     fastavro = _fastavro()
     source = io.BytesIO(message)
     try:
@@ -82,7 +88,7 @@ def read_record(message: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
     except MemoryError:
         raise
     except Exception as error:
-        # What is wrong with bytes shows as errors of many types, from EOFError to IndexError.
+        # fastavro raises errors of many types for wrong bytes, from EOFError to IndexError.
         raise Malformed(f"the message is not of its Avro schema: {error or type(error).__name__}") from error
     if source.tell() != len(message):
         raise Malformed(f"{len(message) - source.tell()} bytes follow the Avro record")
@@ -92,13 +98,15 @@ def read_record(message: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
 
 
 def registered(registry: Registry, number: int) -> Any:
-    """Fetches and parses the schema with this number, and all schemas to which it refers.
+    """Fetches and parses the schema with this number in the registry, and all schemas to which the schema refers.
 
-    Raises Malformed if the registry has no such Avro schema, and RegistryFailed if the registry cannot be asked.
+    Returns the parsed schema. Raises Malformed if the registry has no such Avro schema, and RegistryFailed if the
+    registry cannot be reached.
     """
     names: dict[str, Any] = {}
     schema, steps, done = None, 0, set[str]()
-    # Each schema is put in twice: to find what it refers to, and below that, to be parsed after all of these.
+    # A stack with two entries for each schema: the first entry adds the schemas to which the schema refers, and the
+    # second entry, which is processed after those schemas, parses the schema.
     waiting: list[tuple[str, dict[str, Any], bool]] = [("", registry.schema(number, "AVRO"), False)]
     while waiting:
         name, each, is_ready = waiting.pop()
@@ -123,7 +131,7 @@ def registered(registry: Registry, number: int) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """Returns the schema of the option `avroSchema`, parsed. Raises OptionError."""
+    """Parses the schema of the option `avroSchema`. Raises OptionError."""
     try:
         return _fastavro().parse_schema(json.loads(text))
     except OptionError:

@@ -1,9 +1,11 @@
-"""Reads many JSON messages in one call of Arrow. The rows equal those of `rows.RowMaker`, which reads one by one.
+"""Parses many JSON messages in one call of Arrow. The rows equal the rows of `rows.RowMaker`, which parses messages one
+by
+one.
 
-Arrow only gets plain messages: those that match a regular expression made from the columns. Such a message is one JSON
-object in strict syntax and valid UTF-8, so its text cannot combine with the text of another message. The values for the
-columns have forms that Arrow and Spark read alike. `RowMaker` reads all other messages, for example a message with a
-number for a STRING column.
+Arrow parses only plain messages: messages that match a regular expression, which is made from the columns. A plain
+message is one JSON object in strict syntax and valid UTF-8, so that messages can be joined without ambiguity. Its
+values for the columns have forms that Arrow and Spark convert alike. `RowMaker` parses all other messages, for example
+a message with a number for a STRING column.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.json as arrow_json
 
 _SPACE = r"[ \t\n\r]*"
-# What may be in a string: ASCII from the blank on but quote and backslash, and UTF-8 of two to four bytes.
+# The characters of a string: ASCII from the blank to 0x7f without quote and backslash, and UTF-8 of two to four bytes.
 _ASCII = [code for code in range(0x20, 0x80) if chr(code) not in '"\\\\']
 _NOT_ASCII = (
     r"[\xc2-\xdf][\x80-\xbf]|\xe0[\xa0-\xbf][\x80-\xbf]"
@@ -30,7 +32,7 @@ _ESCAPE = (
 )
 _STRING = rf'"(?:{_PLAIN}|{_ESCAPE})*"'
 _NUMBER = r"-?(?:0|[1-9][0-9]{0,17})(?:\.[0-9]{1,17})?(?:[eE][+-]?[0-9]{1,3})?"
-# Without minus zero as a whole number, which is 0.0 in Spark and -0.0 in Arrow.
+# Excludes -0 without a fraction, which is 0.0 in Spark and -0.0 in Arrow.
 _DOUBLE = (
     r"(?:0|-?[1-9][0-9]{0,14}"
     r"|-?(?:0|[1-9][0-9]{0,14})(?:\.[0-9]{1,17}(?:[eE][+-]?[0-9]{1,2})?|[eE][+-]?[0-9]{1,2}))"
@@ -45,14 +47,14 @@ _ZONED = (
 )
 _DIGITS = {8: "[0-9]{0,1}", 16: "[0-9]{0,3}", 32: "[0-9]{0,8}", 64: "[0-9]{0,17}"}
 _OTHER_DEPTH = 2
-"""The largest depth of a member that is no column. A message with a deeper member is not plain."""
+"""The largest nesting depth of the members that are not columns. `RowMaker` parses messages with deeper members."""
 
 
 class PageReader:
-    """A reader of the plain messages of a page.
+    """A parser of the plain messages of a page: the messages that Arrow and Spark parse alike.
 
-    pattern: the regular expression of plain messages, for RE2 over bytes; None if no message is plain, because Arrow
-    and Spark read the type of a column differently.
+    pattern: the regular expression of plain messages, for RE2 over bytes. None: Arrow parses no message, because Arrow
+    and Spark convert the type of a column differently, or because the expression is too large.
     """
 
     def __init__(self, fields: Sequence[pa.Field]) -> None:
@@ -63,19 +65,20 @@ class PageReader:
             self.pattern = None
 
     def is_plain(self, data: pa.Array) -> pa.Array:
-        """Returns for each message whether `read` may read it."""
+        """Returns an array that says for each message whether `read` may parse the message."""
         if self.pattern is not None:
             try:
                 return pc.match_substring_regex(data, pattern=self.pattern)
             except pa.ArrowInvalid:
-                # So many columns that the expression is larger than RE2 allows.
+                # There are so many columns that the expression is larger than RE2 allows.
                 self.pattern = None
         return pa.repeat(pa.scalar(False), len(data))
 
     def read(self, data: pa.Array) -> dict[str, pa.Array] | None:
-        """Returns an array for each column name, with one row for each message. All messages of `data` must be plain.
+        """Parses messages. Returns the column arrays by name, with one row for each message.
 
-        Returns None if Arrow refuses the messages, for example because an object contains a name twice.
+        Returns None if Arrow refuses the messages, for example because an object contains a name twice. data: messages
+        for which `is_plain` returned true.
         """
         offsets = pa.array([0, len(data)], pa.int32())
         lines = pc.binary_join(pa.ListArray.from_arrays(offsets, data), b"\n")[0].as_buffer()
@@ -100,29 +103,31 @@ class PageReader:
 def merged(
     fields: Sequence[pa.Field], together: dict[str, pa.Array], alone: list[pa.Array], plain: pa.Array
 ) -> list[pa.Array]:
-    """Returns the columns `fields` of a page, in the order of its messages.
+    """Merges the rows of plain messages (parsed by Arrow) and of other messages into the original order of the page.
 
-    together: the columns of the plain messages, by name. Plain messages have null in a field without such a column.
-    alone: the columns `fields` of the other messages. plain: whether each message of the page is plain.
+    Returns one array for each field. together: the columns of the plain messages, by name; a missing column becomes
+    null. alone: the columns of the other messages, in the order of `fields`. plain: for each message of the page,
+    whether the message is plain.
     """
     rows = len(plain)
     columns = [together.get(field.name, pa.nulls(plain.true_count, field.type)) for field in fields]
     if plain.true_count == rows:
         return columns
-    # A stable sort puts the plain messages first; its inverse puts every row back in its place.
+    # A stable sort puts the plain messages first. The inverse of the sort restores the order of the page.
     order = pc.array_sort_indices(pc.array_sort_indices(pc.invert(plain).cast(pa.int8())))
     return [pa.concat_arrays(pair).take(order) for pair in zip(columns, alone, strict=True)]
 
 
 def _read_as(wanted: pa.DataType) -> pa.DataType:
-    """Returns the type with which Arrow reads a column: text for a date, because Arrow reads no dates from JSON."""
+    """Returns the type with which Arrow parses a column: text for a date, because Arrow cannot parse dates in JSON."""
     return pa.string() if pa.types.is_date32(wanted) else wanted
 
 
 def _object(columns: Mapping[str, pa.DataType]) -> str:
-    """Returns a regular expression for objects whose members `columns` have these types. Members may have any order.
+    """Returns a regular expression for objects with these columns as members, in any order.
 
-    Raises TypeError for a name with characters outside ASCII, and for a type that `_value` refuses.
+    Other members are allowed. Raises TypeError for a name with a quote, a backslash or a character outside printable
+    ASCII, and for a type that `_value` refuses.
     """
     if any(ord(char) not in _ASCII for name in columns for char in name):
         raise TypeError("a name outside ASCII")
@@ -133,9 +138,9 @@ def _object(columns: Mapping[str, pa.DataType]) -> str:
 
 
 def _value(wanted: pa.DataType) -> str:
-    """Returns a regular expression for the values of a type that Arrow and Spark read alike.
+    """Returns a regular expression for the values of a type that Arrow and Spark convert alike.
 
-    Raises TypeError for a type without such values.
+    Raises TypeError if the two convert the type differently.
     """
     types = pa.types
     if types.is_boolean(wanted):
@@ -163,7 +168,7 @@ def _value(wanted: pa.DataType) -> str:
 
 
 def _other(depth: int) -> str:
-    """Returns a regular expression for all values with at most `depth` objects and arrays inside each other."""
+    """Returns a regular expression for JSON values with a nesting depth of at most `depth` objects and arrays."""
     if depth == 0:
         return f"(?:{_STRING}|{_NUMBER}|true|false|null)"
     inner = _other(depth - 1)
@@ -173,10 +178,11 @@ def _other(depth: int) -> str:
 
 
 def _not_one_of(rest: Sequence[str]) -> str:
-    """Returns a regular expression for the end of a name, with its quote. The texts `rest` and escapes do not match."""
+    """Returns a regular expression for any name that is not in `rest`, followed by a quote. Names with escapes do not
+    match."""
     first = sorted({name[0] for name in rest if name})
     if not first:
-        # The only excluded rest is the empty one, if any: then something must follow.
+        # At most the empty name is excluded. If so, at least one character must follow.
         return rf'(?:{_PLAIN}){"+" if rest else "*"}"'
     choices = [_literal(each) + _not_one_of([name[1:] for name in rest if name[:1] == each]) for each in first]
     others = "".join(_literal(chr(code)) for code in _ASCII if chr(code) not in first)

@@ -1,8 +1,8 @@
-"""Reads one JSON object from the bytes of one message, as the parser of Spark's `from_json` does with its defaults.
+"""Parses one JSON object from the bytes of a message, as Spark's `from_json` does with default options.
 
-Spark's defaults accept strings in single quotes, and the numbers `NaN`, `Infinity`, `-Infinity`, `+Infinity`, `-INF`
-and `+INF`. Spark replaces bytes that are not UTF-8 by U+FFFD, and ignores what follows the object. A message
-with another fault is refused as a whole, and so are deep nesting and long numbers.
+The parser accepts strings in single quotes, and the numbers `NaN`, `Infinity`, `-Infinity`, `+Infinity`, `-INF` and
+`+INF`. It replaces bytes that are not UTF-8 by U+FFFD, and ignores text after the object. The parser refuses any other
+error of syntax, nesting deeper than `DEPTH_MAX`, and numbers longer than `NUMBER_CHARACTERS_MAX`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 DEPTH_MAX = 1000
-"""The largest number of objects and arrays inside each other, as in Spark's parser."""
+"""The limit of the nesting depth of objects and arrays, as in Spark's parser."""
 NUMBER_CHARACTERS_MAX = 1000
 """The largest number of characters of a number, as in Spark's parser."""
 
@@ -24,40 +24,41 @@ ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))")
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 WORD = re.compile(r"true|false|null|NaN|[+-]?Infinity|[+-]INF")
 SURROGATE_BYTES = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
-# A number that is too long has at least this many digits in a row: before the point, after it, or in the exponent.
+# A number of more than 1,000 characters has at least 330 digits in a row: before the point, after the point, or in the
+# exponent.
 LONG_NUMBER = re.compile(r"[0-9]{330}")
 LETTERS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None}
 
 
 class Malformed(ValueError):
-    """A message that is not of the decoded kind. The text says why."""
+    """A message does not have the expected format, such as JSON or Avro. The text gives the reason."""
 
 
 class Pairs(list[tuple[str, Any]]):
-    """A JSON object: the names and values of its members in the order of the text. A name may occur twice."""
+    """A JSON object as a list of (name, value) pairs, in the order of the text. A name may occur twice."""
 
 
 class FloatText(str):
-    """The text of a JSON number that has a fraction or an exponent, or is `NaN` or an infinity."""
+    """A JSON number as text: a number with a fraction or an exponent, `NaN` or an infinity."""
 
     __slots__ = ()
 
 
 def decode_text(data: bytes) -> str:
-    """Decodes UTF-8. Wrong bytes become as many characters U+FFFD as in Java."""
+    """Decodes UTF-8. Replaces invalid bytes by U+FFFD, with the same number of U+FFFD characters as Java."""
     try:
         return data.decode()
     except UnicodeDecodeError:
-        # Java counts the bytes of an encoded surrogate as one wrong character, and Python as two or three.
+        # Java replaces all bytes of an encoded surrogate by one U+FFFD; Python replaces them by two or three.
         return SURROGATE_BYTES.sub(b"\xef\xbf\xbd", data).decode(errors="replace")
 
 
 def object_reader() -> Callable[[bytes], Pairs | None]:
-    """Returns a function that reads one message.
+    """Returns a function that parses one message into `Pairs`.
 
-    The function returns None for an empty or blank message. The function raises Malformed if the message is not one
-    JSON object. Values are Pairs, list, str, FloatText, int, bool or None.
+    The function returns None for an empty or blank message, and raises Malformed if the message is not one JSON object.
+    A value in the result is a Pairs, list, str, FloatText, int, bool or None.
     """
     decoder = json.JSONDecoder(object_pairs_hook=Pairs, parse_float=FloatText, parse_constant=FloatText)
 
@@ -76,7 +77,7 @@ def object_reader() -> Callable[[bytes], Pairs | None]:
                 found: Pairs = decoder.raw_decode(text, at)[0]
                 return found
             except (ValueError, RecursionError):
-                # Not strict JSON, or too deep for this reader. The other reader decides as Spark does.
+                # Not strict JSON, or too deep for the decoder of Python. `read_lenient` decides as Spark does.
                 pass
         return read_lenient(text, at)
 
@@ -84,14 +85,17 @@ def object_reader() -> Callable[[bytes], Pairs | None]:
 
 
 def read_lenient(text: str, at: int) -> Pairs:
-    """Reads the object that begins at the character `at`. Uses no recursion. Raises Malformed."""
+    """Parses the object that begins at character `at` of the text, by the rules of Spark. Raises Malformed.
+
+    The function uses no recursion, so that deep nesting cannot exhaust the stack.
+    """
     outer: list[tuple[Pairs | list[Any], str]] = []
     here: Pairs | list[Any] = Pairs()
     name, at, first = "", at + 1, True
     while True:
         at = _end(SPACE, text, at)
         char = text[at : at + 1]
-        # The end of an object or array: it becomes the value of what it is in.
+        # An object or array ends. It becomes a value in the enclosing object or array.
         if char == ("}" if isinstance(here, Pairs) else "]"):
             at += 1
             if not outer:
@@ -112,7 +116,7 @@ def read_lenient(text: str, at: int) -> Pairs:
             if text[at : at + 1] != ":":
                 raise Malformed(f"at character {at + 1}: not a colon")
             at = _end(SPACE, text, at + 1)
-        # A value: an object or array that begins, or a whole string, number or word.
+        # A value follows: the beginning of an object or array, or a complete string, number or word.
         char = text[at : at + 1]
         if char and char in "{[":
             outer.append((here, name))
@@ -141,7 +145,7 @@ def _string(text: str, at: int) -> tuple[str, int]:
     raw = found[1] if found[1] is not None else found[2]
     if "\\" in raw:
         raw = ESCAPE.sub(_unescaped, raw)
-        # Two escapes may be one character: the halves of a surrogate pair.
+        # Two escapes may form one character: a surrogate pair.
         raw = raw.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     return raw, found.end()
 

@@ -1,5 +1,4 @@
-"""The decoders of messages that consist of one JSON object or one CBOR map. The user names the members that become
-columns."""
+"""Decodes messages that consist of one JSON object or one CBOR map. The user names the members that become columns."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from spark_export.errors import OptionError
 
 
 class JsonObjects:
-    """The decoder of messages that consist of one JSON object."""
+    """A decoder of messages that consist of one JSON object."""
 
     needs_headers = False
 
@@ -33,7 +32,11 @@ class JsonObjects:
     def decode(
         self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
     ) -> list[pa.Array]:
-        """Decodes plain messages together and all other messages one by one. Both ways give the same row."""
+        """Decodes the messages of a page. Returns one array for each field.
+
+        Arrow parses all plain messages (see `json_page`) in one call; other messages are parsed one by one. Both ways
+        give the same rows.
+        """
         maker, page = RowMaker(fields, self._rules), PageReader(self._rules.without_notes(fields))
         plain = page.is_plain(data)
         together = page.read(data.filter(plain)) if plain.true_count else None
@@ -44,10 +47,10 @@ class JsonObjects:
 
 
 class CborObjects:
-    """The decoder of messages that consist of one CBOR map with text keys. Workers need the package cbor2.
+    """A decoder of messages that consist of one CBOR map with text keys. Spark workers need the package cbor2.
 
-    Bytes after the map are ignored. Texts and numbers of CBOR become values by the rules for JSON. A byte string fits
-    BINARY, and a time, date or decimal of CBOR fits the column type with that name.
+    Bytes after the map are ignored. CBOR texts and numbers are converted by the rules for JSON. A CBOR byte string can
+    become BINARY. A CBOR time, date or decimal can become TIMESTAMP, DATE or DECIMAL.
     """
 
     needs_headers = False
@@ -68,7 +71,10 @@ class CborObjects:
 
 
 def cbor_reader() -> Callable[[bytes], Mapping[Any, Any]]:
-    """Returns a function that reads one message and raises Malformed. Raises OptionError without the package cbor2."""
+    """Returns a function that decodes one message. The function raises Malformed.
+
+    `cbor_reader` raises OptionError if the package cbor2 is missing.
+    """
     try:
         import cbor2
     except ImportError as error:
@@ -80,7 +86,7 @@ def cbor_reader() -> Callable[[bytes], Mapping[Any, Any]]:
         except MemoryError:
             raise
         except Exception as error:
-            # What is wrong with bytes shows as errors of many types, from cbor2's own to those of decimals and dates.
+            # cbor2 raises errors of many types for wrong bytes, for example the errors of decimals and dates.
             raise Malformed(f"the message is not CBOR: {error or type(error).__name__}") from error
         if not isinstance(found, Mapping):
             raise Malformed("the message is not one CBOR map")

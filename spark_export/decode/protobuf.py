@@ -1,10 +1,11 @@
 """Decodes Protobuf messages. A descriptor file or a schema registry describes the messages.
 
-In the registry's wire format, positions after the header name the type of the message: the position of a message type
-in its file, then the position of a type inside this type, and so on. Workers need the package `protobuf`.
+In the wire format of the registry, positions after the header identify the message type. The first position counts the
+message types of the schema file. The next position counts the types nested in this type, and so on. Spark workers need
+the package `protobuf`.
 
-The value of an enum is its name. An absent field is null if Protobuf knows that the field is absent. A field of proto3
-without `optional` has its default value instead, because Protobuf does not write default values.
+An enum value is decoded to its name. An absent field becomes null if the field has presence in Protobuf. An absent
+proto3 field without `optional` becomes its default value, because Protobuf does not write default values.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from spark_export.decode.typed_values import EPOCH
 from spark_export.errors import OptionError
 
 WELL_KNOWN = "google/protobuf/"
-"""The folder of the files that every Protobuf library contains."""
+"""The folder of the schema files that every Protobuf library contains."""
 DEPTH_MAX = 100
-"""The largest number of positions in the header of a message."""
+"""The largest number of positions that identify the type of a message."""
 FILES_MAX = 1000
-"""The largest number of files that a schema imports, directly or indirectly."""
+"""The largest number of files of a schema: the schema itself and all files that it imports, directly or indirectly."""
 
 
 class ProtobufMessages:
-    """The decoder of Protobuf messages. The user names the fields that become columns."""
+    """A decoder of Protobuf messages. The user names the fields that become columns."""
 
     needs_headers = False
 
     def __init__(self, rules: RowRules, schemas: SchemaOptions) -> None:
         self._rules = rules
         self._schemas = schemas
-        # Made at the first page, by each task for itself: descriptors are loaded and fetched once.
+        # Each task creates this function at its first page, so that descriptors are fetched and loaded once per task.
         self._find: Callable[[bytes], tuple[Any, bytes]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -71,9 +72,10 @@ class ProtobufMessages:
 
 
 def type_finder(schemas: SchemaOptions) -> Callable[[bytes], tuple[Any, bytes]]:
-    """Returns a function that returns a message's type, and the message without the registry's header.
+    """Returns a function that finds the type of a message.
 
-    The function raises Malformed and RegistryFailed. This call raises OptionError if the descriptor file is wrong or
+    The function returns the Protobuf class of the message, and the bytes without the header of the registry. The
+    function raises Malformed and RegistryFailed. `type_finder` raises OptionError if the descriptor file is wrong or
     the package protobuf is missing.
     """
     _protobuf()
@@ -99,9 +101,10 @@ def type_finder(schemas: SchemaOptions) -> Callable[[bytes], tuple[Any, bytes]]:
 
 
 def split_indexes(rest: bytes) -> tuple[tuple[int, ...], bytes]:
-    """Returns the positions that name the type of a message, and the message after them. Raises Malformed.
+    """Splits off the positions that identify the message type in its schema file. Raises Malformed.
 
-    The number of positions and each position are zigzag varints. A single zero stands for the one position 0.
+    Returns the positions, and the bytes after the positions. The bytes begin with the number of positions, then each
+    position, all as zigzag varints. The number 0 stands for one position 0, the first type of the file.
     """
     count, at = _varint(rest, 0)
     if not 0 <= count <= DEPTH_MAX:
@@ -125,7 +128,10 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def read_message(kind: Any, message: bytes, names: set[str]) -> Mapping[str, Any]:
-    """Returns the fields `names` of a message. Raises Malformed."""
+    """Parses a message. Returns the values of the fields `names`. Raises Malformed.
+
+    kind: the Protobuf class of the message.
+    """
     made = kind()
     try:
         made.ParseFromString(message)
@@ -135,7 +141,10 @@ def read_message(kind: Any, message: bytes, names: set[str]) -> Mapping[str, Any
 
 
 def field_value(message: Any, field: Any) -> Any:
-    """Returns the value of a field as Python's own types; None for a field that is absent."""
+    """Returns the value of a field as basic Python types; None for an absent field.
+
+    A repeated field gives a list, and a map field gives a dict.
+    """
     value = getattr(message, field.name)
     if field.is_repeated:
         entry = field.message_type
@@ -153,7 +162,10 @@ def _key(name: Any) -> str:
 
 
 def plain_value(value: Any, field: Any) -> Any:
-    """Returns one value of a field: the name of an enum's value, a time, or a message as a mapping."""
+    """Converts one value of a field. An enum value becomes its name, a Timestamp becomes a datetime, a wrapper becomes
+    its
+    value, and any other message becomes a dict.
+    """
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return value if known is None else known.name
@@ -171,7 +183,10 @@ def plain_value(value: Any, field: Any) -> Any:
 
 
 def described_type(descriptor: bytes, name: str) -> Any:
-    """Returns the class of the message `name` in a FileDescriptorSet. Raises OptionError."""
+    """Returns the Protobuf class of a message type. Raises OptionError.
+
+    descriptor: a serialized FileDescriptorSet. name: the full name of the message type.
+    """
     protobuf = _protobuf()
     try:
         listed = protobuf.descriptor_pb2.FileDescriptorSet.FromString(descriptor).file
@@ -186,14 +201,15 @@ def described_type(descriptor: bytes, name: str) -> Any:
 
 
 def pool_of(files: Mapping[str, Any]) -> Any:
-    """Returns a descriptor pool with these files, and with the files of Protobuf itself that these files import.
+    """Returns a descriptor pool with these files, and with the imported files that the Protobuf library contains.
 
     files: file descriptors by name. Raises TypeError or ValueError if the files contradict each other, or if an
     imported file is missing.
     """
     protobuf = _protobuf()
     pool, added = protobuf.descriptor_pool.DescriptorPool(), set[str]()
-    # A file is added after those that it imports: it is met twice, and its imports lie between.
+    # A stack with two entries for each file: the first entry adds the imports of the file, and the second entry, which
+    # is processed after the imports, adds the file to the pool.
     waiting, steps = [(name, False) for name in files], 0
     while waiting:
         name, is_ready = waiting.pop()
@@ -212,7 +228,10 @@ def pool_of(files: Mapping[str, Any]) -> Any:
 
 
 def _own_file(name: str) -> Any:
-    """Returns the descriptor of a file that the Protobuf library contains. Raises ValueError if it is no such file."""
+    """Returns the descriptor of a schema file that the Protobuf library contains.
+
+    Raises ValueError for another file.
+    """
     if not name.startswith(WELL_KNOWN):
         raise ValueError(f"the file {name} is missing; was the descriptor written with --include_imports?")
     try:
@@ -223,16 +242,17 @@ def _own_file(name: str) -> Any:
 
 
 def registered_file(registry: Registry, number: int) -> Any:
-    """Fetches the file with this number, and all files that it imports. Returns the descriptor of the first file.
+    """Fetches the schema file with this number in the registry, and all files that the file imports.
 
-    Raises Malformed if the registry has no such Protobuf schema, and RegistryFailed if the registry cannot be asked.
+    Returns the descriptor of the file. Raises Malformed if the registry has no such Protobuf schema, and RegistryFailed
+    if the registry cannot be reached.
     """
     first = registry.schema(number, "PROTOBUF", "serialized")
     waiting, files, main = [("", first)], dict[str, Any](), ""
     while waiting:
         name, found = waiting.pop()
         file = _decoded_file(found["schema"], number)
-        # An importing file knows a file by the name of the reference.
+        # Other files import a file by the name in the reference, so the file gets this name.
         file.name = name or file.name or f"schema-{number}.proto"
         main = main or file.name
         files[file.name] = file
@@ -257,7 +277,11 @@ def _decoded_file(text: str, number: int) -> Any:
 
 
 def type_at(file: Any, indexes: tuple[int, ...]) -> Any:
-    """Returns the class of the message type at these positions in a file. Raises Malformed."""
+    """Returns the Protobuf class of a message type. Raises Malformed.
+
+    file: the descriptor of the schema file. indexes: the position of a type in the file, then the position of a type
+    nested in this type, and so on.
+    """
     proto = _protobuf().descriptor_pb2.FileDescriptorProto.FromString(file.serialized_pb)
     kinds, path = proto.message_type, [proto.package] if proto.package else []
     for index in indexes:
@@ -269,7 +293,9 @@ def type_at(file: Any, indexes: tuple[int, ...]) -> Any:
 
 
 def _protobuf() -> Any:
-    """Returns the package `google.protobuf` with the modules that this one uses."""
+    """Imports the package `google.protobuf` and the submodules that this module uses. Returns the package. Raises
+    OptionError if the package is missing.
+    """
     try:
         for name in ("descriptor_pb2", "descriptor_pool", "message", "message_factory"):
             import_module(f"google.protobuf.{name}")

@@ -1,7 +1,7 @@
-"""A client of a schema registry with the HTTP interface of Confluent's Schema Registry.
+"""Fetches schemas from a schema registry with the HTTP interface of Confluent's Schema Registry.
 
-A message in the registry's wire format begins with a zero byte and the number of its schema, in four bytes with the
-most significant byte first. The schema of a number never changes, so a client fetches each schema once.
+A message in the wire format of the registry begins with a header: a zero byte, then the number of the schema in four
+bytes, big-endian. The schema with a number never changes, so a client fetches each schema once.
 """
 
 from __future__ import annotations
@@ -31,24 +31,29 @@ class RegistryFailed(SourceError):
 
 
 def split_header(message: bytes) -> tuple[int, bytes]:
-    """Returns the number of a message's schema, and the message without its header. Raises Malformed."""
+    """Splits off the header of the registry.
+
+    Returns the schema number, and the bytes after the header. Raises Malformed.
+    """
     if len(message) < HEADER_BYTES or message[0] != 0:
         raise Malformed("the message has no header of a schema registry (a zero byte and four bytes)")
     return int.from_bytes(message[1:HEADER_BYTES], "big"), message[HEADER_BYTES:]
 
 
 class Registry:
-    """A client of one schema registry, with the schemas that were fetched so far."""
+    """A client of one schema registry. It caches the answers of the registry."""
 
     def __init__(self, options: RegistryOptions) -> None:
         self._options = options
         self._known: dict[str, dict[str, Any] | None] = {}
 
     def schema(self, number: int, kind: str, form: str | None = None) -> dict[str, Any]:
-        """Returns the registry's answer: the member `schema`, and `references` to other schemas.
+        """Returns the answer of the registry about the schema with this number.
 
-        kind: AVRO or PROTOBUF. form: the value of the query parameter `format`; None: no parameter. Raises Malformed if
-        the registry has no schema with this number and kind, and RegistryFailed if the registry cannot be asked.
+        The answer is a JSON object with the member `schema` and, if the schema refers to other schemas, the list
+        `references`. kind: AVRO or PROTOBUF. form: the value of the query parameter `format`; None for no parameter.
+        Raises Malformed if the registry has no schema with this number and kind, and RegistryFailed if the registry
+        cannot be reached.
         """
         found = self._get(f"/schemas/ids/{number}", form)
         if found is None:
@@ -56,7 +61,10 @@ class Registry:
         return self._checked(found, f"schema {number}", kind)
 
     def reference(self, reference: Any, kind: str, form: str | None = None) -> dict[str, Any]:
-        """Returns the registry's answer about a schema that another one refers to. Raises as `schema` does."""
+        """Returns the answer of the registry about a schema to which another schema refers.
+
+        reference: an element of `references` in the answer about the other schema. kind, form, errors: as for `schema`.
+        """
         try:
             subject, version = str(reference["subject"]), int(reference["version"])
         except (KeyError, TypeError, ValueError) as error:
@@ -74,7 +82,10 @@ class Registry:
         return found
 
     def _get(self, path: str, form: str | None) -> dict[str, Any] | None:
-        """Returns the JSON object at a path, which is fetched once. None: the registry answers 404."""
+        """Returns the JSON object at a path of the registry; None if the registry answers 404.
+
+        Fetches each path once.
+        """
         path += "" if form is None else f"?format={form}"
         if path not in self._known:
             for attempts_left in range(self._options.retries, -1, -1):
@@ -91,7 +102,7 @@ class Registry:
         url = self._options.url + path
         request = urllib.request.Request(url, headers={"Accept": f"{MEDIA_TYPE}, application/json"})
         if self._options.auth is not None:
-            # Not sent on to another server if this one answers with a redirection.
+            # After a redirection, the credentials are not sent to the other server.
             request.add_unredirected_header("Authorization", credentials(self._options.auth))
         try:
             with urllib.request.urlopen(request, timeout=self._options.timeout_s) as answer:
@@ -121,13 +132,14 @@ class Registry:
 
 
 class _MayPass(Exception):
-    """A failure after which the same request may succeed."""
+    """A temporary failure of a request, so that a repetition of the request may succeed."""
 
 
 def credentials(place: str) -> str:
-    """Returns the value of the HTTP header `Authorization`.
+    """Returns the value of the HTTP header `Authorization`. Raises OptionError.
 
-    place: `env:NAME` or `file:PATH`. The text there is `USER:PASSWORD` or `bearer TOKEN`. Raises OptionError.
+    place: where the credentials are, as `env:NAME` for an environment variable or `file:PATH` for a file. The variable
+    or file contains `USER:PASSWORD` or `bearer TOKEN`.
     """
     try:
         text = resolve_endpoint(place)

@@ -1,4 +1,4 @@
-"""Makes columns from the messages of a page. The row of a message depends on this message alone."""
+"""Builds columns from the messages of a page. Each message becomes one row, without regard to other messages."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from spark_export.decode.typed_values import Convert, Converters
 from spark_export.errors import OptionError
 
 PROBLEMS_MAX = 8
-"""The largest number of problems of one message that the problem column contains."""
+"""The largest number of problems of one message that are listed in the column for problems."""
 
 
 @dataclass(frozen=True)
 class RowRules:
     """The rules by which messages become rows.
 
-    A bad message is malformed, or contains a value that does not fit its column. corrupt: the name of the column with
-    the text (STRING) or the bytes (BINARY) of a bad message; other messages have null there. problem: the name of the
-    column that says what is wrong with a bad message. zone: the time zone of times whose text contains no zone.
+    A bad message has a wrong format, or contains a value that does not fit its column. corrupt: the name of the column
+    with the text (STRING) or the bytes (BINARY) of a bad message. problem: the name of the column with the reasons why
+    a message is bad. Both columns are null for other messages. zone: the time zone of times whose text contains no
+    zone.
     """
 
     corrupt: str = "_corrupt_record"
@@ -30,15 +31,18 @@ class RowRules:
     zone: str = "UTC"
 
     def without_notes(self, fields: Sequence[pa.Field]) -> list[pa.Field]:
-        """Returns the fields without the columns `corrupt` and `problem`."""
+        """Returns the fields without the two columns for bad messages, `corrupt` and `problem`."""
         return [field for field in fields if field.name not in (self.corrupt, self.problem)]
 
 
 class RowMaker:
-    """Makes the columns `fields` from messages, one message after the other."""
+    """A builder of columns, which decodes messages one by one."""
 
     def __init__(self, fields: Sequence[pa.Field], rules: RowRules) -> None:
-        """Raises OptionError for a column type that messages cannot be decoded into."""
+        """fields: the columns to build. Raises OptionError for a column type that messages cannot be decoded into, and
+        for
+        a wrong time zone.
+        """
         self._fields = list(fields)
         try:
             self._converters = Converters(rules.zone)
@@ -64,7 +68,8 @@ class RowMaker:
     def columns(self, data: pa.Array, load: Callable[[bytes], Pairs | Mapping[Any, Any] | None]) -> list[pa.Array]:
         """Returns one array for each field, with one row for each message.
 
-        load: reads one message; it returns None for an empty message, which is no error, and raises Malformed.
+        load: a function that parses one message. It returns None for an empty message, whose row is null in all
+        columns, and raises Malformed for a wrong message.
         """
         rows = [self._row(message, load) for message in data.to_pylist()]
         return [pa.array([row[field.name] for row in rows], field.type) for field in self._fields]

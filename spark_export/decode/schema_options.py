@@ -1,7 +1,7 @@
 """Checks the options that describe Avro and Protobuf messages: a schema, a descriptor file or a schema registry.
 
-The driver reads the files, so executors do not need them. Each executor reads the password or token of the registry
-itself, because Spark shows options in its plans.
+The Spark driver reads the schema files, so executors need no copies of the files. Each executor reads the password or
+token of the registry itself, because an option with a password would be visible in Spark plans.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ REGISTRY_TIMEOUT_MS = 10_000
 
 @dataclass(frozen=True)
 class RegistryOptions:
-    """The address of a schema registry, and how to ask it.
+    """The address of a schema registry, and the settings of requests.
 
-    auth: the place of the credentials, `env:NAME` or `file:PATH`; None: no credentials. timeout_s: the seconds to wait
-    for an answer. retries: how often a request is repeated after a temporary failure."""
+    auth: where the credentials are, `env:NAME` or `file:PATH`; None for no credentials. timeout_s: the longest wait for
+    an answer, in seconds. retries: the largest number of repetitions of a request after temporary failures.
+    """
 
     url: str
     auth: str | None = None
@@ -36,10 +37,10 @@ class RegistryOptions:
 
 @dataclass(frozen=True)
 class SchemaOptions:
-    """The description of Avro or Protobuf messages. A field is None if its option is absent.
+    """The options that describe Avro or Protobuf messages. A field is None if its option is absent.
 
-    avro_schema: a schema as JSON. descriptor: the bytes of a Protobuf FileDescriptorSet. message: the full name of a
-    Protobuf message type. registry: the registry with the schemas of messages in the registry's wire format.
+    avro_schema: an Avro schema as JSON. descriptor: a serialized Protobuf FileDescriptorSet. message: the full name of
+    a Protobuf message type. registry: the schema registry; each message then begins with the number of its schema.
     """
 
     avro_schema: str | None = None
@@ -49,9 +50,10 @@ class SchemaOptions:
 
 
 def schema_options(find: Callable[[str], str | None], decode: str | None, retries: int) -> SchemaOptions:
-    """Checks the options `SCHEMA_OPTION_NAMES`. Raises OptionError.
+    """Checks and reads the options `SCHEMA_OPTION_NAMES`. Raises OptionError.
 
-    find: returns the text of an option, or None. decode: the option `decode`.
+    find: a function that returns the text of an option; None if the option is absent. decode: the value of the option
+    `decode`. retries: the largest number of repetitions of a request to the registry.
     """
     given = {name: find(name) for name in SCHEMA_OPTION_NAMES}
     kind = (decode or "").lower()

@@ -1,11 +1,12 @@
-"""Reads dates and times from text, in the forms that Spark's `from_json` reads if no format is given.
+"""Parses dates and times in text, in the forms that Spark's `from_json` accepts if no format is given.
 
-A date has the form `2026`, `2026-01` or `2026-1-5`. The third form may continue with a blank or `T` and any text. A
-time is a date, a blank or `T`, hours, minutes, seconds with a fraction, and a time zone. All parts after the year are
-optional. Digits after the microseconds are cut off.
+A date has the form `2026`, `2026-01` or `2026-1-5`. After the third form, a blank or `T` and any text may follow. A
+time consists of a date, a blank or `T`, hours, minutes, seconds with a fraction, and a time zone. All parts after the
+year are optional. Digits after the microseconds are ignored.
 
-This module refuses two forms that Spark reads: a time without a date, to which Spark gives the date of the query, and a
-number of days since 1970 as text, because such a text is more likely another form of date.
+This module refuses two forms that Spark accepts. The first is a time without a date, which in Spark gets the date of
+the query. The second is a text with the number of days since 1970, because the text is more likely a date in another
+form.
 """
 
 from __future__ import annotations
@@ -35,25 +36,25 @@ SHORT_ZONES = {
     **{"PRT": "America/Puerto_Rico", "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal"},
     "VST": "Asia/Ho_Chi_Minh",
 }
-"""The short zone names of Java's class ZoneId, which Spark accepts, and the zones that they mean."""
+"""The zones of the short zone names that Spark accepts, from Java's class ZoneId."""
 
 UNIX_DAY = date(1970, 1, 1).toordinal()
 CYCLE_DAYS = 146_097
-"""The number of days in 400 years. The calendar repeats itself after this number of days."""
+"""The number of days in 400 years, after which the calendar repeats."""
 DAY_US = 86_400_000_000
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
 
 def days_of(text: str) -> int | None:
-    """Returns the days since 1970-01-01; None if the text is no date."""
+    """Parses a date. Returns the days since 1970-01-01; None if the text is not a date."""
     return _first_reading(text, _days_of)
 
 
 def time_reader(zone: str) -> Callable[[str], int | None]:
-    """Returns a function that converts the text of a time to microseconds since 1970 UTC.
+    """Returns a function that parses a time into microseconds since 1970 (UTC).
 
-    The function returns None for a text that is no time. zone: the time zone of texts that contain no zone. Raises
+    The function returns None for a text that is not a time. zone: the time zone for texts without a zone. Raises
     ValueError if this zone does not exist.
     """
     usual = find_zone(zone)
@@ -79,13 +80,19 @@ def time_reader(zone: str) -> Callable[[str], int | None]:
 
 
 def local_us_of(text: str) -> int | None:
-    """Returns the microseconds since 1970 of a local time. Returns None if the text is no time or contains a zone."""
+    """Parses a time without a zone. Returns the microseconds since 1970-01-01 00:00 of the same local clock; None if
+    the
+    text is not a time or contains a zone.
+    """
     found = TIME.fullmatch(text.strip(TRIMMED))
     return None if found is None or found[9] is not None else _local_us(found)
 
 
 def find_zone(name: str) -> ZoneInfo | int:
-    """Returns the time zone that has this name in Java: a region, or an offset in seconds. Raises ValueError."""
+    """Returns the time zone that has this name in Java. Raises ValueError for an unknown name.
+
+    The result is a region, or an offset from UTC in seconds.
+    """
     name = re.sub(r"([+-])([0-9]):", r"\g<1>0\2:", name, count=1)
     name = re.sub(r"([+-])([0-9]{2}):([0-9])$", r"\1\2:0\3", name)
     name = SHORT_ZONES.get(name, name)
@@ -103,7 +110,8 @@ def find_zone(name: str) -> ZoneInfo | int:
 
 
 def _first_reading(text: str, read: Callable[[str], int | None]) -> int | None:
-    """Reads a text. If reading fails, reads the text again without its first `GMT`, as Spark does for old forms."""
+    """Parses a text with `read`. If `read` returns None, parses the text without its first `GMT`, as Spark does for old
+    forms."""
     found = read(text)
     return read(text.replace("GMT", "", 1)) if found is None and "GMT" in text else found
 
@@ -115,9 +123,9 @@ def _days_of(text: str) -> int | None:
 
 
 def _days(found: re.Match[str]) -> int | None:
-    """Returns the days since 1970-01-01 of a date in the calendar of ISO 8601; None if the date does not exist."""
+    """Returns the days since 1970-01-01 of a matched date, in the ISO 8601 calendar; None if the date does not exist."""
     year = -int(found[2]) if found[1] == "-" else int(found[2])
-    # Python knows the years 1 to 9999. The calendar repeats itself after 400 years.
+    # Python supports the years 1 to 9999. The calendar repeats after 400 years.
     cycles = 0 if 1 <= year <= 9999 else year // 400 - 1
     try:
         within = date(year - 400 * cycles, int(found[3] or 1), int(found[4] or 1)).toordinal()
@@ -139,12 +147,12 @@ def _to_utc(local_us: int, zone: ZoneInfo | int) -> int | None:
     if isinstance(zone, int):
         found = local_us - zone * 1_000_000
     else:
-        # Python knows the years 1 to 9999. A zone has the same rules 400 years earlier or later.
+        # Python supports the years 1 to 9999. A time outside is moved by a multiple of 400 years, to find the zone offset.
         days, us_of_day = divmod(local_us, DAY_US)
         near = days
         if not -1969 * 365 < days < 8000 * 365:
             near = days % CYCLE_DAYS + (18 if days > 0 else -4) * CYCLE_DAYS
-        # The offset changes at whole seconds. A local time that occurs twice is the first of the two, as in Java.
+        # Offsets change only at whole seconds. If a local time occurs twice, the first time counts, as in Java.
         local = datetime(1970, 1, 1) + timedelta(days=near, seconds=us_of_day // 1_000_000)
         offset = local.replace(tzinfo=zone).utcoffset()
         assert offset is not None, "a region has an offset at every time"

@@ -1,10 +1,10 @@
 """Converts the values of messages to the types of columns, as Spark's `from_json` does in its mode PERMISSIVE.
 
-A member of an object that does not fit its type becomes null. An element that does not fit makes its array or map null.
-All other values stay.
+If a member of an object does not fit its type, the member becomes null. If an element of an array or map does not fit,
+the whole array or map becomes null. Other members keep their values.
 
-In two cases Spark makes a wrong value, and this module makes null. Spark wraps a whole number above 127 for TINYINT,
-and a number of seconds that is too large for TIMESTAMP.
+Two cases differ from Spark. For a number above 127 in TINYINT, and for too many seconds in TIMESTAMP, Spark returns a
+wrong value after an integer overflow. This module returns null.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_export.decode.time_texts import INT64_MAX, UNIX_DAY, days_of, local_u
 from spark_export.decode.value_text import DECIMAL_DIGITS_MAX, Unfit, json_text, members_of, unfit
 
 Convert: TypeAlias = Callable[[Any], Any]
-"""A function that converts a value of a message, but never null, to a value for Arrow. The function raises Unfit."""
+"""A function that converts a value of a message, except null, to a value for Arrow. The function raises Unfit."""
 
 DECIMALS = Context(prec=80, rounding=ROUND_HALF_UP, Emin=-(10**9), Emax=10**9)
 DECIMAL_TEXT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
@@ -35,9 +35,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Converters:
-    """Makes the functions that convert values.
+    """A factory of functions that convert values to column types.
 
-    problems: one text for each value that did not fit. The caller empties the list before each message.
+    problems: one text for each value that did not fit its column. The caller empties the list before each message.
     """
 
     def __init__(self, zone: str) -> None:
@@ -46,7 +46,7 @@ class Converters:
         self._read_time = time_reader(zone)
 
     def find(self, wanted: pa.DataType) -> Convert:
-        """Returns the function for a type. Raises TypeError for a type that this module cannot make."""
+        """Returns the function that converts values to a type. Raises TypeError for an unsupported type."""
         types = pa.types
         if types.is_boolean(wanted):
             return to_boolean
@@ -110,7 +110,11 @@ class Converters:
         return to_struct
 
     def fill(self, row: dict[str, Any], members: Iterable[tuple[Any, Any]], converts: Mapping[str, Convert]) -> None:
-        """Puts the members of an object into a row. If a name occurs twice, the row gets the last value that fits."""
+        """Converts the members of an object and puts them into a row. Adds to `problems` if a value does not fit.
+
+        If a name occurs twice, the row gets the last value that fits. converts: the function for each column name;
+        other members are ignored.
+        """
         for name, value in members:
             convert = converts.get(name)
             if convert is None:
@@ -128,7 +132,10 @@ def to_boolean(value: Any) -> bool:
 
 
 def whole_number(bits: int) -> Convert:
-    """Returns the function for signed whole numbers of `bits` bits. As in Spark, 1.0 is not a whole number."""
+    """Returns a function that converts to signed whole numbers with `bits` bits.
+
+    As in Spark, 1.0 is not a whole number.
+    """
     most = (1 << (bits - 1)) - 1
     name = {8: "TINYINT", 16: "SMALLINT", 32: "INT", 64: "BIGINT"}[bits]
 
@@ -157,10 +164,13 @@ def to_double(value: Any) -> float:
 
 
 def to_float(value: Any) -> float:
-    """Returns a number rounded to 32 bits, in one step and not by way of 64 bits."""
+    """Converts to a 32-bit float. Raises Unfit.
+
+    The result equals a single rounding from the text of the number, without an intermediate rounding to 64 bits.
+    """
     double = to_double(value)
     bits = struct.unpack("<q", struct.pack("<d", double))[0]
-    # Rounding to 64 bits first matters only where that ends in the middle between two numbers of 32 bits.
+    # The intermediate 64-bit value can give a wrong result only if it is halfway between two 32-bit floats.
     if (bits & 0x1FFFFFFF == 0x10000000 or abs(double) < 1.2e-38) and type(value) in (int, FloatText):
         found: float = pa.scalar(str(value)).cast(pa.float32()).as_py()
         return found
@@ -171,7 +181,7 @@ def to_float(value: Any) -> float:
 
 
 def decimal_of(precision: int, scale: int) -> Convert:
-    """Returns the function for decimals. The decimals are exact; digits after the scale are rounded half up."""
+    """Returns a function that converts to decimals, exactly. Digits beyond the scale are rounded half up."""
     unit, most = Decimal(1).scaleb(-scale), Decimal(10) ** (precision - scale)
     name = f"DECIMAL({precision},{scale})"
 
@@ -198,7 +208,7 @@ def decimal_of(precision: int, scale: int) -> Convert:
 
 
 def to_text(value: Any) -> str:
-    """Returns a text unchanged, and every other value as JSON in the form that Spark writes."""
+    """Converts to text. A text stays unchanged, and another value becomes JSON in the form that Spark writes."""
     if type(value) is str:
         # Spark writes a question mark for half of a surrogate pair.
         return value if value.isascii() else value.encode("utf-8", "replace").decode()
@@ -239,5 +249,5 @@ def to_local_time(value: Any) -> int:
 
 
 def microseconds(passed: Any) -> int:
-    """Returns a time difference in microseconds, exactly."""
+    """Returns a timedelta in microseconds, exactly."""
     return int((passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds)

@@ -1,4 +1,6 @@
-"""Writes values of messages as JSON in the form that Spark writes, and makes the errors of values that do not fit."""
+"""Formats values of messages as JSON in the form that Spark writes, and creates the errors for values that do not fit
+their columns.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +14,26 @@ from uuid import UUID
 from spark_export.decode.json_text import FloatText, Pairs
 
 TEXT_PARTS_MAX = 5_000_000
-"""The largest number of parts of a value that is written as text. A CBOR value may contain itself."""
+"""The largest number of parts (values and punctuation) of a value that is formatted as text. The limit is needed
+because a
+CBOR value may contain itself.
+"""
 TEXT_BITS_MAX = 10_000
-"""The largest number of bits of a whole number that becomes text. Python refuses to write much larger ones."""
+"""The largest number of bits of a whole number that is formatted as text.
+
+Python refuses to format much larger numbers.
+"""
 DECIMAL_DIGITS_MAX = 40
-"""The largest number of digits before the point of a decimal that fits a column, and a few more."""
+"""The limit for digits before the decimal point: the 38 digits of the largest DECIMAL, and two more. Larger decimals
+are
+not expanded.
+"""
 QUOTED = re.compile(r'["\\\x00-\x1f]')
 SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 
 class Unfit(ValueError):
-    """A value that does not fit the type of its column. The text says which value and which type."""
+    """A value does not fit the type of its column. The text names the value and the type."""
 
 
 def unfit(value: Any, wanted: str) -> Unfit:
@@ -31,7 +42,10 @@ def unfit(value: Any, wanted: str) -> Unfit:
 
 
 def value_text(value: Any) -> str:
-    """Returns a value as text for a person. Objects and arrays are only named, because they may be very large."""
+    """Returns a value as text for an error message. Objects and arrays may be very large, so they become "an object"
+    and
+    "an array".
+    """
     if isinstance(value, list):
         return "an object" if isinstance(value, Pairs) else "an array"
     if isinstance(value, Mapping):
@@ -52,9 +66,12 @@ def members_of(value: Any, wanted: str) -> Iterable[tuple[Any, Any]]:
 
 
 def json_text(value: Any) -> str:
-    """Returns a value as JSON without blanks, in the form that Spark writes. Uses no recursion."""
+    """Returns a value as JSON without blanks, in the form that Spark writes. Raises Unfit.
+
+    The function uses no recursion, so that deep nesting cannot exhaust the stack.
+    """
     parts: list[str] = []
-    # What is still to be written: values, and texts that are ready, each in a tuple of its own.
+    # A stack of the values to format. A tuple contains a finished text.
     waiting: list[Any] = [value]
     while waiting:
         if len(parts) > TEXT_PARTS_MAX:
@@ -99,16 +116,13 @@ def scalar_text(value: Any) -> str:
     if type(value) is FloatText or type(value) is float:
         return double_text(float(value))
     if type(value) is Decimal and value.is_finite():
-        # A few bytes can be a number of billions of digits.
+        # A CBOR decimal of a few bytes can have billions of digits.
         return format(value, "f") if -DECIMAL_DIGITS_MAX <= value.adjusted() <= DECIMAL_DIGITS_MAX else str(value)
     raise unfit(value, "STRING")
 
 
 def double_text(value: float) -> str:
-    """Returns a number in the form that Java writes: `1.5`, `100000.0`, `1.0E10`.
-
-    `NaN` and infinities are in quotes.
-    """
+    """Formats a number as Java does: `1.5`, `100000.0`, `1.0E10`. `NaN` and infinities get quotes."""
     if value != value or value in (float("inf"), float("-inf")):
         return '"NaN"' if value != value else '"Infinity"' if value > 0 else '"-Infinity"'
     if value == 0 or 1e-3 <= abs(value) < 1e7:
@@ -118,7 +132,7 @@ def double_text(value: float) -> str:
     shown = "".join(map(str, digits)).rstrip("0") or "0"
     exponent += len(digits) - 1
     if len(shown) == 1:
-        # Java writes at least two digits, and those nearest to the number.
+        # Java writes at least two digits: the two digits that are nearest to the number.
         near = f"{abs(value):.1e}"
         shown, exponent = near[0] + near[2], int(near[4:])
         shown = shown.rstrip("0") or "0"
