@@ -123,7 +123,7 @@ def _days_of(text: str) -> int | None:
 
 
 def _days(found: re.Match[str]) -> int | None:
-    """Returns the days since 1970-01-01 of a matched date, in the ISO 8601 calendar; None if the date does not exist."""
+    """Returns the days from 1970-01-01 to a matched date (ISO 8601 calendar); None if the date does not exist."""
     year = -int(found[2]) if found[1] == "-" else int(found[2])
     # Python supports the years 1 to 9999. The calendar repeats after 400 years.
     cycles = 0 if 1 <= year <= 9999 else year // 400 - 1
@@ -147,7 +147,7 @@ def _to_utc(local_us: int, zone: ZoneInfo | int) -> int | None:
     if isinstance(zone, int):
         found = local_us - zone * 1_000_000
     else:
-        # Python supports the years 1 to 9999. A time outside is moved by a multiple of 400 years, to find the zone offset.
+        # Python supports the years 1 to 9999. For other years, the offset is that of a year 400·n years away.
         days, us_of_day = divmod(local_us, DAY_US)
         near = days
         if not -1969 * 365 < days < 8000 * 365:

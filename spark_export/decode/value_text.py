@@ -24,9 +24,7 @@ TEXT_BITS_MAX = 10_000
 Python refuses to format much larger numbers.
 """
 DECIMAL_DIGITS_MAX = 40
-"""The limit for digits before the decimal point: the 38 digits of the largest DECIMAL, and two more. Larger decimals
-are
-not expanded.
+"""The largest power of ten in a decimal that is written out in full. It is above the 38 digits of the largest DECIMAL.
 """
 QUOTED = re.compile(r'["\\\x00-\x1f]')
 SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}

@@ -1,9 +1,9 @@
-"""Puts one block of Cardinal Streams together from its messages, with the consumer's own machine
-(`cardinal_streams.Reassembler`). Pure.
+"""Assembles one block of Cardinal Streams from its messages, with the class that consumers use, `Reassembler` of
+`cardinal_streams`. This module does no I/O.
 
-A block is assembled from the normal topics of its chain, and separately from each reorg channel on which it was sent,
-as the consumer does. The result depends on the set of messages, not on their order: copies of a message have the same
-key, and the copy that was stored first counts.
+A publisher may send a block on the normal topics of its chain and on reorg channels, which are topics for one reorg. As
+in a consumer, the normal topics and each reorg channel are assembled separately. The result does not depend on the
+order of the messages. If several messages have the same key, the message that was stored first counts.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import TRACK_ALL
 
 UNLIMITED = ReassemblyLimits(incomplete_max=1, incomplete_bytes_max=1 << 62, idle_messages_max=1 << 62, finished_max=1)
-"""One block is assembled at a time. It has room for all its messages."""
+"""Limits that never stop an assembly, because each `Reassembler` gets the messages of only one block."""
 Place = tuple[int, int, int]
-"""When a message was stored, in microseconds since 1970, and its partition and index, which break ties."""
+"""The order of stored messages: storage time in microseconds since 1970, then partition, then index."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockMessage:
-    """A stored message of one block. feed: "" for the chain's normal topics, else the suffix of the reorg channel."""
+    """A stored message of one block. feed: "" for the normal topics of the chain, or the end of the name of a reorg
+    channel (a topic for one reorg).
+    """
 
     feed: str
     place: Place
@@ -39,8 +41,11 @@ class BlockMessage:
 
 @dataclass(frozen=True, slots=True)
 class Assembled:
-    """A block as its messages describe it. values, deletes: what the consumer delivers, sorted by key; None while the
-    block is incomplete. missing: a text that names the missing messages; None for a complete block.
+    """The result of assembling a block, complete or incomplete.
+
+    parent: the hash of the previous block. weight: the cumulative weight of the chain up to this block. values: the
+    keys that the block sets, with values. deletes: the keys that the block deletes. Both are sorted by key, and None
+    for an incomplete block. missing: a text that names the missing messages; None for a complete block.
     """
 
     number: int
@@ -52,16 +57,17 @@ class Assembled:
 
 
 def assemble(messages: Iterable[BlockMessage]) -> Assembled | None:
-    """Returns the block of these messages, which all have the same block hash. None without a readable Batch message.
+    """Assembles a block from its messages, which all have the same block hash.
 
-    If the block is complete on several feeds, the normal topics count, then the reorg channel with the smallest name.
+    Returns None if no message is a readable Batch message, which begins a block. If the block is complete on several
+    feeds, the normal topics have priority, then the reorg channel with the smallest name.
     """
     feeds: dict[str, list[BlockMessage]] = defaultdict(list)
     for message in messages:
         feeds[message.feed].append(message)
     opened: Assembled | None = None
     for feed in sorted(feeds):
-        # The Batch has the smallest key, so it comes first and each message after it is counted at once.
+        # The Batch message has the smallest key, so it is processed first, and tells which other messages to expect.
         found = _assemble_feed(sorted(feeds[feed], key=lambda message: (message.key, message.place)))
         if isinstance(found, CompleteBatch):
             values, deletes = sorted(found.values.items()), sorted(found.deletes)
@@ -71,8 +77,11 @@ def assemble(messages: Iterable[BlockMessage]) -> Assembled | None:
 
 
 def _assemble_feed(messages: list[BlockMessage]) -> CompleteBatch | Assembled | None:
-    """Assembles a block from the messages of one feed. Returns the complete block, an incomplete one, or None without a
-    readable Batch message."""
+    """Assembles a block from the messages of one feed: the normal topics, or one reorg channel.
+
+    Returns a CompleteBatch for a complete block, and an Assembled for an incomplete block. Returns None if no message
+    is a readable Batch message, which begins a block.
+    """
     machine = Reassembler(TRACK_ALL, UNLIMITED)
     batch: Batch | None = None
     for offset, each in enumerate(messages):
@@ -92,7 +101,7 @@ def _assemble_feed(messages: list[BlockMessage]) -> CompleteBatch | Assembled | 
 
 
 def read_batch_hash(key: bytes, data: bytes) -> bytes | None:
-    """Returns the hash of the block if the message is a readable Batch, else None."""
+    """Returns the block hash in a Batch message, which begins a block. Returns None for any other message."""
     try:
         message = decode(key, data)
     except MessageError:

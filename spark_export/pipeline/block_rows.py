@@ -1,4 +1,4 @@
-"""Decodes the block node's blocks from their messages. Pure."""
+"""Decodes blocks of the block node from stored messages. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ STREAM_PREFIX = "block_node."
 
 
 def decode_part(headers: Any) -> tuple[Any, ...] | None:
-    """Decodes the headers of a message. Returns number, part, parts, items, size_bytes, root, and the corrected root of
-    the previous block or None. Returns None if the message is not part of a block.
+    """Decodes the headers of a message. Returns None if the message is not part of a block.
+
+    Returns number (of the block), part (the number of the message in the block), parts (the number of messages), items
+    (the number of block items), size_bytes and root (of the block), and the corrected root hash of the previous block,
+    or None if there is no correction.
     """
     mark = find_mark(headers)
     if mark is None:
@@ -22,10 +25,10 @@ def decode_part(headers: Any) -> tuple[Any, ...] | None:
 
 
 def decode_block(data: bytes) -> tuple[Any, ...] | None:
-    """Decodes a whole block. Returns None if the bytes are no block.
+    """Decodes the bytes of a whole block. Returns None if the bytes are not a block.
 
-    Returns the version and the time in the block header, the previous root in the block footer, the number of items of
-    each kind, and the position, kind and size in bytes of each item.
+    Returns the version and the time (microseconds since 1970) in the block header, the previous root hash in the block
+    footer, the number of items by kind, and a list with the position, kind and size in bytes of each item.
     """
     from block_node.blocks.errors import BlockFormatError
 

@@ -1,12 +1,14 @@
-"""Finds the canonical chain of a set of complete blocks, by hashes, parents, numbers and weights. Pure.
+"""Finds the canonical chain in a set of complete blocks, by hashes, parents, numbers and weights. This module does no
+I/O.
 
-The result is the one that `cardinal_streams.ChainOrder` reaches with these blocks, without a reorg threshold. It does
-not depend on the order of the blocks. At each fork the branch with the heaviest block wins; among equal weights, the
-branch whose heaviest block was stored first. So the consumer keeps a chain until a heavier one appears.
+The result does not depend on the order of the blocks. It equals the result of `cardinal_streams.ChainOrder` for the
+same blocks, without a limit for the depth of reorgs. At each fork, the branch with the heaviest block wins. If the
+weights are equal, the branch whose heaviest block was stored first wins.
 
-Blocks that descend from one root form a component. The canonical chain is in one component: the one with the
-start block if a start block is given; else the one that begins at a genesis block, whose parent is all zeros; else the
-one with the most blocks. The other components wait for the blocks that connect them.
+Blocks that descend from the same root form a component. One component contains the canonical chain. If a start block is
+given, this is the component of the start block. Otherwise it is the component of a genesis block, whose parent hash is
+all zeros. If there is no genesis block, it is the component with the most blocks. Blocks that would connect the other
+components to the chain are missing.
 """
 
 from __future__ import annotations
@@ -18,19 +20,22 @@ from typing import Final, TypeAlias
 CANONICAL: Final = "canonical"
 """The state of a block on the canonical chain."""
 REORGED: Final = "reorged"
-"""The state of a block that cannot be on the canonical chain: the chain has another block in its place, or the block's
-number is not above its parent's."""
+"""The state of a block that lost against another block of the canonical chain, or whose number is not greater than the
+number of its parent.
+"""
 WAITING: Final = "waiting"
-"""The state of a block whose place is unknown, because blocks between it and the canonical chain are missing."""
+"""The state of a block that may still join the canonical chain, because the blocks between them are missing."""
 INCOMPLETE: Final = "incomplete"
-"""The state of a block that lacks messages. Such a block is no part of the tree."""
+"""The state of a block with missing messages. An incomplete block is ignored in the search for the canonical chain."""
 ZERO_HASH: Final = bytes(32)
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLink:
-    """A complete block without its contents. parent: the hash of the previous block. weight: the cumulative weight of
-    the chain up to this block. stored_us: when the block was stored, in microseconds since 1970.
+    """The position of a complete block in the tree of blocks.
+
+    parent: the hash of the previous block. weight: the cumulative weight of the chain up to this block. stored_us: the
+    time when the block was stored, in microseconds since 1970.
     """
 
     hash: bytes
@@ -42,8 +47,10 @@ class BlockLink:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The result for one block. state: CANONICAL, REORGED or WAITING. fork_number: for a reorged block, the number of
-    its latest ancestor on the canonical chain; None for other blocks, or if no such ancestor is known.
+    """The result of `mark_chain` for one block.
+
+    state: CANONICAL, REORGED or WAITING. fork_number: for a reorged block, the number of its latest ancestor on the
+    canonical chain; None for other blocks, or if no such ancestor is known.
     """
 
     state: str
@@ -56,10 +63,10 @@ ON_CHAIN, WAITS, LOST = Mark(CANONICAL), Mark(WAITING), Mark(REORGED)
 
 
 def mark_chain(blocks: Iterable[BlockLink], start: bytes | None = None) -> dict[bytes, Mark]:
-    """Returns the `Mark` of each block, by hash. start: the hash of a block of the chain, or of the
-    block that precedes the chain; None if no such block is known.
+    """Finds the canonical chain. Returns the state of each block as a `Mark`, by block hash.
 
-    A block whose number is not above its parent's is no part of the tree, as for the consumer.
+    start: the hash of a block on the canonical chain, or of the parent of its first block; None if no such hash is
+    known. As in a consumer, a block whose number is not greater than its parent's number is reorged.
     """
     known = {block.hash: block for block in blocks}
     marks: dict[bytes, Mark] = {}
@@ -84,7 +91,7 @@ def mark_chain(blocks: Iterable[BlockLink], start: bytes | None = None) -> dict[
 
 
 def _descendants(root: bytes, children: dict[bytes, list[BlockLink]]) -> list[BlockLink]:
-    """Returns all blocks above `root`, parents before children."""
+    """Returns all blocks that descend from the hash `root`, with parents before children."""
     found = list(children[root])
     for block in found:
         found.extend(children.get(block.hash, ()))
@@ -92,7 +99,11 @@ def _descendants(root: bytes, children: dict[bytes, list[BlockLink]]) -> list[Bl
 
 
 def _choose(components: dict[bytes, list[BlockLink]], start: bytes | None) -> bytes | None:
-    """Returns the root of the component with the canonical chain; None if there is no block near the start block."""
+    """Returns the root hash of the component that contains the canonical chain.
+
+    Returns None if `start` is given and is in no component. components: sets of blocks that descend from one root hash,
+    by this hash.
+    """
     if start is not None:
         containing = (root for root, members in components.items() if any(block.hash == start for block in members))
         return start if start in components else next(containing, None)
@@ -108,8 +119,11 @@ def _rank(block: BlockLink) -> Rank:
 def _mark_main(
     members: list[BlockLink], children: dict[bytes, list[BlockLink]], root: bytes | None, marks: dict[bytes, Mark]
 ) -> tuple[int, int, int] | None:
-    """Marks the component with the canonical chain. Returns the number of the chain's first block, the number of its
-    last block and the weight of its heaviest block; None for an empty component."""
+    """Marks all blocks of the component that contains the canonical chain.
+
+    Returns the number of the first block of the chain, the number of its last block, and the weight of the heaviest
+    block of the component; None if there are no blocks. members: the blocks, with parents before children.
+    """
     if not members or root is None:
         return None
     heaviest: dict[bytes, Rank] = {}
@@ -134,10 +148,11 @@ def _mark_main(
 
 
 def _mark_other(members: list[BlockLink], head: tuple[int, int, int] | None, marks: dict[bytes, Mark]) -> None:
-    """Marks a component that is not connected to the canonical chain.
+    """Marks all blocks of a component that is not connected to the canonical chain.
 
-    If the component is heavier than the chain, it may win when the missing blocks arrive, so its blocks wait. Else its
-    blocks with numbers that the chain has passed have lost.
+    If the component is heavier than the chain, it may win when the missing blocks arrive, so all its blocks get the
+    state WAITING. Otherwise a block whose number is in the range of the chain gets the state REORGED, and any other
+    block gets WAITING. head: the result of `_mark_main`.
     """
     may_win = head is None or max(block.weight for block in members) > head[2]
     for block in members:

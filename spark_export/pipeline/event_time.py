@@ -1,4 +1,4 @@
-"""The header in which a publisher may state when an event happened."""
+"""Defines the message header in which a publisher may report the time of an event."""
 
 EVENT_TIME_HEADER = "event_time_us"
-"""The time of the event: microseconds since 1970, in decimal digits."""
+"""The name of the header. Its value is the time of the event: microseconds since 1970, in decimal digits."""

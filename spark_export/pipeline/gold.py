@@ -1,4 +1,5 @@
-"""Computes the gold tables, small summaries of streams and chains: rates and sizes, latency, gaps, and reorgs."""
+"""Computes the gold tables, which are small summaries of streams and chains: rates, sizes, latencies, gaps and reorgs.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ MINUTE = "1 minute"
 def rates(messages: Any, every: str = MINUTE) -> Any:
     """Returns the number and sizes of messages for each stream and each interval of length `every`.
 
-    Columns: stream, minute (the start of the interval), messages, bytes, mean_bytes, max_bytes. messages: the table of
-    `silver_messages`."""
+    Columns: stream, minute (the start of the interval), messages, bytes, mean_bytes, max_bytes. messages: the result of
+    `silver_messages`. every: the length as a Spark interval.
+    """
     from pyspark.sql import functions as f
 
     return (
@@ -27,11 +29,12 @@ def rates(messages: Any, every: str = MINUTE) -> Any:
 
 
 def latency(events: Any, every: str = MINUTE) -> Any:
-    """Returns the latency from an event to its storage, for each stream and each interval of length `every`.
+    """Returns the time from an event to its storage, for each stream and each interval of length `every`.
 
-    Columns: stream, minute (the start of the interval), messages, p50_ms, p99_ms, max_ms, in milliseconds. events: a
-    table with the columns stream, timestamp (when stored) and event_time (when the event happened, as the publisher
-    reports). Rows without an event_time are ignored. A negative latency, from clocks that differ, is kept.
+    Columns: stream, minute (the start of the interval), messages (their number), p50_ms, p99_ms and max_ms (median,
+    99th percentile and maximum, in milliseconds). events: a table with the columns stream, timestamp (when stored) and
+    event_time (when the event happened, as the publisher reports). Rows without an event_time are ignored. Negative
+    latencies, which result from differing clocks, are kept.
     """
     from pyspark.sql import functions as f
 
@@ -53,12 +56,12 @@ def latency(events: Any, every: str = MINUTE) -> Any:
 def gaps(rows: Any, place: list[str], number: str) -> Any:
     """Returns the ranges of missing numbers, such as indexes of a partition or numbers of blocks.
 
-    Columns: the columns of `place`, first and last missing number, missing (their count), after and before (timestamps
-    of the rows just before and just after the gap). place: the columns that group the rows, such as stream and
-    partition; each group has its own sequence of numbers. number: the column with the numbers.
+    Columns: the columns of `place`, first and last (the ends of the range, both missing), missing (the count), after
+    and before (the timestamps of the last row before the range and the first row after the range).
 
-    Indexes are missing if retention removed messages before the export. Block numbers are missing if a block never
-    arrived.
+    place: the columns that group the rows, such as stream and partition; each group has its own sequence of numbers.
+    number: the column with the numbers. Indexes are missing if retention removed messages before the export. Block
+    numbers are missing if a block never arrived.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -77,11 +80,11 @@ def gaps(rows: Any, place: list[str], number: str) -> Any:
 
 
 def reorgs(batches: Any) -> Any:
-    """Returns one row for each chain and fork number with blocks that a reorg removed.
+    """Returns one row for each fork: the blocks that reorgs removed from a chain after the same block.
 
     Columns: chain, fork_number (the number of the last common block; null if unknown), depth (the greatest number of a
-    removed block minus fork_number), blocks (the number of removed blocks), began, ended (when the first and the last
-    of these blocks were stored). batches: the table of `silver_batches`.
+    removed block minus fork_number), blocks (the number of removed blocks), began and ended (when the first and the
+    last of the removed blocks were stored). batches: the result of `silver_batches`.
     """
     from pyspark.sql import functions as f
 

@@ -2,9 +2,9 @@
 
     python -m spark_export.pipeline.jobs EXPORT OUT [--cardinal REGEX] [--start HASH] [--rebuild]
 
-A run takes only what is new since the last run, and corrects rows of earlier runs that a reorg changed. `--rebuild`
-builds all tables anew; the result is the same. OUT/latest is a link to the last complete version of all tables. The
-command starts neither Spark nor Java.
+A run reads only the messages that were exported since the last run, and corrects rows of earlier runs after a reorg.
+With `--rebuild`, a run reads all messages and builds all tables again, with the same rows. OUT/latest is a link to the
+last complete version of all tables. The command starts neither Spark nor Java.
 """
 
 from __future__ import annotations
@@ -62,8 +62,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _folder(text: str) -> Path:
-    """Returns the folder at this address. Raises ValueError for a place in an object store, ExportError for an address
-    that nothing serves."""
+    """Returns the local folder at this address. Raises ValueError for an address in an object store, and ExportError
+    for
+    an unknown scheme.
+    """
     place = parse_place(text)
     if not place.is_local:
         raise ValueError(f"{text}: the pipeline reads and writes folders of a file system, and no object stores")

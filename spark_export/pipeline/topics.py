@@ -1,5 +1,8 @@
-"""Finds the chain that a stream belongs to. The messages of one chain travel on several topics: the default topic has
-the Batches, other topics have the updates, and each reorg beyond the threshold has a channel of its own."""
+"""Finds the chain of Cardinal Streams to which a stream belongs.
+
+Publishers send the messages of one chain on several topics. The default topic contains the Batch messages, which begin
+blocks. Other topics contain the updates. A publisher sends a deep reorg on a separate topic, the reorg channel.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,20 @@ import re
 from dataclasses import dataclass
 
 CHANNEL = r"-re-[0-9a-f]{64}$"
-"""The end of the name of a reorg channel (`cardinal_streams.transports.transport.reorg_topic`), in Python's and in
-Java's syntax."""
+"""A regular expression for the end of the name of a reorg channel, which is a topic for one reorg. Python and Java
+accept
+the expression (see `cardinal_streams.transports.transport.reorg_topic`).
+"""
 _CHANNEL = re.compile(CHANNEL)
 
 
 @dataclass(frozen=True)
 class Topics:
-    """Names the streams that are topics of Cardinal Streams.
+    """A rule that chooses the streams that are topics of Cardinal Streams.
 
-    pattern: a regular expression that matches the whole name of a topic. The text of its first group names the chain,
-    so `(evm-[0-9]+)-.*` reads several chains. Without a group, all matching topics belong to one chain, which has the
-    pattern as its name. Reorg channels belong to the chain of their default topic.
+    pattern: a regular expression that matches the whole name of a topic. The text of the first group is the name of the
+    chain, so `(evm-[0-9]+)-.*` matches several chains. Without a group, all matching topics belong to one chain, whose
+    name is the pattern. A reorg channel (a topic for one reorg) belongs to the chain of its default topic.
     """
 
     pattern: str
@@ -31,12 +36,14 @@ class Topics:
 
     @property
     def has_group(self) -> bool:
-        """Whether the pattern names chains by a group."""
+        """Whether the pattern has a group, whose text is the name of the chain."""
         return re.compile(self.pattern).groups > 0
 
     def find(self, stream: str) -> tuple[str, str] | None:
-        """Returns the chain and the feed of a stream; None if the stream is no topic. The feed of a normal topic is "",
-        and the feed of a reorg channel is the end of its name."""
+        """Returns the chain and the feed of a stream; None if the stream is not a topic of Cardinal Streams.
+
+        The feed of a reorg channel (a topic for one reorg) is the end of its name. The feed of any other topic is "".
+        """
         channel = _CHANNEL.search(stream)
         feed = channel.group() if channel else ""
         match = re.fullmatch(self.pattern, stream.removesuffix(feed))

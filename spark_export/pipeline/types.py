@@ -1,5 +1,6 @@
-"""Makes Spark types without a call to the Spark session, because a declarative pipeline forbids such calls while it
-defines its tables."""
+"""Creates Spark types without a call to the Spark session. A declarative pipeline of Spark forbids such calls in the
+definitions of tables.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ BINARY, BOOLEAN, INT, LONG, STRING = BinaryType(), BooleanType(), IntegerType(),
 
 
 def struct(**fields: DataType) -> StructType:
-    """Returns a struct type with these fields in order. Every field may be null."""
+    """Returns a struct type with these fields, in this order. Every field may be null."""
     return StructType([StructField(name, kind) for name, kind in fields.items()])
 
 

@@ -73,7 +73,7 @@ class DataFiles:
             raise StoreError(f"{self.place / name} cannot be written: {one_line(error)}") from error
 
     def remove(self, name: str) -> None:
-        """Removes a file if it exists, and ignores errors: a file that stays after a failed write belongs to no table."""
+        """Removes a file if it exists. Ignores errors, because a file of a failed write belongs to no table."""
         with suppress(OSError):
             self.filesystem.delete_file(self.path(name))
 
