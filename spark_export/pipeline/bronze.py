@@ -1,5 +1,4 @@
-"""Reads the bronze table, which contains exported messages as stored, from the folder of an export.
-"""
+"""Reads the bronze table, which contains exported messages as stored, from the folder of an export."""
 
 from __future__ import annotations
 
@@ -30,8 +29,7 @@ def read_bronze(spark: Any, folder: Path) -> Any:
 
 
 def find_header(name: str) -> Any:
-    """Returns a Spark column with the value of the first header named `name`; null for a message without this header.
-    """
+    """Returns a Spark column with the value of the first header `name`; null for a message without this header."""
     from pyspark.sql import functions as f
 
     return f.get(f.filter("headers", lambda each: each["key"] == name), f.lit(0))["value"]

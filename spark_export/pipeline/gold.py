@@ -1,5 +1,4 @@
-"""Computes the gold tables, which are small summaries of streams and chains: rates, sizes, latencies, gaps and reorgs.
-"""
+"""Computes the gold tables, small summaries of streams and chains: rates, sizes, latencies, gaps and reorgs."""
 
 from __future__ import annotations
 

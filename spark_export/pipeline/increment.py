@@ -1,8 +1,9 @@
-"""Brings the tables of a pipeline up to date with an export: takes the messages that are new, in steps of bounded size,
-and publishes each step as a version (`versions`). A rebuild takes all messages anew, and publishes once.
+"""Updates the tables of a pipeline from an export. A run reads the new messages in steps of limited size, and publishes
+a
+version of the tables after each step (`versions`). A rebuild reads all messages again and publishes one version.
 
-The state that the next increment needs is a part of the version: what was taken, and the messages of incomplete blocks.
-So a version is the same whether its messages were taken at once or in many increments, except for the names of files.
+Each version also contains the state for the next run: which messages were read, and the messages of incomplete blocks.
+The rows of a version therefore do not depend on the number of runs and steps that read the messages.
 """
 
 from __future__ import annotations
@@ -34,19 +35,28 @@ from storage.durable_files import make_folder, write_durably
 STATE_FILE: Final = f"{STATE}/state.json"
 STATE_FORMAT: Final = 1
 STEP_BYTES: Final = 256 * 1024 * 1024
-"""A step takes no more files when their rows need so much memory."""
+"""The largest total memory for the rows of the files of one step, in bytes. One larger file is a step by itself."""
 SMALL_BYTES: Final = 8 * 1024 * 1024
 SMALL_FILES_MAX: Final = 32
-"""If a table has more files below SMALL_BYTES than this, a step merges them into one."""
+"""The largest number of files smaller than `SMALL_BYTES` in a table.
+
+If there are more, a step merges them into one file.
+"""
 MERGED: Final = ((MESSAGES,), (BLOCKS, ITEMS), (BATCHES, UPDATES))
-"""Tables whose files are merged. Files of one name in the tables of a group belong together."""
+"""The tables whose small files are merged, in groups. Files with the same name in the tables of a group contain the
+same
+blocks, so they are merged together.
+"""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a pipeline builds. topics: the streams of Cardinal Streams; None: no tables of Cardinal Streams are built.
-    start: the hash of a block on the canonical chain; None: see `canon`. step_bytes, keep_s: as `STEP_BYTES`,
-    `KEEP_S`."""
+    """The settings of a pipeline.
+
+    topics: the streams that contain Cardinal Streams; None if no tables of Cardinal Streams are to be built. start: the
+    hash of a block on the canonical chain; None if unknown (see `canon`). step_bytes: the memory for the rows of one
+    step, in bytes. keep_s: how long a replaced version is kept for its readers, in seconds.
+    """
 
     topics: Topics | None = None
     start: bytes | None = None
@@ -56,8 +66,11 @@ class Settings:
 
 @dataclass(frozen=True)
 class Report:
-    """The result of a run. folder: the version that is published now. rows: messages that were taken. steps: versions
-    that were published. rebuilt: whether all tables were built anew."""
+    """The result of a run.
+
+    folder: the folder of the latest version of the tables. rows: the number of new messages that were read. steps: the
+    number of versions that were published. rebuilt: whether all tables were built again.
+    """
 
     folder: Path
     rows: int
@@ -66,14 +79,19 @@ class Report:
 
 
 class PipelineMismatch(ExportError):
-    """The tables in the output folder were built from another export or with other settings."""
+    """The tables in the output folder were built from another export, with other settings, or by another version of
+    this
+    program.
+    """
 
 
 def run_pipeline(export: Path, out: Path, settings: Settings, *, rebuild: bool = False) -> Report:
-    """Takes what is new in an export. Raises ExportError, and ExportInUse if another run works in the folder.
+    """Updates the tables with the new messages of an export. Raises ExportError, and ExportInUse if another run is
+    active
+    in the output folder.
 
-    export: the folder of an export in plain Parquet files. out: the folder of the tables. rebuild: build all tables
-    anew, also if the settings changed. Without tables, all tables are built anew.
+    export: the folder of an export in plain Parquet files. out: the folder of the tables. rebuild: whether to build all
+    tables again; only a rebuild may change the settings. If there are no tables yet, the run builds all tables.
     """
     make_folder(out.absolute())
     export_id = read_export_id(export)
@@ -100,7 +118,7 @@ def run_pipeline(export: Path, out: Path, settings: Settings, *, rebuild: bool =
 
 
 def _rebuild(export: Path, export_id: str | None, versions: Versions, settings: Settings) -> Report:
-    """Builds all tables anew, in one version."""
+    """Builds all tables from all messages of the export, and publishes one version."""
     version, taken = versions.begin(None), Taken()
     step = _Step(version, None, settings)
     rows = sum(step.take(files, taken) for files in _steps(_list_new(export, taken), settings.step_bytes))
@@ -111,7 +129,8 @@ def _rebuild(export: Path, export_id: str | None, versions: Versions, settings: 
 
 
 class _Step:
-    """The tables of one version that is being made. state: the version before; None if there is none."""
+    """A step of a run, which builds one version of the tables. state: the folder of the previous version; None if the
+    tables are built from nothing."""
 
     def __init__(self, version: Version, state: Path | None, settings: Settings) -> None:
         schemas = message_tables.SCHEMAS | block_tables.SCHEMAS
@@ -126,7 +145,7 @@ class _Step:
             self._cardinal.load(state)
 
     def take(self, files: Iterable[ExportFile], taken: Taken) -> int:
-        """Takes the new rows of these files. Returns how many."""
+        """Adds the new messages in these files to the tables. Returns the number of new messages."""
         count = 0
         parts: list[pa.Table] = []
         for file in files:
@@ -146,7 +165,7 @@ class _Step:
         return count
 
     def finish(self, taken: Taken) -> None:
-        """Brings all tables into the state that readers may see."""
+        """Completes all tables, so that the version can be published. taken: the messages that were read so far."""
         self._blocks.finish()
         if self._cardinal is not None:
             self._cardinal.finish()
@@ -156,9 +175,9 @@ class _Step:
 
 
 def merge_small(version: Version, tables: tuple[str, ...]) -> int:
-    """Merges the small files of these tables, if there are many. Returns how many were merged.
+    """Merges the small files of a group of tables, if there are many. Returns the number of merged files of each table.
 
-    A file is small if it is small in all tables. Merging changes no row.
+    A file is small if the files with its name are small in all tables of the group. Merging changes no row.
     """
     sizes: dict[str, int] = defaultdict(int)
     for table in tables:
@@ -177,7 +196,9 @@ def merge_small(version: Version, tables: tuple[str, ...]) -> int:
 
 
 def load_state(folder: Path) -> Any:
-    """Returns the state in a version; None for tables of an earlier program, which have no state."""
+    """Returns the state that the version in this folder contains; None if there is no state, because an earlier program
+    built the tables. Raises PipelineMismatch for a state in another format.
+    """
     path = folder / STATE_FILE
     if not path.is_file():
         return None
@@ -195,7 +216,7 @@ def _save_state(version: Version, taken: Taken, settings: Settings, export_id: s
 
 
 def _named(settings: Settings) -> dict[str, str | None]:
-    """Returns the settings that decide what the tables hold."""
+    """Returns the settings on which the contents of the tables depend, by name, as text."""
     return {
         "cardinal": None if settings.topics is None else settings.topics.pattern,
         "start": None if settings.start is None else settings.start.hex(),
@@ -203,7 +224,10 @@ def _named(settings: Settings) -> dict[str, str | None]:
 
 
 def _check(dumped: Any, settings: Settings, export_id: str | None, out: Path) -> None:
-    """Raises PipelineMismatch if the tables were built from another export or with other settings."""
+    """Checks that the tables were built from the same export with the same settings. Raises PipelineMismatch if not.
+
+    dumped: the state of the latest version.
+    """
     if export_id != dumped["export"]:
         raise PipelineMismatch(
             f"the tables in {out} were built from the export {dumped['export']}, and this is the export {export_id}: "
@@ -226,7 +250,9 @@ def _list_new(export: Path, taken: Taken) -> list[ExportFile]:
 
 
 def _steps(files: list[ExportFile], bytes_max: int) -> Iterator[list[ExportFile]]:
-    """Yields the files of each step, at least one file in each."""
+    """Groups files into steps. Each step has at least one file, and needs at most `bytes_max` bytes of memory unless it
+    has only one file.
+    """
     step: list[ExportFile] = []
     size = 0
     for file in files:

@@ -1,9 +1,9 @@
-"""Makes the silver tables of the block node's blocks. This module verifies no block, because the block node verifies
-each block before storing it.
+"""Builds the silver tables of the blocks of the block node with Spark. This module verifies no block, because the block
+node verifies each block before storing it.
 
-A block is stored as one message or several messages. Each message has a header with the most likely root hash at the
-time of storing (`block_node.persist.mark`). If another root was right, the first message of the next block contains the
-right root.
+A block is stored as one message or several messages. Each message has a header with the root hash that seemed right at
+the time of storing (`block_node.persist.mark`). If another root hash was right, the first message of the next block
+contains the corrected root hash.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ BLOCK_SCHEMA = struct(
 def silver_blocks(bronze: Any) -> Any:
     """Returns one row for each completely stored block.
 
-    Columns: chain, number, root, items (their number), size_bytes, timestamp (when stored), event_time (when produced),
-    hapi_version, previous_root, kinds (the number of items of each kind), sizes (position, kind and size in bytes of
-    each item, in order). bronze: the table of `read_bronze`.
+    Columns: chain, number, root (hash), items (the number of block items), size_bytes, timestamp (when stored),
+    event_time (when produced), hapi_version, previous_root, kinds (the number of items of each kind), sizes (position,
+    kind and size in bytes of each item, in order). bronze: the result of `read_bronze`.
     """
     from pyspark.sql import functions as f
 
@@ -81,8 +81,9 @@ def silver_blocks(bronze: Any) -> Any:
 
 
 def silver_items(blocks: Any) -> Any:
-    """Returns one row for each block item, with the columns chain, number, position, kind and size_bytes. blocks: the
-    table of `silver_blocks`.
+    """Returns one row for each block item. blocks: the result of `silver_blocks`.
+
+    Columns: chain, number (of the block), position (of the item in the block, from 0), kind, size_bytes.
     """
     from pyspark.sql import functions as f
 
@@ -90,7 +91,8 @@ def silver_items(blocks: Any) -> Any:
 
 
 def decode_cut(cut: Any) -> tuple[Any, ...] | None:
-    """Decodes a block from its messages, given in order, into the fields of `BLOCK_SCHEMA`. Returns None if the bytes
-    are no block.
+    """Decodes a block from its messages, given in order. Returns the fields of `BLOCK_SCHEMA`; None if the bytes are
+    not a
+    block.
     """
     return decode_block(b"".join(bytes(part["data"]) for part in cut))

@@ -1,7 +1,7 @@
-"""Makes the silver tables of Cardinal Streams with Spark: batches, updates, and the blocks that a reorg removed from
-the canonical chain.
+"""Builds the silver tables of Cardinal Streams with Spark: the blocks, and the keys that each block changes.
 
-`assembly` puts each block together and `canon` finds the canonical chain; the incremental job uses the same functions.
+The module `assembly` assembles blocks from messages, and `canon` finds the canonical chain. The command in `jobs.py`
+uses the same two modules without Spark.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ BLOCK_SCHEMA = struct(
 MARKS_SCHEMA = array(struct(hash=BINARY, state=STRING, fork_number=LONG))
 HASH_BYTES = 32
 BLOCK_KINDS = ("00", "01", "02", "03", "04")
-"""The first byte of a message key, in hex, of messages that belong to a block (`cardinal_streams.message.messages`)."""
+"""The kinds of messages that belong to a block. The kind is the first byte of a message key, here in hex
+(`cardinal_streams.message.messages`).
+"""
 BATCH = "00"
 
 
 def cardinal_messages(bronze: Any, topics: Topics) -> Any:
-    """Returns the messages of blocks on these topics.
+    """Returns one row for each message on these topics that belongs to a block.
 
-    Columns: chain, feed ("" for normal topics, else the end of the reorg channel's name), hash (of the block), kind
-    (the first byte of the key, in hex), stream, partition, index, timestamp, key, data. bronze: the table of
-    `read_bronze`.
+    Columns: chain, feed ("" for normal topics; for a reorg channel, a topic for one reorg, the end of its name), hash
+    (of the block), kind (the first byte of the key, in hex), stream, partition, index, timestamp, key, data. bronze:
+    the result of `read_bronze`.
     """
     from pyspark.sql import functions as f
 
@@ -59,11 +61,13 @@ def cardinal_messages(bronze: Any, topics: Topics) -> Any:
 
 
 def assembled_blocks(messages: Any) -> Any:
-    """Returns one row for each block with a readable Batch message, complete or not.
+    """Returns one row for each block, complete or not. A block without a readable Batch message, which begins a block,
+    has
+    no row.
 
-    Columns: chain, hash, timestamp (when its first Batch message was stored), and the fields of `BLOCK_SCHEMA`. While
-    the block is incomplete, sets and deletes are null, and missing is a text. messages: the table of
-    `cardinal_messages`.
+    Columns: chain, hash, timestamp (when the first Batch message was stored), and the fields of `BLOCK_SCHEMA`. For an
+    incomplete block, sets and deletes are null, and missing is a text that names the missing messages. messages: the
+    result of `cardinal_messages`.
     """
     from pyspark.sql import functions as f
 
@@ -87,16 +91,16 @@ def assembled_blocks(messages: Any) -> Any:
 
 
 def silver_batches(blocks: Any, start: bytes | None = None) -> Any:
-    """Returns one row for each block with a readable Batch message.
+    """Returns one row for each block in `blocks`, with its state on the chain.
 
-    Columns: chain, hash, number, parent, weight (decimal digits), timestamp (when its first Batch message was stored),
-    state (`canonical`, `reorged`, `waiting` or `incomplete`), reorged (whether the state is `reorged`), fork_number,
-    updates and deletes (the numbers of keys that the block sets and deletes; null while the block is incomplete),
-    missing (the messages that an incomplete block lacks; null for other blocks). blocks: the table of
+    Columns: chain, hash, number, parent (hash), weight (decimal digits), timestamp (when its first Batch message was
+    stored), state (`canonical`, `reorged`, `waiting` or `incomplete`), reorged (whether the state is `reorged`),
+    fork_number, updates and deletes (the numbers of keys that the block sets and deletes; null while the block is
+    incomplete), missing (the messages that an incomplete block lacks; null for other blocks). blocks: the result of
     `assembled_blocks`. start: see `mark_chain`.
 
-    One task processes the hashes, numbers and weights of all blocks of a chain. It needs about 0.5 KiB of memory for
-    each block.
+    One Spark task processes the hashes, numbers and weights of all blocks of a chain. The task needs about 0.5 KiB of
+    memory for each block.
     """
     from pyspark.sql import functions as f
 
@@ -124,11 +128,11 @@ def silver_batches(blocks: Any, start: bytes | None = None) -> Any:
 
 
 def silver_updates(blocks: Any, batches: Any) -> Any:
-    """Returns one row for each key that a complete block sets, and one for each key that it deletes.
+    """Returns one row for each key that a complete block sets, and one row for each key that the block deletes.
 
-    Columns: chain, hash, number, canonical and reorged (as the state of the block says), key, value (null if the block
-    deletes the key). A block may set and delete one key. blocks: the table of `assembled_blocks`. batches: the table of
-    `silver_batches`.
+    Columns: chain, hash, number, canonical and reorged (whether the block has this state), key, value (null in the row
+    of a deleted key). If a block sets and deletes the same key, the key has two rows. blocks: the result of
+    `assembled_blocks`. batches: the result of `silver_batches`.
     """
     from pyspark.sql import functions as f
 
@@ -140,7 +144,10 @@ def silver_updates(blocks: Any, batches: Any) -> Any:
 
 
 def find_marks(links: Any, start: bytes | None) -> list[tuple[bytes, str, int | None]]:
-    """Returns the hash, the state and the fork number of each complete block of one chain."""
+    """Returns the hash, the state and the fork number of each complete block of one chain (see `Mark`).
+
+    links: rows with the fields of `BlockLink`. start: see `mark_chain`.
+    """
     blocks = [
         BlockLink(bytes(each["hash"]), bytes(each["parent"]), each["number"], int(each["weight"]), each["stored_us"])
         for each in links
@@ -149,13 +156,16 @@ def find_marks(links: Any, start: bytes | None) -> list[tuple[bytes, str, int | 
 
 
 def is_batch(key: Any, data: Any) -> bool:
-    """Whether the message is a readable Batch."""
+    """Returns whether a message is a readable Batch message, which begins a block."""
     return read_batch_hash(bytes(key), bytes(data)) is not None
 
 
 def assemble_rows(rows: Any) -> tuple[Any, ...] | None:
-    """Puts a block together. Returns the fields of `BLOCK_SCHEMA`, or None without a readable Batch message. rows: the
-    block's messages, with feed, stored_us, partition, index, key and data."""
+    """Assembles a block from its messages. Returns the fields of `BLOCK_SCHEMA`.
+
+    Returns None if no message is a readable Batch message, which begins a block. rows: the messages, with feed,
+    stored_us, partition, index, key and data.
+    """
     block = assemble(
         BlockMessage(
             row["feed"], (row["stored_us"], row["partition"], row["index"]), bytes(row["key"]), bytes(row["data"])

@@ -1,4 +1,7 @@
-"""Makes the silver table of all messages, with their sizes, their text and the event times that publishers report."""
+"""Builds the silver table of all messages with Spark.
+
+The table contains the size, text and event time of each message.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from spark_export.pipeline.event_time import EVENT_TIME_HEADER
 def silver_messages(bronze: Any) -> Any:
     """Returns one row for each message.
 
-    Columns: stream, era, partition, index, timestamp (when stored), key, data_bytes (the size of the data), text,
-    event_time. text: the data if it is UTF-8, else null. event_time: from the header `event_time_us`; null without a
-    valid header.
+    Columns: stream, era (how often the stream was deleted and created again), partition, index, timestamp (when
+    stored), key, data_bytes (the size of the data), text (the data if it is UTF-8, else null), event_time (from the
+    header `event_time_us`; null without a valid header). bronze: the result of `read_bronze`.
     """
     from pyspark.sql import functions as f
 
-    # A header that is no number gives a null time, and does not fail the query.
+    # If the header is not a number, the time is null, and the query does not fail.
     event_time_us = find_header(EVENT_TIME_HEADER).cast("string").try_cast("bigint")
     return bronze.select(
         "stream",

@@ -1,12 +1,12 @@
-"""The versions of a pipeline's tables. A version is a folder that never changes after it is published.
+"""Creates and publishes versions of the tables of a pipeline. A published version is a folder that never changes.
 
-OUT/latest -> builds/00000000000000000007          the link to the last complete version
+OUT/latest -> builds/00000000000000000007          a link to the last complete version
 OUT/builds/00000000000000000007/silver/messages/part-000007-0000.parquet
-OUT/builds/00000000000000000007/state/             what the next increment needs
+OUT/builds/00000000000000000007/state/             the state that the next run needs
 
-A new version begins with hard links to the files of the version before. Files are added and removed, and never
-changed. One rename turns the link, so tables and state become visible together. A version that a crash left unfinished
-is removed by the next run.
+A new version begins with hard links to the files of the previous version. A run adds and removes files in the new
+version, and never changes a file. One atomic rename changes the link `latest`, so all tables and the state become
+visible together. If a crash leaves an unfinished version, the next run removes it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from storage.durable_files import make_folder, sync
 
 LATEST, BUILDS, STATE = "latest", "builds", "state"
 KEEP_S: Final = 3600.0
-"""How long a replaced version is kept for programs that still read it, in seconds."""
+"""The time for which a replaced version is kept for programs that still read it, in seconds."""
 ROW_GROUP_ROWS: Final = 128 * 1024
 
 
 class Version:
-    """A version that is being made. Every table has a file without rows, so that readers see the columns of an empty
-    table."""
+    """A version of the tables that is not published yet. Every table has one file without rows, so that readers see the
+    columns of an empty table."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,23 +41,27 @@ class Version:
         self._count = 0
 
     def define(self, schemas: Mapping[str, pa.Schema]) -> None:
-        """Makes the tables that do not exist yet."""
+        """Creates the tables that do not exist yet. schemas: the schema of each table, by table name."""
         for name, schema in schemas.items():
             if not (self.folder / name).is_dir():
                 (self.folder / name).mkdir(parents=True)
                 self._write(self.folder / name / "empty.parquet", schema.empty_table())
 
     def files(self, table: str, tag: str = "") -> list[Path]:
-        """Returns the files of a table whose names begin with `tag`, without the file that has no rows."""
+        """Returns the files of a table whose names begin with `tag`, except the file without rows."""
         return sorted(path for path in (self.folder / table).glob(f"{tag}*.parquet") if path.name != "empty.parquet")
 
     def next_name(self, tag: str) -> str:
-        """Returns a file name that no version has used."""
+        """Returns a file name that begins with `tag` and that no version has used."""
         self._count += 1
         return f"{tag}-{self._number:06d}-{self._count:04d}.parquet"
 
     def write(self, table: str, rows: pa.Table, tag: str = "part", name: str | None = None) -> Path:
-        """Adds a file to a table. The file is on disk when this returns."""
+        """Adds a file with these rows to a table. Returns its path. The file is on disk (fsync) when the method
+        returns.
+
+        name: the file name; None for a new name that begins with `tag`.
+        """
         path = self.folder / table / (name or self.next_name(tag))
         self._write(path, rows)
         return path
@@ -69,7 +73,7 @@ class Version:
 
 
 class Versions:
-    """The versions in one output folder. The caller holds the folder's lock."""
+    """The versions of the tables in one output folder. The caller must hold the lock of the folder."""
 
     def __init__(self, out: Path, *, keep_s: float = KEEP_S) -> None:
         self.out = out.absolute()
@@ -78,12 +82,12 @@ class Versions:
         make_folder(self._builds)
 
     def latest(self) -> Path | None:
-        """Returns the folder of the last complete version; None before the first."""
+        """Returns the folder of the last published version; None if no version was published."""
         link = self.out / LATEST
         return link.resolve() if link.is_symlink() else None
 
     def recover(self) -> int:
-        """Removes versions that were not published. Returns how many."""
+        """Removes unfinished versions, which a crash left. Returns the number of removed versions."""
         latest = self.latest()
         unfinished = [path for path in self._builds.iterdir() if latest is None or path.name > latest.name]
         for path in unfinished:
@@ -91,7 +95,9 @@ class Versions:
         return len(unfinished)
 
     def begin(self, base: Path | None) -> Version:
-        """Begins the next version. base: the version whose files it has at first; None for an empty version."""
+        """Creates the folder of the next version. base: the version whose table files are linked into the new version;
+        None for an empty version.
+        """
         latest = self.latest()
         number = 1 + (0 if latest is None else int(latest.name))
         folder = self._builds / f"{number:020d}"
@@ -104,13 +110,13 @@ class Versions:
         return Version(folder)
 
     def publish(self, version: Version) -> None:
-        """Makes this version the one that readers see, and removes versions that were replaced long enough ago."""
+        """Publishes a version to readers. Removes versions that were replaced more than `keep_s` seconds ago."""
         sync_tree(version.folder)
         sync(self._builds)
         failpoint("pipeline_written")
         before = self.latest()
         if before is not None:
-            # No file is added to a published version, so the time of its folder can say when it was replaced.
+            # A published version never changes, so the modification time of its folder can record when it was replaced.
             os.utime(before)
         point_to(self.out / LATEST, version.folder)
         failpoint("pipeline_published")

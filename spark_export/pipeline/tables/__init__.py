@@ -1,3 +1,5 @@
-"""The tables of the incremental pipeline. Each module keeps a group of tables up to date: `add` takes new messages, and
-`finish` brings the tables into their final state before they are published. No Spark.
+"""Computes the silver and gold tables of the pipeline without Spark. Each of the modules `message_tables`,
+`block_tables`
+and `cardinal_tables` updates a group of tables. New messages are added first, and `finish` completes the tables before
+they are published.
 """

@@ -1,7 +1,7 @@
-"""Keeps silver/blocks, silver/items and gold/block_gaps up to date.
+"""Updates the tables silver/blocks, silver/items and gold/block_gaps with new messages of the block node.
 
-The messages of blocks that are incomplete are kept in the version's state until the other messages arrive. A corrected
-root may arrive after the block: then the block's row is written again.
+A block may consist of several messages. The messages of an incomplete block are saved in the state of the version until
+the other messages arrive. If a later block corrects the root hash of a block, the row of the block is written again.
 """
 
 from __future__ import annotations
@@ -72,21 +72,29 @@ PARTS_SCHEMA = pa.schema(
 )
 CORRECTIONS_SCHEMA = pa.schema([("chain", pa.string()), ("number", pa.int64()), ("root", pa.binary())])
 Copy: TypeAlias = tuple[str, int, bytes, int, int, int]
-"""One copy of a block: chain, number, root in its messages, and how many parts, items and bytes it has."""
+"""The identity of a stored block: chain, number, root hash in its messages, and the numbers of messages, items and
+bytes.
+A block number may be stored several times with different values.
+"""
 Number: TypeAlias = tuple[str, int]
 """A chain and a block number."""
 
 
 @dataclass
 class _Open:
-    """The messages of a copy that arrived, by part: when each was stored, in microseconds since 1970, and its data."""
+    """The messages of an incomplete block, by position in the block. The value is the storage time of the message, in
+    microseconds since 1970, and its data."""
 
     parts: dict[int, tuple[int, bytes]] = field(default_factory=dict)
 
 
 @dataclass
 class _Row:
-    """A row of silver/blocks: its root, when it was stored, and the file that holds it; None until it is written."""
+    """A row of silver/blocks.
+
+    root: the root hash of the block, perhaps corrected. stored_us: when the last message of the block was stored, in
+    microseconds since 1970. file: the name of the file with the row; None until the row is written.
+    """
 
     root: bytes
     stored_us: int
@@ -94,7 +102,10 @@ class _Row:
 
 
 class BlockTables:
-    """The tables of blocks in one version. `load` must be called before the first `add`."""
+    """The tables of blocks of the block node, in one version of all tables.
+
+    `load` must be called before the first `add`.
+    """
 
     def __init__(self, version: Version) -> None:
         self._version = version
@@ -108,11 +119,17 @@ class BlockTables:
         self._is_read = False
 
     def load(self, state: Path | None) -> None:
-        """Notes from where an increment reads what it needs. state: the folder of the version before, or None."""
+        """Sets the folder of the previous version, whose state is read later if needed. state: the folder; None if
+        there
+        is no previous version.
+        """
         self._state = state
 
     def _read_known(self) -> None:
-        """Reads the rows and the state of the version before, at the first message of a block."""
+        """Reads the existing rows of silver/blocks and the state of the previous version. Called when the first message
+        of
+        a block arrives.
+        """
         state, self._is_read = self._state, True
         if state is not None:
             for *copy, part, time_us, data in rows_of(pq.read_table(state / OPEN_PARTS)):
@@ -127,9 +144,10 @@ class BlockTables:
                 self._rows[chain, number].append(_Row(root, time_us, path.name))
 
     def add(self, rows: pa.Table) -> pa.Table:
-        """Adds new messages. Returns the minutes in which blocks became complete (columns stream and minute).
+        """Adds new messages. Returns the storage minutes of the blocks that became complete and have an event time.
 
-        rows: as `take_file` returns them; messages that belong to no block are ignored.
+        The result has the columns stream (the name of the chain) and minute (microseconds since 1970). rows: as
+        `take_file` returns them; messages that belong to no block are ignored.
         """
         minutes: list[tuple[str, int]] = []
         if rows.num_rows and rows["stream"][0].as_py().startswith(STREAM_PREFIX):
@@ -161,7 +179,11 @@ class BlockTables:
         root: bytes,
         root_before: bytes | None,
     ) -> list[tuple[str, int]]:
-        """Takes one message. Returns the minute of the block that it made complete, if it has an event time."""
+        """Adds one message of a block.
+
+        If the message completes the block and the block has an event time, returns the chain and the storage minute of
+        the block. Otherwise returns an empty list.
+        """
         if root_before is not None and (chain, number - 1) not in self._corrected:
             self._corrected[chain, number - 1] = root_before
             for row in self._rows.get((chain, number - 1), ()):
@@ -189,7 +211,7 @@ class BlockTables:
         return [(chain, minute)]
 
     def flush(self) -> None:
-        """Writes the blocks that became complete."""
+        """Writes the rows of the blocks that became complete since the last call."""
         if not self._blocks:
             return
         name = self._version.next_name("part")
@@ -201,7 +223,7 @@ class BlockTables:
         self._blocks, self._items = [], []
 
     def finish(self) -> None:
-        """Corrects roots, and brings gold/block_gaps and the state up to date."""
+        """Writes all pending rows and corrected root hashes, gold/block_gaps and the state for the next run."""
         if not self._is_read and self._state is not None:
             for name in (OPEN_PARTS, CORRECTIONS):
                 self._version.write(name, pq.read_table(self._state / name))
@@ -235,7 +257,10 @@ class BlockTables:
         self._version.write(CORRECTIONS, table_of(CORRECTIONS_SCHEMA, corrected))
 
     def _relabel(self, name: str, places: set[Number]) -> None:
-        """Writes a file of silver/blocks again, with the corrected roots of these blocks."""
+        """Writes a file of silver/blocks again, with the corrected root hashes of the blocks `places`. The file with
+        the
+        same name in silver/items also gets the new name.
+        """
         path = self._version.folder / BLOCKS / name
         table = pq.ParquetFile(path).read()
         keys = zip(table["chain"].to_pylist(), table["number"].to_pylist(), table["root"].to_pylist(), strict=True)

@@ -1,8 +1,8 @@
-"""Keeps silver/batches, silver/updates and gold/reorgs up to date.
+"""Updates the tables silver/batches, silver/updates and gold/reorgs with new messages of Cardinal Streams.
 
-A block is written when it is complete: its row in silver/batches, and its updates in the file of the same name in
-silver/updates. The messages of incomplete blocks are kept in the version's state. `finish` finds the canonical chain
-again, and writes those files again that hold a block whose state changed.
+A complete block has a row in silver/batches. The keys that the block sets or deletes are rows of the file with the same
+name in silver/updates. The messages of incomplete blocks are saved in the state of the version. `finish` computes the
+canonical chain, and writes a file again if the state of one of its blocks changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_export.pipeline.versions import STATE, Version
 UPDATES, REORGS = "silver/updates", "gold/reorgs"
 OPEN_MESSAGES = f"{STATE}/open_messages"
 PART_UPDATES = 1_000_000
-"""A file of silver/updates gets no more blocks when it has so many rows."""
+"""The number of rows of a file of silver/updates after which the next block goes into a new file."""
 HASH_BYTES = 32
 BATCH = b"\0"
 
@@ -81,11 +81,11 @@ OPEN_SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
-"""Messages of blocks that are incomplete. block: the chain's name, a zero byte and the block's hash."""
+"""The schema of the messages of incomplete blocks. block: the name of the chain, a zero byte and the block hash."""
 
 
 class CardinalTables:
-    """The tables of Cardinal Streams in one version. `load` must be called before the first `add`."""
+    """The tables of Cardinal Streams, in one version of all tables. `load` must be called before the first `add`."""
 
     def __init__(self, version: Version, topics: Topics, start: bytes | None) -> None:
         self._version = version
@@ -97,7 +97,10 @@ class CardinalTables:
         self._stale: set[str] = set()
 
     def load(self, state: Path | None) -> None:
-        """Reads what increments need. state: the folder of the version before; None for an empty version."""
+        """Reads the known blocks and the messages of incomplete blocks. state: the folder of the previous version; None
+        if
+        there is no previous version.
+        """
         self._known.load(state)
         for path in self._version.files(BATCHES, "open"):
             for row in rows_of(pq.ParquetFile(path).read()):
@@ -108,7 +111,10 @@ class CardinalTables:
             self._open = pq.read_table(state / OPEN_MESSAGES, schema=OPEN_SCHEMA)
 
     def add(self, rows: pa.Table) -> None:
-        """Adds new messages. rows: as `take_file` returns them; messages of other streams are ignored."""
+        """Adds new messages to memory. rows: as `take_file` returns them; streams that are not topics of Cardinal
+        Streams
+        are ignored.
+        """
         place = self._topics.find(rows["stream"][0].as_py()) if rows.num_rows else None
         if place is None:
             return
@@ -130,7 +136,7 @@ class CardinalTables:
         self._new.append(pa.table(columns, schema=OPEN_SCHEMA))
 
     def flush(self) -> None:
-        """Puts blocks together and writes those that are complete."""
+        """Assembles the blocks of all added messages. Writes the complete blocks."""
         new = pa.concat_tables([OPEN_SCHEMA.empty_table(), *self._new])
         self._new = []
         touched = {block: _split(block) for block in new["block"].unique().to_pylist()}
@@ -168,7 +174,7 @@ class CardinalTables:
             self._open = self._open.filter(pc.invert(pc.is_in(self._open["block"], pa.array(done, pa.binary()))))
 
     def finish(self) -> None:
-        """Finds the canonical chains, writes changed files again, and brings gold/reorgs and the state up to date."""
+        """Computes the canonical chains. Writes files with changed blocks again, gold/reorgs and the state."""
         self.flush()
         changed = self._known.find_changes()
         for name in sorted(self._stale | changed.keys()):
@@ -189,7 +195,9 @@ class CardinalTables:
         self._version.write(OPEN_MESSAGES, self._open)
 
     def _group(self, blocks: list[bytes]) -> Any:
-        """Yields each block, its messages, and when its first readable Batch was stored; None without one."""
+        """Yields each of these blocks, its messages, and the storage time of its first readable Batch message, which
+        begins a block. The time is in microseconds since 1970; None without a readable Batch message.
+        """
         chosen = self._open.filter(pc.is_in(self._open["block"], pa.array(blocks, pa.binary())))
         for (block,), rows in sorted_groups(chosen.sort_by([("block", "ascending")]), ["block"]):
             messages = []
@@ -201,7 +209,10 @@ class CardinalTables:
             yield block, messages, min(stored, default=None)
 
     def _note_copies(self, late: pa.Table) -> None:
-        """Takes the time of a copy of a complete block's Batch that was stored before the known one."""
+        """Corrects the storage time of complete blocks. If `late` contains a Batch message (the beginning of a block)
+        that
+        was stored before the known Batch message of the block, the block gets the earlier time.
+        """
         for row in rows_of(late.filter(pc.equal(pc.binary_slice(late["key"], 0, 1), BATCH))):
             _, _, block, time_us, _, _, key, data = row
             known = self._known.blocks[_split(block)]
@@ -228,7 +239,7 @@ class CardinalTables:
         self._version.write(UPDATES, table_of(SCHEMAS[UPDATES], updates), name=name)
 
     def _batch_rows(self, places: list[Block]) -> pa.Table:
-        """Returns the rows of silver/batches of these complete blocks."""
+        """Returns the rows of silver/batches for these complete blocks."""
         rows = []
         for place in places:
             block = self._known.blocks[place]
@@ -239,7 +250,10 @@ class CardinalTables:
         return table_of(SCHEMAS[BATCHES], rows)
 
     def _rewrite(self, name: str, marks: dict[Block, Mark]) -> None:
-        """Writes a pair of files again: the blocks' rows, and their updates if a flag changed."""
+        """Writes a file of silver/batches and the file with the same name in silver/updates again, with new states.
+
+        name: the name of both files. marks: the blocks whose state changed, with the new state.
+        """
         self._known.load_file(name)
         path, beside = (self._version.folder / table / name for table in (BATCHES, UPDATES))
         chains, hashes = pq.ParquetFile(path).read(["chain", "hash"]).columns
@@ -263,7 +277,7 @@ class CardinalTables:
         beside.unlink()
 
     def _reorgs(self) -> list[tuple[Any, ...]]:
-        """Returns the rows of gold/reorgs."""
+        """Returns the rows of gold/reorgs: one row for each fork, as `gold.reorgs` defines."""
         forks: dict[tuple[str, int | None], list[BlockLink]] = defaultdict(list)
         for (chain, _), block in self._known.blocks.items():
             if block.mark.state == REORGED:
@@ -279,7 +293,7 @@ class CardinalTables:
 
 
 def _split(block: bytes) -> Block:
-    """Returns the chain and the hash of a block in `OPEN_SCHEMA`."""
+    """Splits a value of the column `block` of `OPEN_SCHEMA` into the chain and the block hash."""
     return block[: -HASH_BYTES - 1].decode(), block[-HASH_BYTES:]
 
 

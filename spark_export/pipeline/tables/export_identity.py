@@ -1,4 +1,7 @@
-"""Reads which export a folder holds, so that increments are not taken from another export under the same path."""
+"""Reads the id of the export in a folder.
+
+The pipeline uses the id to detect that the folder now contains another export.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
-"""The ranges of indexes that were taken from each partition. They tell new messages from known ones, also after the
-export has merged files, and the holes between them are the rows of gold/index_gaps. Pure."""
+"""Keeps sets of numbers as ranges, for example the indexes that the pipeline has read from a partition.
+
+The ranges distinguish new messages from known messages, even after the export has merged files. The holes between the
+ranges are the rows of gold/index_gaps. This module does no I/O.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,13 @@ from itertools import pairwise
 from typing import TypeAlias
 
 Source: TypeAlias = tuple[str, int, int]
-"""A stream, an era of the stream and a partition."""
+"""A stream, the era of the stream (how often it was deleted and created again) and a partition."""
 
 
 @dataclass(slots=True)
 class Span:
-    """Consecutive numbers: first to last, both included. first_us, last_us: when their messages were stored, in
-    microseconds since 1970."""
+    """A range of consecutive numbers, from first to last, both included. first_us, last_us: the storage times of the
+    messages with the first and the last number, in microseconds since 1970."""
 
     first: int
     last: int
@@ -25,23 +28,26 @@ class Span:
 
 
 class Intervals:
-    """Spans of one sequence of numbers, ascending, with a hole between neighbours."""
+    """A set of numbers as ranges (`Span`), in ascending order, with a hole between neighbouring ranges."""
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self.spans = list(spans)
 
     def covers(self, number: int) -> bool:
-        """Whether this number was added."""
+        """Returns whether the set contains this number."""
         at = bisect_left(self.spans, number, key=lambda span: span.last)
         return at < len(self.spans) and self.spans[at].first <= number
 
     def touches(self, first: int, last: int) -> bool:
-        """Whether a number from first to last, both included, was added."""
+        """Returns whether the set contains any number from first to last, both included."""
         at = bisect_left(self.spans, first, key=lambda span: span.last)
         return at < len(self.spans) and self.spans[at].first <= last
 
     def add(self, span: Span) -> None:
-        """Adds numbers. A number that is at the end of a span already keeps its earlier time."""
+        """Adds a range of numbers.
+
+        If the first or last number is already an end of a range, the earlier time is kept.
+        """
         low = bisect_left(self.spans, span.first - 1, key=lambda each: each.last)
         high = low
         first, last = span.first, span.last
@@ -57,13 +63,18 @@ class Intervals:
         self.spans[low:high] = [Span(first, last, times[first], times[last])]
 
     def gaps(self) -> Iterator[Span]:
-        """Yields the holes: first and last missing number, and the times of the numbers just before and just after."""
+        """Yields each hole as a `Span` with the first and the last missing number.
+
+        Its times are those of the last number before the hole and of the first number after the hole.
+        """
         for below, above in pairwise(self.spans):
             yield Span(below.last + 1, above.first - 1, below.last_us, above.first_us)
 
 
 def spans_of(numbers: list[int], times_us: list[int]) -> Iterator[Span]:
-    """Yields the spans of these ascending numbers. times_us: of each number."""
+    """Yields the ranges of consecutive numbers in an ascending list. times_us: the time of each number, in microseconds
+    since 1970.
+    """
     if numbers and numbers[-1] - numbers[0] + 1 == len(numbers):
         yield Span(numbers[0], numbers[-1], times_us[0], times_us[-1])
         return

@@ -1,10 +1,12 @@
-"""Remembers the complete blocks of Cardinal Streams, and finds the canonical chains again when blocks were added.
+"""Keeps the complete blocks of Cardinal Streams in memory, and computes the canonical chains after new blocks.
 
-An increment reads only a part of silver/batches. For each chain the version's state names its settled block: a
-canonical block at least `WINDOW` numbers below the head. While every new block descends from the settled block, no
-other block can change its state, since the branch of the settled block only gets heavier. So the blocks from the
-settled block on are enough, with all reorged blocks for gold/reorgs. If a new block descends from another one, all
-blocks are read. A chain with waiting blocks has no settled block.
+A run usually reads only a part of the table silver/batches. The state of a version names a settled block for each
+chain: a canonical block whose number is at least `WINDOW` less than the number of the newest block. While every new
+block descends from the settled block, the branch of the settled block only gets heavier. Blocks that do not descend
+from the settled block then keep their state, so the run does not read them, except the reorged blocks for gold/reorgs.
+
+If a new block does not descend from the settled block, the run reads all blocks. A chain has no settled block while a
+block waits for missing blocks.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from spark_export.pipeline.versions import STATE, Version
 BATCHES: Final = "silver/batches"
 SETTLED: Final = f"{STATE}/settled"
 WINDOW: Final = 4096
-"""A settled block has a number at least so far below the number of the chain's head."""
+"""The smallest difference between the block numbers of the newest canonical block and of the settled block."""
 SETTLED_SCHEMA = pa.schema([("chain", pa.string()), ("number", pa.int64()), ("hash", pa.binary())])
 COLUMNS: Final = (
     *("chain", "hash", "number", "parent", "weight", "timestamp", "state", "fork_number", "updates", "deletes"),
@@ -37,7 +39,11 @@ Block: TypeAlias = tuple[str, bytes]
 
 @dataclass(slots=True)
 class Complete:
-    """A complete block: its link, the state as it is written, the numbers of keys, and the file that holds it."""
+    """A complete block.
+
+    link: its hash, parent, number and weight. mark: its state in silver/batches. updates, deletes: the numbers of keys
+    that the block sets and deletes. file: the name of the file of silver/batches that contains the block.
+    """
 
     link: BlockLink
     mark: Mark
@@ -47,8 +53,11 @@ class Complete:
 
 
 class KnownBlocks:
-    """The complete blocks of one version. blocks: those that are in memory. changed: the blocks that were added, or
-    whose time changed, since the version began."""
+    """The complete blocks of one version of the tables.
+
+    blocks: the blocks that are in memory. changed: the blocks that were added, or whose storage time changed, since the
+    version began.
+    """
 
     def __init__(self, version: Version, start: bytes | None) -> None:
         self._version = version
@@ -58,7 +67,12 @@ class KnownBlocks:
         self.changed: set[Block] = set()
 
     def load(self, state: Path | None) -> None:
-        """Reads the blocks that an increment needs. state: the folder of the version before, or None."""
+        """Reads the blocks that a run needs at first: of each chain, the reorged blocks and the blocks whose number is
+        at
+        least that of the settled block (see the module). Of a chain without a settled block, reads all blocks.
+
+        state: the folder of the previous version; None if there is no previous version.
+        """
         if state is not None:
             for chain, number, hash_ in rows_of(pq.read_table(state / SETTLED)):
                 self._settled[chain] = (number, hash_)
@@ -70,12 +84,14 @@ class KnownBlocks:
             self._read(path, (wanted | others) if self._settled else None)
 
     def load_file(self, name: str) -> None:
-        """Reads all blocks of a file that are not in memory."""
+        """Reads the blocks of one file of silver/batches that are not in memory yet."""
         if self._settled:
             self._read(self._version.folder / BATCHES / name, None)
 
     def find_settled(self, places: list[Block]) -> None:
-        """Reads all blocks if one of these blocks is complete and not in memory."""
+        """Reads all blocks of the table if one of the blocks `places` is in the table as a complete block but not in
+        memory.
+        """
         unknown = [hash_ for chain, hash_ in places if chain in self._settled]
         if not unknown:
             return
@@ -87,7 +103,10 @@ class KnownBlocks:
                 return
 
     def find_changes(self) -> dict[str, dict[Block, Mark]]:
-        """Returns the blocks whose state differs from the written one, with their marks, by file."""
+        """Computes the canonical chains. Returns the blocks whose state differs from silver/batches, with the new
+        state,
+        by file name.
+        """
         if not all(self._above_settled(chain) for chain in list(self._settled)):
             self._load_all()
         chains: dict[str, list[BlockLink]] = defaultdict(list)
@@ -106,7 +125,7 @@ class KnownBlocks:
         return found
 
     def finish(self) -> None:
-        """Chooses the settled blocks, and writes them into the state."""
+        """Chooses the settled block of each chain (see the module), and writes the settled blocks into the state."""
         heads: dict[str, int] = {}
         waiting: set[str] = set()
         for (chain, _), block in self.blocks.items():
@@ -135,12 +154,16 @@ class KnownBlocks:
         self._settled = {}
 
     def _above_settled(self, chain: str) -> bool:
-        """Whether the blocks from the settled block on decide the state of all changed blocks of a chain."""
+        """Returns whether the settled block and its descendants are enough to compute the states of a chain.
+
+        This is true if all changed blocks of the chain descend from the settled block, and no descendant is cut off.
+        """
         links = self._descendants(chain)
         hashes = {link.hash for link in links}
         if any(hash_ not in hashes for name, hash_ in self.changed if name == chain):
             return False
-        # Blocks with numbers that do not grow cut off others, whose state depends on the whole chain.
+        # A block whose number is not greater than its parent's is cut off from the chain, with its descendants. Their
+        # states depend on the whole chain.
         marks = mark_chain(links, self._settled[chain][1]).values()
         return all(mark.state != WAITING and mark != LOST for mark in marks)
 

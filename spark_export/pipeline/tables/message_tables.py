@@ -1,4 +1,4 @@
-"""Keeps silver/messages, gold/rates, gold/latency and gold/index_gaps up to date."""
+"""Updates the tables silver/messages, gold/rates, gold/latency and gold/index_gaps with new messages."""
 
 from __future__ import annotations
 
@@ -70,12 +70,14 @@ SCHEMAS = {
     ),
 }
 Minute: TypeAlias = tuple[str, int]
-"""A stream, and the begin of a minute in microseconds since 1970."""
+"""A stream, and the start of a minute in microseconds since 1970."""
 
 
 class MessageTables:
-    """The tables of all messages in one version. `prepare` and `write` take new messages; `finish` brings gold up
-    to date."""
+    """The tables of all messages, in one version of all tables.
+
+    `prepare` and `write` add new messages to silver/messages. `finish` updates the gold tables.
+    """
 
     def __init__(self, version: Version) -> None:
         self._version = version
@@ -83,7 +85,9 @@ class MessageTables:
         self._touched: set[Minute] = set()
 
     def prepare(self, rows: pa.Table) -> pa.Table:
-        """Counts new messages. Returns their rows of silver/messages. rows: as `take_file` returns them."""
+        """Counts new messages for gold/rates. Returns the rows of silver/messages for the new messages. rows: as
+        `take_file` returns them.
+        """
         event_time = read_event_times(rows["headers"])
         data = rows["data"].combine_chunks()
         silver = pa.table(
@@ -113,18 +117,21 @@ class MessageTables:
         return silver
 
     def write(self, parts: list[pa.Table]) -> None:
-        """Adds rows to silver/messages."""
+        """Adds the rows that `prepare` returned to silver/messages, in one file."""
         if parts:
             self._version.write(MESSAGES, pa.concat_tables(parts))
 
     def touch(self, minutes: pa.Table) -> None:
-        """Notes minutes whose latency must be computed again. minutes: columns stream and minute."""
+        """Remembers minutes whose latency must be computed again. minutes: a table with columns stream and minute."""
         for each in minutes.group_by(["stream", "minute"]).aggregate([]).to_pylist():
             self._touched.add((each["stream"], each["minute"]))
 
     def finish(self, taken: Taken, blocks: str | None) -> None:
-        """Brings gold up to date. blocks: the table whose rows are events too (columns chain, timestamp, event_time);
-        None if there is no such table."""
+        """Updates the gold tables.
+
+        taken: the indexes that were read so far. blocks: the name of a table of blocks, whose rows count as events for
+        gold/latency (columns chain, timestamp and event_time); None for no table.
+        """
         for day, minutes in _by_day(self._rates).items():
             self._finish_rates(day, minutes)
         for day, minutes in _by_day(self._touched).items():
@@ -149,7 +156,7 @@ class MessageTables:
         self._version.write(RATES, table_of(SCHEMAS[RATES], rows), day)
 
     def _finish_latency(self, day: str, touched: set[Minute], blocks: str | None) -> None:
-        """Computes the touched minutes of one day again, from all events of these minutes."""
+        """Computes the rows of gold/latency for the minutes `touched` of one day, from all events in these minutes."""
         kept = [
             tuple(row.values())
             for path in self._version.files(LATENCY, day)
@@ -179,8 +186,11 @@ class MessageTables:
 
 
 def summarise_latency(events: pa.Table) -> list[tuple[Any, ...]]:
-    """Returns a row of gold/latency for each stream and minute of these events: stream, minute (microseconds since
-    1970), messages, p50_ms, p99_ms, max_ms. A percentile is the smallest value that so many percent do not exceed."""
+    """Returns a row of gold/latency for each stream and minute of these events.
+
+    A row contains stream, minute (microseconds since 1970), messages (their number), p50_ms, p99_ms and max_ms. p99_ms
+    is the smallest latency that at least 99 % of the events do not exceed; p50_ms likewise for 50 %.
+    """
     passed = pc.subtract(events["timestamp"].cast(pa.int64()), events["event_time"].cast(pa.int64()))
     each = pa.table({"stream": events["stream"], "minute": minutes_of(events["timestamp"]), "us": passed})
     each = each.sort_by([("stream", "ascending"), ("minute", "ascending"), ("us", "ascending")])
@@ -193,12 +203,15 @@ def summarise_latency(events: pa.Table) -> list[tuple[Any, ...]]:
 
 
 def minutes_of(times: Any) -> Any:
-    """Returns the begin of the minute of each time, in microseconds since 1970."""
+    """Returns the start of the minute of each time, in microseconds since 1970."""
     return pc.floor_temporal(times, unit="minute").cast(pa.int64())
 
 
 def read_event_times(headers: Any) -> pa.Array:
-    """Returns the time in each message's first header `event_time_us`; null without one, or if it is no number."""
+    """Returns the event time of each message, from its first header `event_time_us`.
+
+    The time is null if the message has no such header, or if the header is not a whole number.
+    """
     headers = headers.combine_chunks()
     if isinstance(headers, pa.ChunkedArray):
         headers = pa.concat_arrays(headers.chunks) if headers.num_chunks else pa.nulls(0, headers.type)
@@ -220,7 +233,7 @@ def read_event_times(headers: Any) -> pa.Array:
 
 
 def decode_texts(data: Any) -> pa.Array:
-    """Returns each message's data as text; null for data that is not UTF-8."""
+    """Decodes the data of each message as UTF-8. The text is null if the data is null or not UTF-8."""
     if isinstance(data, pa.ChunkedArray):
         data = data.combine_chunks()
     try:
@@ -240,7 +253,7 @@ def _text(data: bytes | None) -> str | None:
 
 
 def table_of(schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> pa.Table:
-    """Returns a table of these rows. Times are in microseconds since 1970."""
+    """Builds a table with this schema from rows. Times in the rows are in microseconds since 1970."""
     columns = list(zip(*rows, strict=True)) or [()] * len(schema)
     arrays = [
         pa.array(column, pa.int64()).cast(TIME) if field.type == TIME else pa.array(column, field.type)
@@ -250,13 +263,13 @@ def table_of(schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> pa.Table:
 
 
 def rows_of(table: pa.Table) -> Iterator[tuple[Any, ...]]:
-    """Yields the rows of a table. Times are in microseconds since 1970."""
+    """Returns an iterator over the rows of a table. Times are converted to microseconds since 1970."""
     columns = [column.cast(pa.int64()) if column.type == TIME else column for column in table.columns]
     return zip(*(column.to_pylist() for column in columns), strict=True)
 
 
 def replace_table(version: Version, table: str, rows: pa.Table) -> None:
-    """Replaces all rows of a small table. An equal table is left as it is."""
+    """Replaces all rows of a small table. Writes nothing if the table already has exactly these rows."""
     before = version.files(table)
     if len(before) == 1 and pq.read_table(before[0], schema=rows.schema).equals(rows):
         return
@@ -267,13 +280,13 @@ def replace_table(version: Version, table: str, rows: pa.Table) -> None:
 
 
 def _read_minutes(path: Any) -> list[dict[str, Any]]:
-    """Returns the rows of a gold table, with minutes in microseconds since 1970."""
+    """Returns the rows of a file of a gold table, by column name. Minutes are in microseconds since 1970."""
     rows = pq.ParquetFile(path).read()
     return [dict(zip(rows.column_names, row, strict=True)) for row in rows_of(rows)]
 
 
 def _by_day(minutes: Iterable[Minute]) -> dict[str, list[Minute]]:
-    """Groups minutes by their day (UTC), as in 2026-11-21."""
+    """Groups minutes by their day in UTC. The keys have the form 2026-11-21."""
     days: dict[str, list[Minute]] = defaultdict(list)
     for minute in minutes:
         days[datetime.fromtimestamp(minute[1] // DAY_US * 86_400, UTC).strftime("%Y-%m-%d")].append(minute)

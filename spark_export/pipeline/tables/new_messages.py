@@ -1,4 +1,4 @@
-"""Finds the messages of an export that the pipeline has not taken yet, and reads them file by file."""
+"""Finds the messages of an export that the pipeline has not read yet, and reads these messages file by file."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ COLUMNS = ("partition", "index", "timestamp", "key", "headers", "data")
 
 @dataclass
 class Taken:
-    """What was taken from an export. files: the size in bytes of each file that was taken whole, by its path in the
-    table. intervals: the taken indexes of each source."""
+    """The record of the messages that the pipeline has read from an export.
+
+    files: the size in bytes of each file that was read completely, by the path of the file in the table. intervals: the
+    indexes that were read, by source (stream, era and partition).
+    """
 
     files: dict[str, int] = field(default_factory=dict)
     intervals: dict[Source, Intervals] = field(default_factory=lambda: defaultdict(Intervals))
 
     def dump(self) -> dict[str, Any]:
-        """Returns the state as values that JSON can express."""
+        """Returns the record as a value that can be written as JSON."""
         spans = [
             [*source, [[span.first, span.last, span.first_us, span.last_us] for span in found.spans]]
             for source, found in sorted(self.intervals.items())
@@ -38,7 +41,7 @@ class Taken:
 
     @classmethod
     def load(cls, dumped: Any) -> Taken:
-        """Returns the state that `dump` returned."""
+        """Returns the record from a value that `dump` returned."""
         taken = cls(dict(dumped["files"]))
         for stream, era, partition, spans in dumped["intervals"]:
             taken.intervals[stream, era, partition] = Intervals(Span(*span) for span in spans)
@@ -47,7 +50,7 @@ class Taken:
 
 @dataclass(frozen=True)
 class ExportFile:
-    """A file of an export's table. path: below `root`."""
+    """A Parquet file of an export. root: the folder of all files. path: the path of the file, relative to `root`."""
 
     root: Path
     path: str
@@ -55,7 +58,7 @@ class ExportFile:
 
     @property
     def stream(self) -> str:
-        """The stream whose messages the file holds."""
+        """The stream whose messages are in the file. Raises ExportError if the path does not name a stream."""
         folder = next((part for part in Path(self.path).parts if part.startswith("stream=")), None)
         if folder is None:
             raise ExportError(f"{self.root / self.path} is no file of an export in plain Parquet files")
@@ -63,15 +66,16 @@ class ExportFile:
         return "" if name == NO_NAME else unquote(name)
 
     def loaded_bytes(self) -> int:
-        """Returns the memory that the file's rows need, about."""
+        """Returns the approximate memory for the rows of the file, in bytes."""
         metadata = pq.read_metadata(self.root / self.path)
         return sum(metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups))
 
 
 def list_new(export: Path, taken: Taken) -> list[ExportFile]:
-    """Returns the files of the export's table that were not taken whole, in the order of their runs.
+    """Returns the files of an export that the pipeline has not read completely, in the order of their paths.
 
-    The link `messages` is resolved once. Entries for files that are gone, which a compaction merged, are forgotten.
+    The link `messages` is resolved only in this call. Removes files that no longer exist, for example after a
+    compaction, from `taken`. Raises FileNotFoundError if the export has no table.
     """
     root = (export / "messages").resolve()
     if not root.is_dir():
@@ -82,9 +86,10 @@ def list_new(export: Path, taken: Taken) -> list[ExportFile]:
 
 
 def take_file(file: ExportFile, taken: Taken) -> pa.Table:
-    """Returns the file's rows that are new, in the order of partitions and indexes, and notes them as taken.
+    """Reads the new rows of a file, and adds the rows to the record `taken`.
 
-    Columns: stream, era, and `COLUMNS`.
+    The rows are sorted by era (how often the stream was deleted and created again), partition and index. Their columns
+    are stream, era and `COLUMNS`. If no row is new, the table is empty.
     """
     with pq.ParquetFile(file.root / file.path) as opened:
         names = [name for name in ("era", *COLUMNS) if name in opened.schema_arrow.names]
@@ -94,7 +99,7 @@ def take_file(file: ExportFile, taken: Taken) -> pa.Table:
             )
         places = opened.read([name for name in names if name in ("era", "partition", "index")])
         if _all_known(places, taken, file.stream):
-            # A compaction merges files that were taken. Then the file's other columns need not be read.
+            # After a compaction, the file contains only known rows. The other columns of the file are not needed.
             taken.files[file.path] = file.size_bytes
             return opened.schema_arrow.empty_table()
         rows = opened.read(names)
@@ -115,7 +120,10 @@ def take_file(file: ExportFile, taken: Taken) -> pa.Table:
 
 
 def _all_known(places: pa.Table, taken: Taken, stream: str) -> bool:
-    """Whether all these rows were taken before. places: the columns partition, index and, if there is one, era."""
+    """Returns whether the pipeline has read all these rows before. places: the columns partition and index, and the
+    column
+    era if the file has it.
+    """
     eras = places["era"].to_pylist() if "era" in places.column_names else [0] * places.num_rows
     known = {(era, partition): found for (name, era, partition), found in taken.intervals.items() if name == stream}
     rows = zip(eras, places["partition"].to_pylist(), places["index"].to_pylist(), strict=True)
@@ -124,23 +132,25 @@ def _all_known(places: pa.Table, taken: Taken, stream: str) -> bool:
 
 
 def _by_source(rows: pa.Table, stream: str) -> Iterator[tuple[Source, pa.Table]]:
-    """Yields the sorted rows of each source."""
+    """Yields each source (stream, era, partition) and its rows. rows: sorted by era and partition."""
     for (era, partition), part in sorted_groups(rows, ["era", "partition"]):
         yield (stream, era, partition), part
 
 
 def sorted_groups(rows: pa.Table, keys: list[str]) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
-    """Yields the values of the keys, and the rows with these values. rows: sorted by these keys, ascending."""
+    """Yields each combination of values of the columns `keys`, and the rows with these values. rows: sorted by these
+    columns, ascending.
+    """
     counts = rows.group_by(keys).aggregate([([], "count_all")]).to_pylist()
     at = 0
-    # Arrow returns the groups in any order; Python sorts numbers, texts and bytes as Arrow does.
+    # Arrow returns the groups in any order. Python sorts numbers, texts and bytes in the same order as Arrow.
     for *values, count in sorted((*(each[key] for key in keys), each["count_all"]) for each in counts):
         yield tuple(values), rows.slice(at, count)
         at += count
 
 
 def _drop_known(rows: pa.Table, taken: Taken, source: Source) -> pa.Table:
-    """Returns the rows of one source without those that were taken before."""
+    """Returns the rows of one source (stream, era, partition) that the pipeline has not read before."""
     known = taken.intervals.get(source)
     if known is None or not known.touches(rows["index"][0].as_py(), rows["index"][-1].as_py()):
         return rows
