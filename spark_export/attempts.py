@@ -117,8 +117,7 @@ class EarlierRows:
 
     def take(self, digest: bytes) -> bool:
         """Returns whether a row with this digest is stored already. Each stored row matches only one call, so that
-        equal
-        rows are counted.
+        equal rows are counted.
         """
         if self._others is None:
             # Every execution of a task usually has the rows in the same order.

@@ -1,6 +1,5 @@
 """Computes the lag of a streaming query: how many messages of its streams the query has not read yet. The values have
-the
-names of Spark's Kafka source.
+the names of Spark's Kafka source.
 
 In Spark 4.3 a Python data source cannot add values to `sources[0].metrics` of a query's progress. The progress contains
 the offsets that the query has reached and the latest offsets of the streams. This module subtracts them.
@@ -49,9 +48,9 @@ def offsets_behind_latest(source: SourceProgress) -> dict[str, float]:
 class LagListener(StreamingQueryListener):
     """A listener that computes the lag of every streaming query of a session after each micro-batch.
 
-    Register the listener with `addListener` of `spark.streams`. lags: the latest result of `offsets_behind_latest` for
-    each running query, by query name, or by query id if the query has no name. report: a function that is called with
-    each progress and the lag values of the progress.
+    Add the listener to `spark.streams`. lags: the latest result of `offsets_behind_latest` for each running query, by
+    query name, or by query id if the query has no name. report: a function that is called with each progress and the
+    lag values of the progress.
     """
 
     def __init__(self, report: Callable[[StreamingQueryProgress, dict[str, float]], None] | None = None) -> None:

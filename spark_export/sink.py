@@ -45,22 +45,19 @@ class StreamSink(DataSourceStreamArrowWriter):
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
         """Records in the node that the micro-batch is stored. If Spark repeats the micro-batch after a restart, no row
-        is
-        pushed again.
+        is pushed again.
         """
         commit_written(messages, self._options, batchId)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
         """Does nothing, because a pushed message cannot be removed. When Spark repeats the micro-batch, the sink finds
-        the
-        pushed messages and does not push them again.
+        the pushed messages and does not push them again.
         """
 
 
 def read_attempt(context: TaskContext | None) -> Attempt:
     """Returns which execution (`Attempt`) of which task of a streaming query is running. Raises SourceError outside of
-    a
-    streaming query.
+    a streaming query.
     """
     query = context.getLocalProperty(QUERY_ID) if context else None
     batch = context.getLocalProperty(BATCH_ID) if context else None

@@ -60,8 +60,7 @@ def lower_place(node: NodeConnection, client_id: str, place: Place, index: int) 
 
 def next_batch(record: Mapping[Place, int]) -> int:
     """Returns the number of the next batch to commit; 0 if no batch was committed. Batches with lower numbers are
-    stored
-    completely. record: as `load_record` returns it.
+    stored completely. record: as `load_record` returns it.
     """
     return record.get((MARK, 0), 0)
 

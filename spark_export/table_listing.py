@@ -37,8 +37,7 @@ def table_files(address: str | Path | Place, options: Mapping[str, str] | None =
 
 def list_table_files(address: Address) -> list[dict[str, Any]]:
     """Returns one mapping for each file of a table, with the key `path`. If the table is on a store, the mapping also
-    has
-    the other fields of `TableFile`. Raises the same errors as `table_files`.
+    has the other fields of `TableFile`. Raises the same errors as `table_files`.
     """
     return list(_in_folder(address) if address.place.is_local else _on_store(address))
 

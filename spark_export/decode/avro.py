@@ -22,8 +22,7 @@ from spark_export.errors import OptionError
 
 STEPS_MAX = 10_000
 """The largest number of steps of the search for all schemas to which a schema refers, directly or indirectly. This
-limit
-stops the search if schemas refer to each other in a circle.
+limit stops the search if schemas refer to each other in a circle.
 """
 
 

@@ -1,6 +1,5 @@
 """Parses many JSON messages in one call of Arrow. The rows equal the rows of `rows.RowMaker`, which parses messages one
-by
-one.
+by one.
 
 Arrow parses only plain messages: messages that match a regular expression, which is made from the columns. A plain
 message is one JSON object in strict syntax and valid UTF-8, so that messages can be joined without ambiguity. Its

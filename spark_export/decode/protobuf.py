@@ -1,8 +1,8 @@
 """Decodes Protobuf messages. A descriptor file or a schema registry describes the messages.
 
-In the wire format of the registry, positions after the header identify the message type. The first position counts the
-message types of the schema file. The next position counts the types nested in this type, and so on. Spark workers need
-the package `protobuf`.
+In the wire format of the registry, positions after the header identify the message type. The first position is the
+number of a message type in the schema file, from 0. The next position is the number of a type that is nested in this
+type, and so on. Spark workers need the package `protobuf`.
 
 An enum value is decoded to its name. An absent field becomes null if the field has presence in Protobuf. An absent
 proto3 field without `optional` becomes its default value, because Protobuf does not write default values.
@@ -163,8 +163,7 @@ def _key(name: Any) -> str:
 
 def plain_value(value: Any, field: Any) -> Any:
     """Converts one value of a field. An enum value becomes its name, a Timestamp becomes a datetime, a wrapper becomes
-    its
-    value, and any other message becomes a dict.
+    its value, and any other message becomes a dict.
     """
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)

@@ -40,8 +40,7 @@ class RowMaker:
 
     def __init__(self, fields: Sequence[pa.Field], rules: RowRules) -> None:
         """fields: the columns to build. Raises OptionError for a column type that messages cannot be decoded into, and
-        for
-        a wrong time zone.
+        for a wrong time zone.
         """
         self._fields = list(fields)
         try:

@@ -81,8 +81,7 @@ def time_reader(zone: str) -> Callable[[str], int | None]:
 
 def local_us_of(text: str) -> int | None:
     """Parses a time without a zone. Returns the microseconds since 1970-01-01 00:00 of the same local clock; None if
-    the
-    text is not a time or contains a zone.
+    the text is not a time or contains a zone.
     """
     found = TIME.fullmatch(text.strip(TRIMMED))
     return None if found is None or found[9] is not None else _local_us(found)

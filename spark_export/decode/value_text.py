@@ -15,8 +15,7 @@ from spark_export.decode.json_text import FloatText, Pairs
 
 TEXT_PARTS_MAX = 5_000_000
 """The largest number of parts (values and punctuation) of a value that is formatted as text. The limit is needed
-because a
-CBOR value may contain itself.
+because a CBOR value may contain itself.
 """
 TEXT_BITS_MAX = 10_000
 """The largest number of bits of a whole number that is formatted as text.
@@ -41,8 +40,7 @@ def unfit(value: Any, wanted: str) -> Unfit:
 
 def value_text(value: Any) -> str:
     """Returns a value as text for an error message. Objects and arrays may be very large, so they become "an object"
-    and
-    "an array".
+    and "an array".
     """
     if isinstance(value, list):
         return "an object" if isinstance(value, Pairs) else "an array"

@@ -1,6 +1,5 @@
 """Updates the tables of a pipeline from an export. A run reads the new messages in steps of limited size, and publishes
-a
-version of the tables after each step (`versions`). A rebuild reads all messages again and publishes one version.
+a version of the tables after each step (`versions`). A rebuild reads all messages again and publishes one version.
 
 Each version also contains the state for the next run: which messages were read, and the messages of incomplete blocks.
 The rows of a version therefore do not depend on the number of runs and steps that read the messages.
@@ -44,8 +43,7 @@ If there are more, a step merges them into one file.
 """
 MERGED: Final = ((MESSAGES,), (BLOCKS, ITEMS), (BATCHES, UPDATES))
 """The tables whose small files are merged, in groups. Files with the same name in the tables of a group contain the
-same
-blocks, so they are merged together.
+same blocks, so they are merged together.
 """
 
 
@@ -80,15 +78,13 @@ class Report:
 
 class PipelineMismatch(ExportError):
     """The tables in the output folder were built from another export, with other settings, or by another version of
-    this
-    program.
+    this program.
     """
 
 
 def run_pipeline(export: Path, out: Path, settings: Settings, *, rebuild: bool = False) -> Report:
     """Updates the tables with the new messages of an export. Raises ExportError, and ExportInUse if another run is
-    active
-    in the output folder.
+    active in the output folder.
 
     export: the folder of an export in plain Parquet files. out: the folder of the tables. rebuild: whether to build all
     tables again; only a rebuild may change the settings. If there are no tables yet, the run builds all tables.

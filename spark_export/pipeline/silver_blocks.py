@@ -92,7 +92,6 @@ def silver_items(blocks: Any) -> Any:
 
 def decode_cut(cut: Any) -> tuple[Any, ...] | None:
     """Decodes a block from its messages, given in order. Returns the fields of `BLOCK_SCHEMA`; None if the bytes are
-    not a
-    block.
+    not a block.
     """
     return decode_block(b"".join(bytes(part["data"]) for part in cut))

@@ -62,8 +62,7 @@ def cardinal_messages(bronze: Any, topics: Topics) -> Any:
 
 def assembled_blocks(messages: Any) -> Any:
     """Returns one row for each block, complete or not. A block without a readable Batch message, which begins a block,
-    has
-    no row.
+    has no row.
 
     Columns: chain, hash, timestamp (when the first Batch message was stored), and the fields of `BLOCK_SCHEMA`. For an
     incomplete block, sets and deletes are null, and missing is a text that names the missing messages. messages: the

@@ -74,8 +74,7 @@ class LocalStore(Store):
     @contextmanager
     def _written(self, path: Path, data: bytes) -> Iterator[Path]:
         """Yields a temporary file with this content, on disk, in the folder of `path`. Removes the temporary file at
-        the
-        end unless the caller has renamed it.
+        the end unless the caller has renamed it.
         """
         new = path.with_name(f"{HIDDEN}{path.name}.{uuid.uuid4().hex}")
         try:

@@ -24,8 +24,7 @@ class PutUnclear(StoreError):
 @dataclass(frozen=True)
 class StoredObject:
     """An object in a listing. name: relative to the address of the store. modified_us: the time of the last write by
-    the
-    clock of the store, in microseconds since 1970.
+    the clock of the store, in microseconds since 1970.
     """
 
     name: str
@@ -106,8 +105,7 @@ class Store(ABC):
     @abstractmethod
     def list_objects(self, prefix: str = "", *, after: str = "") -> Iterator[StoredObject]:
         """Yields the objects in the folder `prefix` and its subfolders, in the order of their names. after: only
-        objects
-        with names greater than this text are listed.
+        objects with names greater than this text are listed.
         """
 
     @abstractmethod

@@ -73,8 +73,7 @@ PARTS_SCHEMA = pa.schema(
 CORRECTIONS_SCHEMA = pa.schema([("chain", pa.string()), ("number", pa.int64()), ("root", pa.binary())])
 Copy: TypeAlias = tuple[str, int, bytes, int, int, int]
 """The identity of a stored block: chain, number, root hash in its messages, and the numbers of messages, items and
-bytes.
-A block number may be stored several times with different values.
+bytes. A block number may be stored several times with different values.
 """
 Number: TypeAlias = tuple[str, int]
 """A chain and a block number."""
@@ -120,15 +119,13 @@ class BlockTables:
 
     def load(self, state: Path | None) -> None:
         """Sets the folder of the previous version, whose state is read later if needed. state: the folder; None if
-        there
-        is no previous version.
+        there is no previous version.
         """
         self._state = state
 
     def _read_known(self) -> None:
         """Reads the existing rows of silver/blocks and the state of the previous version. Called when the first message
-        of
-        a block arrives.
+        of a block arrives.
         """
         state, self._is_read = self._state, True
         if state is not None:
@@ -258,8 +255,7 @@ class BlockTables:
 
     def _relabel(self, name: str, places: set[Number]) -> None:
         """Writes a file of silver/blocks again, with the corrected root hashes of the blocks `places`. The file with
-        the
-        same name in silver/items also gets the new name.
+        the same name in silver/items also gets the new name.
         """
         path = self._version.folder / BLOCKS / name
         table = pq.ParquetFile(path).read()

@@ -98,8 +98,7 @@ class CardinalTables:
 
     def load(self, state: Path | None) -> None:
         """Reads the known blocks and the messages of incomplete blocks. state: the folder of the previous version; None
-        if
-        there is no previous version.
+        if there is no previous version.
         """
         self._known.load(state)
         for path in self._version.files(BATCHES, "open"):
@@ -112,8 +111,7 @@ class CardinalTables:
 
     def add(self, rows: pa.Table) -> None:
         """Adds new messages to memory. rows: as `take_file` returns them; streams that are not topics of Cardinal
-        Streams
-        are ignored.
+        Streams are ignored.
         """
         place = self._topics.find(rows["stream"][0].as_py()) if rows.num_rows else None
         if place is None:
@@ -210,8 +208,7 @@ class CardinalTables:
 
     def _note_copies(self, late: pa.Table) -> None:
         """Corrects the storage time of complete blocks. If `late` contains a Batch message (the beginning of a block)
-        that
-        was stored before the known Batch message of the block, the block gets the earlier time.
+        that was stored before the known Batch message of the block, the block gets the earlier time.
         """
         for row in rows_of(late.filter(pc.equal(pc.binary_slice(late["key"], 0, 1), BATCH))):
             _, _, block, time_us, _, _, key, data = row

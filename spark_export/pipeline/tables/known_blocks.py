@@ -67,9 +67,10 @@ class KnownBlocks:
         self.changed: set[Block] = set()
 
     def load(self, state: Path | None) -> None:
-        """Reads the blocks that a run needs at first: of each chain, the reorged blocks and the blocks whose number is
-        at
-        least that of the settled block (see the module). Of a chain without a settled block, reads all blocks.
+        """Reads the blocks that a run needs at first.
+
+        These are all reorged blocks, and the blocks of each chain from the number of its settled block (an old
+        canonical block, see the module). If a chain has no settled block, the method reads all blocks of the chain.
 
         state: the folder of the previous version; None if there is no previous version.
         """
@@ -104,8 +105,7 @@ class KnownBlocks:
 
     def find_changes(self) -> dict[str, dict[Block, Mark]]:
         """Computes the canonical chains. Returns the blocks whose state differs from silver/batches, with the new
-        state,
-        by file name.
+        state, by file name.
         """
         if not all(self._above_settled(chain) for chain in list(self._settled)):
             self._load_all()
