@@ -5,7 +5,7 @@
 #   VENV=.venv NO_UV= NO_SPARK= EXTRAS=spark sh tools/spark.sh [--optional]
 #
 # EXTRAS='spark spark-connect' adds what Spark Connect and declarative pipelines need; 'delta' and 'iceberg' add the other
-# formats of the export.
+# formats of the export, 'store' tables on object stores, 'postgres' a ledger in PostgreSQL, 'avro' and 'protobuf' decoders.
 # --optional: where it cannot be had, say why in one line and succeed. NO_SPARK=1 does without, at once.
 set -eu
 cd "$(dirname "$0")/.."
@@ -26,6 +26,11 @@ is_there() {
     case " $EXTRAS " in *' spark-connect '*) modules="$modules, grpc_status, numpy, pandas, yaml" ;; esac
     case " $EXTRAS " in *' delta '*) modules="$modules, deltalake" ;; esac
     case " $EXTRAS " in *' iceberg '*) modules="$modules, pyiceberg" ;; esac
+    case " $EXTRAS " in *' avro '*) modules="$modules, fastavro" ;; esac
+    case " $EXTRAS " in *' protobuf '*) modules="$modules, google.protobuf" ;; esac
+    case " $EXTRAS " in *' store '*) modules="$modules, obstore" ;; esac
+    case " $EXTRAS " in *' postgres '*) modules="$modules, asyncpg" ;; esac
+    case " $EXTRAS " in *' store-tests '*) modules="$modules, duckdb, moto" ;; esac
     "$VENV/bin/python" -c "import $modules" >/dev/null 2>&1
 }
 

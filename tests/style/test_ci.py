@@ -40,7 +40,7 @@ TEST = (
 
 CLONE = "test in stream-node: "
 AGAIN = "test in here: tests/black_box/test_demo.py "
-EXTRAS = "install spark spark-connect delta iceberg"
+EXTRAS = "install spark spark-connect delta iceberg avro protobuf store postgres store-tests"
 
 
 class CheckOut:

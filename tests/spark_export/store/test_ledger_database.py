@@ -6,6 +6,7 @@ Method: a real PostgreSQL server with a socket of its own, and an SQLite file; t
 from __future__ import annotations
 
 import asyncio
+import glob
 import os
 import pwd
 import shutil
@@ -37,7 +38,9 @@ PATIENCE_S = 60
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[str]:
     """The URL of a server that listens on a socket file only; skips where there is no PostgreSQL."""
-    initdb, server = shutil.which("initdb"), shutil.which("postgres")
+    # Debian keeps the server's programs out of PATH.
+    places = os.pathsep.join([os.environ.get("PATH", ""), *sorted(glob.glob("/usr/lib/postgresql/*/bin"))])
+    initdb, server = shutil.which("initdb", path=places), shutil.which("postgres", path=places)
     if initdb is None or server is None:
         pytest.skip("PostgreSQL is not installed")
     with tempfile.TemporaryDirectory(prefix="pg") as folder:
