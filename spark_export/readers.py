@@ -117,8 +117,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ended_wait_s = -math.inf
 
     def initialOffset(self) -> dict[str, Any]:
+        """Returns the offsets where a new query begins.
+
+        Spark fixes the end of an AvailableNow query before this call. What came between the two, such as a new stream,
+        is left to the next run: the end moves up to the start.
+        """
         ends = selected(self._options, self._catalog)
-        return to_offsets(starting_positions(self._options, self._catalog, ends, LATEST))
+        start = starting_positions(self._options, self._catalog, ends, LATEST)
+        if self._target is not None:
+            for place, begin in start.items():
+                fixed = self._target.get(place)
+                if fixed is None or fixed.is_of_another(begin) or fixed.index < begin.index:
+                    self._target[place] = begin
+        return to_offsets(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Returns the limit that Spark passes to `latestOffset`. For a query that must take everything at once, such as

@@ -23,6 +23,8 @@ from spark_export.node_client import resolve_endpoint
 HEADER_BYTES = 5
 ANSWER_BYTES_MAX = 16 * 1024 * 1024
 RETRY_DELAY_S = 0.5
+ABSENT_CODES = (40401, 40402, 40403)
+"""The codes of a registry's answer 404: no such subject, no such version, and no such schema."""
 MEDIA_TYPE = "application/vnd.schemaregistry.v1+json"
 
 
@@ -110,6 +112,7 @@ class Registry:
         except urllib.error.HTTPError as error:
             with error:
                 if error.code == 404:
+                    _check_absent(url, error)
                     return None
                 if error.code in (401, 403):
                     raise RegistryFailed(
@@ -129,6 +132,21 @@ class Registry:
         if not isinstance(found, dict):
             raise RegistryFailed(f"{url}: the answer is no JSON object; is this a schema registry?")
         return found
+
+
+def _check_absent(url: str, error: urllib.error.HTTPError) -> None:
+    """Raises RegistryFailed unless an answer 404 says that the schema, the subject or the version does not exist.
+
+    Another server, or a wrong path, answers 404 too. Then nobody knows whether the message is bad.
+    """
+    try:
+        body = json.loads(error.read(ANSWER_BYTES_MAX))
+    except (ValueError, RecursionError, OSError, http.client.HTTPException):
+        body = None
+    if not isinstance(body, dict) or body.get("error_code") not in ABSENT_CODES:
+        raise RegistryFailed(
+            f"{url}: 404 {error.reason}, not a registry's answer; is this a schema registry?"
+        ) from error
 
 
 class _MayPass(Exception):

@@ -151,12 +151,11 @@ def to_double(value: Any) -> float:
     kind = type(value)
     if kind is float:
         return float(value)
-    if kind is str:
-        value = NOT_FINITE.get(value, "")
-    elif kind is not int and kind is not FloatText and kind is not Decimal:
+    number = NOT_FINITE.get(value) if kind is str else value
+    if number is None or kind not in (str, int, FloatText, Decimal):
         raise unfit(value, "DOUBLE")
     try:
-        return float(value)
+        return float(number)
     except OverflowError:
         return float("inf") if value > 0 else float("-inf")
     except ValueError as error:
@@ -181,17 +180,20 @@ def to_float(value: Any) -> float:
 
 
 def decimal_of(precision: int, scale: int) -> Convert:
-    """Returns a function that converts to decimals, exactly. Digits beyond the scale are rounded half up."""
+    """Returns a function that converts to decimals, exactly. Digits beyond the scale are rounded half up.
+
+    A binary number of CBOR, Avro or Protobuf counts as its shortest text, as when Spark casts a DOUBLE.
+    """
     unit, most = Decimal(1).scaleb(-scale), Decimal(10) ** (precision - scale)
     name = f"DECIMAL({precision},{scale})"
 
     def to_decimal(value: Any) -> Decimal:
         kind = type(value)
-        text = value.replace(",", "") if kind is str else value
+        text = value.replace(",", "") if kind is str else repr(value) if kind is float else value
         if kind is str or kind is FloatText:
             if DECIMAL_TEXT.fullmatch(text) is None:
                 raise unfit(value, name)
-        elif kind is not int and kind is not Decimal:
+        elif kind not in (int, float, Decimal):
             raise unfit(value, name)
         try:
             found = Decimal(text)

@@ -14,7 +14,8 @@ class RegistryServer:
     """What the server has, and what it was asked.
 
     answers: JSON objects by path. failing: how many requests from now on get the status `failure`. authorization: the
-    header without which a request is refused; None accepts all. moved_to: where requests are redirected; None: nowhere.
+    header without which a request is refused; None accepts all. absent: the body of an answer 404. moved_to: where
+    requests are redirected; None: nowhere.
     """
 
     def __init__(self, address: str) -> None:
@@ -25,6 +26,7 @@ class RegistryServer:
         self.failing, self.failure = 0, 503
         self.authorization: str | None = None
         self.moved_to: str | None = None
+        self.absent = b'{"error_code": 40403, "message": "Schema not found"}'
 
     def add(self, number: int, schema: str, kind: str | None = None, references: Any = None, form: str = "") -> None:
         answer: dict[str, Any] = {"schema": schema}
@@ -45,7 +47,7 @@ class RegistryServer:
         if self.authorization is not None and authorization != self.authorization:
             return 401, {}, b'{"error_code": 401, "message": "Unauthorized"}'
         if path not in self.answers:
-            return 404, {}, b'{"error_code": 40403, "message": "Schema not found"}'
+            return 404, {}, self.absent
         found = self.answers[path]
         return 200, {}, found if isinstance(found, bytes) else json.dumps(found).encode()
 

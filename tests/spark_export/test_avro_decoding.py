@@ -216,6 +216,14 @@ def test_a_registry_that_fails_ends_the_task_and_makes_no_nulls(registry: Regist
             decoded(made, [message])
 
 
+@pytest.mark.parametrize("body", [b"<html>", b"", b"[]", b'{"error_code": 404, "message": "HTTP 404 Not Found"}'])
+def test_a_server_that_is_no_registry_makes_no_nulls(registry: RegistryServer, body: bytes) -> None:
+    """Goal: a wrong path, or another server, fails the task. Method: an answer 404 that no registry gives."""
+    registry.absent = body
+    with pytest.raises(RegistryFailed, match=r"/schemas/ids/1: 404 .*; is this a schema registry\?"):
+        decoded(decoder(schemaRegistry=registry.address), [framed(1, b"\x02\x02x")])
+
+
 def test_spark_reads_records_of_a_registry(spark: Any, node: NodeProcess, registry: RegistryServer) -> None:
     """Goal: end to end, from the node through Spark's workers, every row but the bad one has its own values."""
     registry.add(5, json.dumps(PLAIN))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -35,7 +36,7 @@ from block_node.persist.mark import MARK_HEADER, BlockMark, key_of
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch, BatchMsg, Message, Reorg, SubBatchMsg
 from spark_export.block_decoding import BlockMessages
-from spark_export.decode.objects import CborObjects
+from spark_export.decode.objects import CborObjects, JsonObjects
 from spark_export.decode.rows import RowRules
 from spark_export.decoding import find_decoder
 from spark_export.errors import OptionError
@@ -93,6 +94,30 @@ def test_cbor_values_keep_their_types() -> None:
     found = [array.to_pylist() for array in CborObjects(RowRules()).decode(data, data, None, fields)]
     wanted = [time, date(2026, 1, 5), Decimal("1.01"), b"\0", -(2**63), [("q", True)]]
     assert found == [[each, None, each] for each in wanted]
+
+
+@pytest.mark.parametrize(
+    ("number", "wanted"), [(1.5, "1.50"), (0.125, "0.13"), (-1e-9, "0.00"), (1e8, None), (float("nan"), None)]
+)
+def test_numbers_of_cbor_fit_decimals_as_those_of_json(number: float, wanted: str | None) -> None:
+    """Goal: a binary number for DECIMAL is what the same number is in JSON. Method: one message of each kind."""
+    cbor2 = pytest.importorskip("cbor2", reason="the extra `spark` is not installed")
+    field = [pa.field("m", pa.decimal128(9, 2))]
+    for decoder, message in (
+        (CborObjects(RowRules()), cbor2.dumps({"m": number})),
+        (JsonObjects(RowRules()), json.dumps({"m": number}).encode()),
+    ):
+        data = pa.array([message], pa.binary())
+        found = decoder.decode(data, data, None, field)[0][0].as_py()
+        assert found == (None if wanted is None else Decimal(wanted))
+
+
+def test_a_problem_quotes_the_value() -> None:
+    """Goal: the text that does not fit is in the problem, for every type."""
+    fields = [pa.field("a", pa.float64()), pa.field("b", pa.float32()), pa.field("_problem", pa.string())]
+    data = pa.array([b'{"a": "1.5", "b": "many"}'], pa.binary())
+    problem = JsonObjects(RowRules()).decode(data, data, None, fields)[2][0].as_py()
+    assert problem == "a: '1.5' is no DOUBLE; b: 'many' is no DOUBLE"
 
 
 LEAVES = (

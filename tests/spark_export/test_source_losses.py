@@ -252,3 +252,25 @@ def test_a_node_that_is_gone_is_no_deleted_stream() -> None:
     with pytest.raises(NodeUnreachable):
         StreamReader(options).latestOffset({"s": {"0": 4}}, ALL)
     assert issubclass(NodeUnreachable, SourceError)
+
+
+def test_what_comes_while_an_available_now_query_starts_is_no_loss(node: NodeProcess) -> None:
+    """Goal: a stream that is created after the end was fixed waits for the next run, and no offset goes back."""
+    fill(node, "l_now_a", [3])
+    early = streaming(node, subscribePattern="l_now_.*", startingOffsets="earliest")
+    late = streaming(node, subscribe="l_now_a", startingOffsets="latest")
+    early.prepareForTriggerAvailableNow()
+    late.prepareForTriggerAvailableNow()
+    fill(node, "l_now_a", [5])
+    fill(node, "l_now_b", [4])
+    start = early.initialOffset()
+    end = early.latestOffset(start, ALL)
+    assert [(each.stream, each.start, each.end) for each in plan(early, start, end)] == [("l_now_a", 0, 3)]
+    rest = streaming(node, subscribePattern="l_now_.*")
+    later = rest.latestOffset(end, ALL)
+    assert [(each.stream, each.start, each.end) for each in plan(rest, end, later)] == [
+        ("l_now_a", 3, 8),
+        ("l_now_b", 0, 4),
+    ]
+    start = late.initialOffset()
+    assert late.latestOffset(start, ALL) == start
