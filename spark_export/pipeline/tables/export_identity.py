@@ -11,6 +11,7 @@ from pathlib import Path
 
 from spark_export.exporter.errors import ExportError, ExportMismatch
 from spark_export.exporter.layout import LEDGER
+from spark_export.exporter.parquet_table import run_folder
 
 
 def read_export_id(export: Path) -> str | None:
@@ -32,3 +33,19 @@ def read_export_id(export: Path) -> str | None:
     if table_format != "parquet":
         raise ExportMismatch(f"{export} is a {table_format} table: the pipeline reads exports in plain Parquet files")
     return str(table_id)
+
+
+def read_checksums(export: Path, root: Path) -> dict[str, str]:
+    """Returns the SHA-256 in hexadecimal of each file of the table, by its path relative to `root`, from the ledger.
+
+    root: the folder of the current generation. The result is empty if the folder has no ledger. Raises ExportError.
+    """
+    ledger = export.absolute() / LEDGER
+    if not ledger.is_file() or not root.name.isdigit():
+        return {}
+    try:
+        with closing(sqlite3.connect(f"{ledger.as_uri()}?mode=ro", uri=True)) as connection:
+            rows = connection.execute("SELECT run_id, path, sha256 FROM files WHERE generation = ?", (int(root.name),))
+            return {f"{run_folder(run)}/{path}": sha256 for run, path, sha256 in rows}
+    except sqlite3.Error as error:
+        raise ExportError(f"cannot read {ledger}: {error}") from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,8 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from spark_export.exporter.errors import ExportError
+from spark_export.exporter.errors import ExportError, TableDamaged
 from spark_export.exporter.hive_names import NO_NAME
+from spark_export.exporter.rewrite import REPAIR
+from spark_export.pipeline.tables.export_identity import read_checksums
 from spark_export.pipeline.tables.intervals import Intervals, Source, Span, spans_of
 
 COLUMNS = ("partition", "index", "timestamp", "key", "headers", "data")
@@ -50,11 +53,23 @@ class Taken:
 
 @dataclass(frozen=True)
 class ExportFile:
-    """A Parquet file of an export. root: the folder of all files. path: the path of the file, relative to `root`."""
+    """A Parquet file of an export.
+
+    root: the folder of all files. path: the path of the file, relative to `root`. sha256: the SHA-256 in hexadecimal of
+    what the exporter wrote; None if unknown.
+    """
 
     root: Path
     path: str
     size_bytes: int
+    sha256: str | None = None
+
+    def read(self) -> bytes:
+        """Returns the content. Raises TableDamaged if it is not what the exporter wrote."""
+        content = (self.root / self.path).read_bytes()
+        if self.sha256 is not None and hashlib.sha256(content).hexdigest() != self.sha256:
+            raise TableDamaged(f"{self.root / self.path} is not what the exporter wrote: {REPAIR}")
+        return content
 
     @property
     def stream(self) -> str:
@@ -82,7 +97,10 @@ def list_new(export: Path, taken: Taken) -> list[ExportFile]:
         raise FileNotFoundError(f"{export} holds no table: {export / 'messages'} is missing")
     sizes = {str(path.relative_to(root)): path.stat().st_size for path in sorted(root.rglob("*.parquet"))}
     taken.files = {path: size for path, size in taken.files.items() if path in sizes}
-    return [ExportFile(root, path, size) for path, size in sizes.items() if taken.files.get(path) != size]
+    sums = read_checksums(export, root)
+    return [
+        ExportFile(root, path, size, sums.get(path)) for path, size in sizes.items() if taken.files.get(path) != size
+    ]
 
 
 def take_file(file: ExportFile, taken: Taken) -> pa.Table:
@@ -91,7 +109,7 @@ def take_file(file: ExportFile, taken: Taken) -> pa.Table:
     The rows are sorted by era (how often the stream was deleted and created again), partition and index. Their columns
     are stream, era and `COLUMNS`. If no row is new, the table is empty.
     """
-    with pq.ParquetFile(file.root / file.path) as opened:
+    with pq.ParquetFile(pa.BufferReader(file.read())) as opened:
         names = [name for name in ("era", *COLUMNS) if name in opened.schema_arrow.names]
         if not set(COLUMNS) <= set(names):
             raise ExportError(

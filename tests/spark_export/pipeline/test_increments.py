@@ -210,6 +210,19 @@ def test_other_settings_are_refused_until_a_rebuild(tmp_path: Path) -> None:
         run_pipeline(lake.folder, tmp_path / "out", CARDINAL)
 
 
+def test_a_flipped_bit_of_an_export_ends_the_run(node: NodeProcess, tmp_path: Path) -> None:
+    """Goal: no damaged value becomes silver. Method: a file whose text changed and that Parquet still reads."""
+    world = World(tmp_path / "lake", node, "rotten")
+    world.push(50)
+    world.run()
+    path = next((world.folder / "messages").resolve().rglob("*.parquet"))
+    table = pq.read_table(path, partitioning=None)
+    pq.write_table(table.set_column(table.column_names.index("data"), "data", pa.array([b"x"] * len(table))), path)
+    with pytest.raises(ExportError, match="is not what the exporter wrote"):
+        run_pipeline(world.folder, tmp_path / "out", Settings())
+    assert not (tmp_path / "out" / "latest").exists()
+
+
 def test_a_real_export_and_another_one_under_its_path(node: NodeProcess, tmp_path: Path) -> None:
     """Increments from another export would pass over messages whose indexes were taken from the first one."""
     world = World(tmp_path / "lake", node, "increments")
