@@ -1,4 +1,4 @@
-"""The address of an export: of its table, and of its ledger. This module opens nothing."""
+"""The addresses of an export's table and ledger. This module opens neither of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from spark_export.store.place import Place, parse_place
 
 @dataclass(frozen=True)
 class Address:
-    """The address of an export. place: of its table. options: of its store. ledger: the SQLAlchemy URL of a ledger in
-    a database; None for a ledger that is kept with the table."""
+    """The address of an export.
+
+    place: the folder of the table, or its address on a store. options: the options of the store. ledger: the SQLAlchemy
+    URL of the database with the ledger (the record of all runs), or None for a ledger that is stored with the
+    table."""
 
     place: Place
     options: Mapping[str, str] = field(default_factory=dict)
@@ -20,7 +23,7 @@ class Address:
 
     @classmethod
     def of(cls, folder: Path | str | Place | Address) -> Address:
-        """The address from any of its short forms. Raises PlaceRefused."""
+        """Returns the address of an export whose table is in this folder or at this address. Raises PlaceRefused."""
         if isinstance(folder, Address):
             return folder
         return cls(folder if isinstance(folder, Place) else parse_place(folder))

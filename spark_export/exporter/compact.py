@@ -1,9 +1,9 @@
 """Compaction: merges the small files of a table into large ones. The rows do not change.
 
-Small files of one stream, era and date are merged; within each new file, rows are ordered by partition and index. Each
-file that is read is checked against the ledger's SHA-256, so that a damaged file never gets a new checksum. The new
-files are published by one rewrite of the table (`rewrite.py`): a reader that opens the table sees the old or the new
-files. The old files are kept for a time for readers that have already opened them.
+Files of one stream, era and date are merged. The era is the number of times that the stream was created again. Each new
+file has its rows in the order of partition and index. Before a file is merged, its SHA-256 is compared with the
+ledger, so that a damaged file never gets a new checksum. The new files replace the old files atomically (`rewrite.py`).
+The old files are kept for a time, for readers that have already opened them.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ SMALL_BYTES = FILE_BYTES_MAX // 2
 MERGE_BYTES_MAX = 512 * 1024 * 1024
 """The largest size of the rows that are merged in memory at a time, in bytes.
 
-Messages of usual kinds shrink to a third or a quarter in Parquet, which makes a file of about FILE_BYTES_MAX.
+Parquet usually compresses messages to a third or a quarter. The merged file then has a size of about FILE_BYTES_MAX.
 """
 ROW_BYTES = 64
-"""The estimated memory of a row beside its data, in bytes: index, timestamp, key, headers."""
+"""The estimated memory of a row without the message data, in bytes: index, timestamp, key, headers."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,8 @@ class Compaction:
 
     generation: the number of the table's new version, or None if there was nothing to merge. files_before, files_after:
     the number of files in the table. merged: the number of small files that were merged. rows: the number of rows in
-    the table. expired: how many replaced files, old generations or old snapshots were removed."""
+    the table. expired: the number of replaced files, old versions of the table, or old snapshots that were
+    removed."""
 
     generation: int | None
     files_before: int
@@ -59,11 +60,12 @@ class Compactor:
         self._table = table
 
     async def run(self, files_min: int | None = 2, *, bytes_max: int | None = None) -> Compaction:
-        """Recovers from a crash, merges the small files of each stream and date, and removes what readers need no more.
+        """Recovers from a crash, merges the small files of each stream and date, and removes old replaced files.
 
-        files_min: a stream and date with fewer small files is left as it is; None merges nothing. bytes_max: the
-        largest size of the messages to merge now, in bytes; None for no limit. Raises ExportError, also if a crash
-        interrupted a run before the run was published, and TableDamaged. No error changes the rows of the table."""
+        files_min: the smallest number of small files of one stream and date that are merged. None merges nothing.
+        bytes_max: the largest size of the messages to merge now, in bytes, or None for no limit. Raises TableDamaged,
+        and ExportError, for example if a crash interrupted a run before its publication. After an error, the table has
+        the same rows."""
         await self._rewriter.recover()
         files = await self._rewriter.load_files()
         groups = [] if files_min is None else limit_merges(plan_merges(files, files_min), bytes_max)
@@ -82,7 +84,7 @@ class Compactor:
         return Compaction(number, len(files), len(made), len(merged), rows, expired)
 
     def _check_sizes(self, kept: Sequence[RunFile]) -> None:
-        """Checks the sizes of the files that stay. They keep their checksums in the ledger, so `verify` still works."""
+        """Raises TableDamaged if a file that is not merged has another size than the ledger says."""
         for file in kept:
             path = self._table.locate(file)
             size = path.stat().st_size if path.is_file() else None
@@ -112,7 +114,7 @@ class Compactor:
         return made
 
     def _sorted_batches(self, files: Sequence[RunFile]) -> Iterator[pa.RecordBatch]:
-        """Yields the rows of all files, ordered by partition and index. The content of each file is checked first."""
+        """Yields the rows of all files in the order of partition and index. Raises TableDamaged for a damaged file."""
         runs_of_rows: list[tuple[int, int, pa.RecordBatch]] = []
         for file in files:
             path = self._table.locate(file)
@@ -130,7 +132,7 @@ class Compactor:
 
 
 def plan_merges(files: Sequence[RunFile], files_min: int = 2) -> list[list[RunFile]]:
-    """Returns groups of small files to be merged, each of at least `files_min` files of one stream and date.
+    """Returns the groups of small files to merge. Each group has at least `files_min` files of one stream and date.
 
     If a stream was deleted and created again, files of the old and the new stream are in different groups."""
     groups: dict[tuple[str, int, str], list[RunFile]] = defaultdict(list)
@@ -141,7 +143,9 @@ def plan_merges(files: Sequence[RunFile], files_min: int = 2) -> list[list[RunFi
 
 
 def limit_merges(groups: Sequence[list[RunFile]], bytes_max: int | None) -> list[list[RunFile]]:
-    """Returns the first of these groups and files whose messages have at most `bytes_max` bytes; at least two files."""
+    """Returns as many of the first groups and files as have at most `bytes_max` bytes of message data.
+
+    The first two files are returned even if they are larger. bytes_max: None for no limit."""
     if bytes_max is None:
         return list(groups)
     taken: list[list[RunFile]] = []
@@ -159,7 +163,7 @@ def limit_merges(groups: Sequence[list[RunFile]], bytes_max: int | None) -> list
 
 
 def _parts(group: Sequence[RunFile]) -> Iterator[list[RunFile]]:
-    """Cuts a group of files into parts that fit into memory, in the order of the runs."""
+    """Divides a group of files, in the order of the runs, into parts of at most MERGE_BYTES_MAX bytes in memory."""
     part: list[RunFile] = []
     filled = 0
     for file in sorted(group, key=lambda each: (each.run_id, each.entry.path)):

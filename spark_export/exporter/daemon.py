@@ -38,12 +38,12 @@ async def run_daemon(
 ) -> ExporterStatistics:
     """Starts a run every `every_s` seconds, until SIGTERM or SIGINT. Returns the metrics.
 
-    After a signal, a step that is being published is finished, and any other step is abandoned; a later run exports its
-    messages. metrics_file: written at the beginning, after each step of a run and after each run. on_outcome: called
-    after each run that published all it could, also if streams were left out. upkeep: keeps the table in order after
-    each run; None for no upkeep. chance: returns a random number from 0 to 1, for the delay of a start. Raises
-    ExportError if the metrics cannot be written at the beginning. Expected errors of a run are only logged; unexpected
-    exceptions are raised.
+    After a signal, a step that is being published is completed. Any other step is abandoned, and a later run exports
+    its messages. metrics_file: a file that is written at the beginning, after each step of a run and after each run.
+    on_outcome: called after each run that did not fail, even if the run left out some streams. upkeep: compacts the
+    table and removes old files after each run; None for no upkeep. chance: returns a random number from 0 to 1, for the
+    delay of a start. Raises ExportError if the metrics cannot be written at the beginning. Expected errors of a run are
+    only logged; unexpected exceptions are raised.
     """
     statistics = ExporterStatistics()
     if metrics_file is not None:
@@ -53,7 +53,7 @@ async def run_daemon(
             raise ExportError(f"the metrics {metrics_file} cannot be written: {error.strerror or error}") from error
 
     async def count(step: Step) -> None:
-        # A first run can take hours, so what its steps have published is shown before its end.
+        # A first run can take hours, so the metrics are updated after each published step.
         nonlocal statistics
         await log_step(step)
         statistics = statistics.after_step(step)
@@ -112,7 +112,7 @@ async def _run_once(
         except StreamsLeftOut as error:
             outcome = error.outcome
         except TakenOver:
-            # Another exporter has the table now. It ends again if both would go on taking it from each other.
+            # Another exporter has taken over the table. A new run would take the table back, so this daemon ends.
             raise
         except (ExportError, SourceError, ClientError, OSError) as error:
             logger.error("run failed", error=" ".join(str(error).split()))
@@ -132,7 +132,9 @@ async def _run_once(
 
 
 async def _keep_table(upkeep: Upkeep, statistics: ExporterStatistics) -> ExporterStatistics:
-    """Compacts the table, or removes old files, if it is time. A failure is only logged and counted."""
+    """Compacts the table or removes old files, if either is due. Returns the new metrics.
+
+    A failure is only logged and counted."""
     try:
         done = await upkeep.run()
     except (ExportError, OSError) as error:

@@ -1,6 +1,6 @@
-"""The statistics of a data file, as the log of a Delta table has them, so that readers can skip whole files.
+"""The statistics of a data file for the log of a Delta table, with which readers can skip whole files.
 
-A reader that looks for some indexes or times opens only the files whose minimum and maximum allow them.
+A reader that selects indexes or times opens only the files whose minimum and maximum include some of them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_export.exporter.write_files import ERA
 from spark_export.store.paths import FilePath
 
 BOUNDED = ("partition", "index", "timestamp", ERA)
-"""The columns whose minimum and maximum go into the log. Delta has none for binary columns."""
+"""The columns whose minimum and maximum go into the log. Delta has no minimum and maximum of binary columns."""
 COUNTED = (*BOUNDED, "key")
 """The columns whose number of nulls goes into the log."""
 MILLISECOND = timedelta(milliseconds=1)
@@ -41,7 +41,7 @@ def read_delta_statistics(path: FilePath) -> str:
         found = [metadata.row_group(group).column(number).statistics for group in range(metadata.num_row_groups)]
         if name in COUNTED and all(each is not None and each.has_null_count for each in found):
             nulls[name] = sum(each.null_count for each in found)
-        # A row group whose values are all null has no minimum, and says nothing about the others.
+        # A row group whose values are all null has no minimum and does not affect the bounds.
         bounds = [each for each in found if each is not None and each.has_min_max]
         known = all(each is not None and (each.has_min_max or each.num_values == 0) for each in found)
         if name in BOUNDED and bounds and known:
@@ -55,13 +55,16 @@ def _lower(value: int | datetime) -> int | str:
 
 
 def _upper(value: int | datetime) -> int | str:
-    """Delta's times have milliseconds, so a maximum that was cut off would hide the rows after it: it is rounded up."""
+    """Returns a maximum for the log.
+
+    A time is rounded up to milliseconds, so that it is not less than any row's time.
+    """
     if isinstance(value, int):
         return value
     return _text(value + MILLISECOND if value.microsecond % 1000 else value)
 
 
 def _text(value: datetime) -> str:
-    """The time in milliseconds, cut off."""
+    """Returns the time as text in UTC, rounded down to milliseconds."""
     value = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
     return value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"

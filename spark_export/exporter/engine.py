@@ -23,19 +23,19 @@ class Engine(Protocol):
 
     @property
     def description(self) -> str:
-        """What executes the tasks, and why, as text for the user."""
+        """A text for the user: how the tasks are executed, and why in this way."""
         ...
 
     async def prepare(self, data_bytes: int = 0) -> int:
         """Starts the engine if the engine is not running.
 
-        data_bytes: the size of everything that is left to export. Returns how many tasks can run at the same time.
-        Raises ExportError.
+        data_bytes: the estimated size of all messages that are not exported yet. Returns the number of tasks that can
+        run at the same time. Raises ExportError.
         """
         ...
 
     async def run(self, tasks: Sequence[Task], settings: TaskSettings) -> Written:
-        """Executes the tasks and returns the files that they wrote, and the streams that they left out.
+        """Executes the tasks. Returns the written files, and the streams that could not be read.
 
         Raises the error of a task that fails, in general an ExportError.
         """
@@ -89,10 +89,10 @@ class InlineEngine:
 
 
 class AutoEngine:
-    """An engine that executes tasks inline, and starts Spark only if much is to be exported.
+    """An engine that executes tasks in threads of this process, and starts Spark only for large exports.
 
-    inline: the engine for up to `data_bytes_max` bytes of message data. make_spark: returns the engine for more, or the
-    reason why Spark cannot be used here. An export that has begun on Spark stays there, since the session is open then.
+    inline: the engine for up to `data_bytes_max` bytes of message data. make_spark: returns the engine for larger
+    exports, or the reason why Spark cannot be used. After Spark was started, all later tasks are executed on Spark.
     """
 
     def __init__(self, inline: InlineEngine, make_spark: Callable[[], Engine | str], data_bytes_max: int) -> None:

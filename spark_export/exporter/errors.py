@@ -7,7 +7,7 @@ from typing import Any
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 TOLD_MAX = 3
-"""How many of the streams that were left out the message of StreamsLeftOut describes."""
+"""The largest number of streams that the message of StreamsLeftOut describes."""
 
 
 class ExportError(Exception):
@@ -31,7 +31,7 @@ class TableDamaged(ExportError):
 
 
 class LedgerError(ExportError):
-    """The ledger, an SQLite file that records all runs, cannot be read or written."""
+    """The ledger, a database with a record of all runs, cannot be read or written."""
 
 
 class DataLost(ExportError):
@@ -57,13 +57,13 @@ class FolderNotSeen(ExportError):
 
 
 class TakenOver(ExportError):
-    """Another exporter works on the table now. This one publishes nothing more."""
+    """Another exporter has taken over the table. The present exporter must not publish anything more."""
 
 
 class StreamsLeftOut(ExportError):
     """Some streams could not be exported. All other streams were exported, and their rows are in the table.
 
-    outcome: the `spark_export.exporter.run.Outcome` of the export, with all streams that were left out.
+    outcome: the `spark_export.exporter.run.Outcome` of the export, which lists all these streams.
     """
 
     def __init__(self, outcome: Any) -> None:
@@ -80,8 +80,11 @@ class ExtraMissing(ExportError):
 
 
 class NodeFailed(ExportError):
-    """The node cannot be reached, or did not answer, when a scheduler's task exported."""
+    """The node could not be reached, or did not answer, during an export by a scheduler's task."""
 
 
 class ExportStopped(ExportError):
-    """A signal or the caller stopped the export of a scheduler's task. What was not published is exported later."""
+    """A signal or the caller stopped the export of a scheduler's task.
+
+    A later export takes the unpublished messages.
+    """

@@ -1,7 +1,7 @@
-"""Where a task's files go: into a folder, or straight into a store. Executors load this module; they need pyarrow only.
+"""The targets of a task's files: a folder, or a store. Executors load this module, and it needs only pyarrow.
 
-Files on a store get their final names at once, which no other attempt at the task uses. A file is there when it is
-completed, and not before.
+A file on a store gets its final name at once. The name is unique, so a repetition of the task uses another name. The
+file exists on the store only after it was completed.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ class TargetFile(Protocol):
     """A file that is being written."""
 
     def write(self, data: Any) -> int:
-        """Appends bytes. Returns how many."""
+        """Appends bytes. Returns the number of appended bytes."""
         ...
 
     def complete(self, size_bytes: int) -> None:
-        """Ends the file, which has this size. The file is durable when this returns."""
+        """Completes the file and makes it durable. size_bytes: the size of the whole file."""
         ...
 
     def abandon(self) -> None:
-        """Ends the file without completing it."""
+        """Closes the file without completing it."""
         ...
 
 
 class Target(Protocol):
-    """A place for files."""
+    """A folder, or an address on a store, in which files can be created."""
 
     def open(self, name: str) -> TargetFile: ...
 
 
 class FolderTarget:
-    """Files in an existing folder. The caller removes abandoned files together with the folder."""
+    """A `Target` that is an existing folder. The caller removes abandoned files together with the folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -68,8 +68,9 @@ class _FolderFile:
 
 
 class StoreTarget:
-    """Files in a store, below one address. An abandoned file is removed on best efforts; the exporter sweeps what is
-    left."""
+    """A `Target` that is an address on a store. An abandoned file is deleted if the store allows it.
+
+    The exporter later deletes abandoned files that are still there (`Table.sweep`)."""
 
     def __init__(self, address: str, options: Mapping[str, str]) -> None:
         self._data = DataFiles(parse_place(address), options)
@@ -95,12 +96,12 @@ class _StoreFile:
         self._data.close_output(self._file, self._name, size_bytes)
 
     def abandon(self) -> None:
-        # The stream has no other end. What it makes lacks a footer, and no manifest names it.
+        # A stream to a store can only be closed. The resulting file has no Parquet footer and is not part of the table.
         with suppress(OSError):
             self._file.close()
         self._data.remove(self._name)
 
 
 def open_target(folder: Path, store: str, options: Mapping[str, str]) -> Target:
-    """The target of a task: the store's address, or the folder if the address is empty."""
+    """Returns the target of a task's files: the address `store`, or `folder` if the address is empty."""
     return StoreTarget(store, options) if store else FolderTarget(folder)

@@ -20,7 +20,7 @@ from spark_export.store.paths import FilePath
 from storage.durable_files import sync
 
 RUN_PREFIX, REWRITTEN_PREFIX = "run-", "rewritten-"
-"""The beginnings of the names of data files: of a run's files, and of the files of a compaction or repair."""
+"""The prefixes of the names of data files: from a run, and from a compaction or repair."""
 
 
 class FlatTable:
@@ -38,7 +38,9 @@ class FlatTable:
 
     @property
     def generation(self) -> int:
-        """The number of the generation (version of the whole table) that readers see: a rewrite makes another."""
+        """The number of the generation (version of the whole table) that readers see.
+
+        Each compaction or repair makes a new generation."""
         return self._read_generation() or FIRST_GENERATION
 
     def refusal_of(self, stream: str) -> str | None:
@@ -114,7 +116,7 @@ class FlatTable:
         sync(self._data)
         old = [file for file in before if file.entry.path not in kept]
         for file in old:
-            # Nothing changes a replaced file, so its modification time tells `expire` when to remove it.
+            # A replaced file never changes, so its modification time can store the time at which `expire` removes the file.
             with suppress(FileNotFoundError):
                 os.utime(self._data / file.entry.path, (expires_s, expires_s))
         known = set(self._log.iterdir())
@@ -153,7 +155,7 @@ class FlatTable:
         raise NotImplementedError
 
     def _read_generation(self) -> int | None:
-        """Returns the number of the latest rewrite in the table's log, or None if the table was never rewritten."""
+        """Returns the number of the latest compaction or repair in the table's log, or None if there was none."""
         raise NotImplementedError
 
     def _commit_rewrite(self, generation: int, old: Sequence[RunFile], new: Sequence[RunFile]) -> None:
@@ -165,7 +167,7 @@ class FlatTable:
         raise NotImplementedError
 
     def _names_in_log(self) -> set[str]:
-        """Returns the names of the data files that a version of the table in the log needs."""
+        """Returns the names of all data files that belong to a version of the table in the log."""
         raise NotImplementedError
 
     def _commit(self, run_id: int, entries: Sequence[FileEntry]) -> None:
@@ -173,7 +175,7 @@ class FlatTable:
         raise NotImplementedError
 
     def _fence(self, run_id: int) -> None:
-        """Makes every later commit of this run fail, and every commit that is under way."""
+        """Makes all commits of this run fail: the later commits, and a commit that another exporter has begun."""
         raise NotImplementedError
 
     def _find(self, run_id: int, entry: FileEntry) -> Path | None:

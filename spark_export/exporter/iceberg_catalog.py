@@ -1,7 +1,8 @@
-"""The catalog of an Iceberg table: the SQLite file in the export's folder, or one that the user names.
+"""The catalog of an Iceberg table: an SQLite file in the export's folder, or a catalog that the user chooses.
 
-The choice is kept with the table, so that all commands find the catalog. It holds no secrets: pyiceberg takes those
-from its own file and environment (PYICEBERG_CATALOG__STREAM_NODE__TOKEN).
+The user's choice is stored with the table, so that all commands find the catalog. The stored choice contains no
+secrets. pyiceberg reads secrets from its own file and from environment variables, for example
+PYICEBERG_CATALOG__STREAM_NODE__TOKEN.
 """
 
 from __future__ import annotations
@@ -21,27 +22,29 @@ from spark_export.store.store import Store
 
 CATALOG_FILE = "catalog.sqlite"
 CHOICE, STORED_CHOICE = "catalog.json", "_export/catalog.json"
-"""The names of the file with the choice, in a folder and on a store."""
+"""The names of the file with the user's choice of a catalog: in a folder, and on a store."""
 CATALOG_NAME = "stream_node"
 FOLDERS_CATALOG = "stream-node"
-"""The name under which the catalog in a folder has the table."""
+"""The name of the SQLite catalog in the export's folder."""
 TABLE_NAME = "export.messages"
 KINDS = ("rest", "sql", "hive", "glue", "dynamodb", "bigquery")
-"""What pyiceberg calls the types of catalogs."""
+"""The types of catalogs, by their names in pyiceberg."""
 SECRET_PARTS = ("token", "credential", "secret", "password", "access-key")
 
 
 @dataclass(frozen=True)
 class CatalogChoice:
-    """The catalog that the user names. kind: one of KINDS. table: its namespace and name there, with a dot between.
-    options: the properties of the catalog, which pyiceberg gets as they are."""
+    """The user's choice of a catalog.
+
+    kind: one of KINDS. table: the table's namespace and name in the catalog, separated by a dot. options: the
+    properties of the catalog, passed to pyiceberg unchanged."""
 
     kind: str
     table: str
     options: Mapping[str, str]
 
     def check(self) -> None:
-        """Raises ExportMismatch."""
+        """Raises ExportMismatch if the kind is unknown, the table has no namespace, or an option is a secret."""
         if self.kind not in KINDS:
             raise ExportMismatch(f"--catalog {self.kind}: it is one of {', '.join(KINDS)}")
         namespace, _, name = self.table.rpartition(".")
@@ -56,7 +59,9 @@ class CatalogChoice:
 
 
 def keep_choice(layout: Layout, choice: CatalogChoice) -> None:
-    """Keeps the choice with the table. Raises ExportMismatch if the table has another catalog already."""
+    """Stores the choice with the table. Raises ExportMismatch if the table already has another catalog or name.
+
+    Changed options of the same catalog replace the stored options."""
     choice.check()
     found = _read_choice(layout)
     if found is None and layout.store is None and (layout.folder / CATALOG_FILE).exists():
@@ -78,7 +83,10 @@ def keep_choice(layout: Layout, choice: CatalogChoice) -> None:
 
 
 def open_catalog(layout: Layout) -> tuple[Any, tuple[str, ...]]:
-    """Returns the catalog of the table, and the table's name in it. Raises ExportMismatch, ExtraMissing."""
+    """Returns the catalog of the table, and the table's name in the catalog.
+
+    Raises ExportMismatch if no catalog was chosen for a table on a store, and ExtraMissing if pyiceberg lacks a library
+    for the catalog."""
     choice = _read_choice(layout)
     if choice is None and layout.store is not None:
         raise ExportMismatch(
@@ -102,7 +110,7 @@ def open_catalog(layout: Layout) -> tuple[Any, tuple[str, ...]]:
 
 
 def _file_options(store: Store | None) -> dict[str, str]:
-    """The options of a store as pyiceberg's files take them, which take the credentials from the environment."""
+    """Returns the options of a store under pyiceberg's names. pyiceberg reads credentials from the environment."""
     if store is None:
         return {}
     options, scheme = store.options, store.place.scheme

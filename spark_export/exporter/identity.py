@@ -1,8 +1,9 @@
-"""The identity of a table: one table has one consumer at the node, and no two tables share it.
+"""The identity of a table: each table has its own consumer at the node.
 
-The consumer keeps the saved indexes of the export. They tell whether the node was put back to an earlier state. If two
-tables shared a consumer, the one that is ahead would hide that state from the other. A copied folder, and folders of
-earlier versions with the same last name, share a consumer; this module notices that, and gives a table another one.
+The consumer keeps the saved indexes of the export. The exporter compares these indexes with the table, and so notices
+that the node was restored to an earlier state. If two tables shared a consumer, the higher indexes of one table would
+hide such a restore from the other table. A folder and its copy share a consumer, and so may two folders with the same
+last name from earlier versions. This module detects a shared consumer, and gives the table another consumer.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from spark_export.exporter.model import Exported, PartitionEnd, Range
 from spark_export.exporter.node_side import NodeSide, Selection
 
 SUFFIX_CHARACTERS = 6
-"""How many characters of a random id are in the name of a consumer."""
+"""The number of characters of a random id in the name of a consumer."""
 
 
 def make_consumer(folder_name: str, random_id: str) -> str:
@@ -34,10 +35,11 @@ def check_positions(
     positions: Mapping[tuple[str, int], int],
     client_id: str,
 ) -> None:
-    """Raises ExportMismatch if the node has a later saved index than this table can have saved.
+    """Raises ExportMismatch if the node has a higher saved index than this table can have saved.
 
-    Then another table or program saves under the same name. exported: the end of the exported messages of each
-    partition. positions: the saved indexes of the consumer `client_id`. No run may be unfinished."""
+    In this case, another table or program saves indexes under the same client id. ends: the partitions on the node.
+    exported: the end of the exported messages of each partition. positions: the saved indexes of the consumer
+    `client_id`. No run may be unfinished."""
     for end in ends:
         place = end.stream, end.partition
         known = exported.get(place)
@@ -53,9 +55,11 @@ def check_positions(
 
 
 async def check_place(layout: Layout, ledger: Ledger) -> None:
-    """Raises ExportMismatch if the folder is a copy of an export that still exists. Records the folder of a new export.
+    """Raises ExportMismatch if the folder is a copy of an export that still exists. Otherwise records the folder's
+    path.
 
-    A folder that was moved is no copy: nothing is at its old place."""
+    A moved folder is not a copy, because the export no longer exists at the old path.
+    """
     here, noted = str(layout.folder), await ledger.load_place()
     if noted == here:
         return
@@ -68,11 +72,12 @@ async def check_place(layout: Layout, ledger: Ledger) -> None:
 
 
 async def adopt(layout: Layout, ledger: Ledger, node: NodeSide, client_id: str | None) -> str:
-    """Gives the table a consumer of its own, which goes on where the table ends. Returns the consumer's name.
+    """Gives the table its own consumer, whose saved indexes are the ends of the exported messages.
 
-    client_id: the name, or None for a new one. Raises ExportMismatch if the node has saved indexes under this name that
-    the table cannot have saved; and ClientErrors. A run that a crash interrupted may be unfinished: the next run saves
-    its indexes under the new name. After a crash, the call can be repeated."""
+    client_id: the name of the consumer, or None for a new name. Returns the name. Raises ExportMismatch if the node has
+    higher saved indexes under this name than the table can have saved. Also raises ClientErrors. A run that a crash
+    interrupted may be unfinished; the next run saves the indexes of that run under the new name. The call can be
+    repeated after a crash."""
     name = client_id or make_consumer(layout.place.name, uuid.uuid4().hex)
     exported, ends = await ledger.load_exported(), node.list_ends(Selection())
     check_positions(ends, exported, node.load_positions(name), name)
@@ -82,20 +87,20 @@ async def adopt(layout: Layout, ledger: Ledger, node: NodeSide, client_id: str |
         if known is not None and known.made_us == end.made_us:
             start = known.end_index
             taken.append(Range(end.stream, end.partition, known.era, end.made_us, start, start, 0))
-    # The saved indexes exist before the ledger names the consumer: without them, the next run would refuse.
+    # The indexes are saved before the ledger names the consumer. Without saved indexes, the next run would be refused.
     node.save_positions(name, taken)
     await ledger.record_adoption(name, str(layout.place))
     return name
 
 
 def _is_same_export(other: Path, own: Path, table_id: str) -> bool:
-    """Returns whether another ledger exists that has the same table id."""
+    """Returns whether a ledger with this table id exists at the path `other`, and is another file than `own`."""
     if not other.is_file() or other.samefile(own):
         return False
     try:
         with closing(sqlite3.connect(f"{other.absolute().as_uri()}?mode=ro", uri=True)) as connection:
             found = connection.execute("SELECT table_id FROM export").fetchone()
     except sqlite3.Error:
-        # What cannot be read is not known to be the same export. The saved indexes still tell.
+        # An unreadable ledger is taken for another export. `check_positions` still detects a shared consumer.
         return False
     return found is not None and found[0] == table_id

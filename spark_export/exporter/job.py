@@ -35,29 +35,29 @@ INLINE = "inline"
 AUTO = "auto"
 """The default master: tasks run inline, or on an embedded Spark if more than SPARK_BYTES_MIN bytes are new."""
 SPARK_BYTES_MIN = 64 * 1024**3
-"""From how many bytes of message data on Spark is started without being asked for."""
+"""The size of new message data, in bytes, above which the default master starts Spark."""
 
 
 @dataclass(frozen=True)
 class ExportSettings:
     """The settings of an export.
 
-    folder: the export's folder, which every executor must reach under the same path, or its address on a store.
-    node: `host:port` of the node; executors must reach the node at this address, too. data_dir: the node's data
-    directory, or None; executors on the node's machine read messages directly from its files. selection: the
-    streams to export. client_id: the client id under which the node keeps the saved indexes of the export, or None
-    for a default. codec: the Parquet compression. format: parquet, delta or iceberg. master: the master of Spark
-    (`local[*,4]`, `spark://…`, `yarn`, `k8s://…`), `inline` to export without Spark, or `auto`, see AUTO. remote:
-    the address of a Spark Connect server (`sc://…`), in place of a master. conf: more settings of Spark. aot_cache:
-    see `spark_export.session.open_session`. accept_lost: whether a stream is exported if messages of it were
-    removed before they could be exported; if False, the stream is left out. verify_checksums: whether tasks compute
-    the checksum of each message again. rows_max, bytes_max: the size of a step, see
-    `spark_export.exporter.pace.Bounds`; None for a default. seconds_max: after this time no step begins; None for
-    no limit. store_options: of the store, see `spark_export.store.options`. ledger: the SQLAlchemy URL of a
-    database for the ledger, or None for a ledger that is kept with the table. keep_s: how many seconds replaced files
-    stay for readers, or None for the default of the format. catalog, catalog_options, catalog_table: of an Iceberg
-    table, see `spark_export.exporter.iceberg_catalog.CatalogChoice`; None for the catalog that the table has, or for
-    a file in the folder.
+    folder: the export's folder, which every executor must reach under the same path, or its address on a store. node:
+    `host:port` of the node; executors must reach the node at this address, too. data_dir: the node's data directory, or
+    None; executors on the node's machine read messages directly from its files. selection: the streams to export.
+    client_id: the client id under which the node keeps the saved indexes of the export, or None for a default. codec:
+    the Parquet compression. format: parquet, delta or iceberg. master: the master of Spark (`local[*,4]`, `spark://…`,
+    `yarn`, `k8s://…`), `inline` to export without Spark, or `auto`, see AUTO. remote: the address of a Spark Connect
+    server (`sc://…`), in place of a master. conf: more settings of Spark. aot_cache: see
+    `spark_export.session.open_session`. accept_lost: whether a stream is exported if messages of it were removed before
+    they could be exported. If False, the stream is left out. verify_checksums: whether tasks compute the checksum of
+    each message again. rows_max, bytes_max: the size of a step, see `spark_export.exporter.pace.Bounds`; None for a
+    default. seconds_max: the time in seconds after which no step begins, or None for no limit. store_options: the
+    options of the store, see `spark_export.store.options`. ledger: the SQLAlchemy URL of the database with the ledger
+    (the record of all runs), or None for a ledger that is stored with the table. keep_s: how many seconds replaced
+    files are kept for readers, or None for the default of the format. catalog, catalog_options, catalog_table: the
+    catalog of an Iceberg table, see `spark_export.exporter.iceberg_catalog.CatalogChoice`. A catalog of None means the
+    catalog that the table already has, or an SQLite file in the folder.
     """
 
     folder: Path | Place
@@ -96,7 +96,10 @@ class ExportSettings:
         )
 
     def consumer(self, table_id: str) -> str:
-        """Returns the client id of a new table: `client_id`, or, if this is None, one made from folder and table id."""
+        """Returns the client id of a new table.
+
+        If `client_id` is None, makes it from the folder's name and the table id.
+        """
         return self.client_id or make_consumer(self.address().place.name, table_id)
 
 
@@ -111,7 +114,7 @@ async def open_exporter(
     engine: Engine | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> AsyncIterator[Exporter]:
-    """Opens an exporter, as `open_kept_exporter` does, without upkeep of the table."""
+    """Opens an exporter as `open_kept_exporter` does, but yields only the exporter."""
     async with open_kept_exporter(settings, engine=engine, on_progress=on_progress) as (exporter, _):
         yield exporter
 
@@ -124,8 +127,9 @@ async def open_kept_exporter(
     on_progress: Callable[[Progress], None] | None = None,
     files_min: int = 0,
 ) -> AsyncIterator[tuple[Exporter, Upkeep]]:
-    """Opens an exporter and the upkeep of its table. Locks the folder, opens the ledger (the record of all runs), and
-    creates a missing table.
+    """Opens an exporter, and an object that compacts the exporter's table.
+
+    Locks the folder, opens the ledger (the record of all runs), and creates a missing table.
 
     engine: executes the tasks, in place of the engine that `settings` choose. The engine, also a given one, is closed
     at the end of the `with` block. files_min: see `Upkeep`. The first run with new messages starts the engine. Since
@@ -208,7 +212,7 @@ async def open_repairer(
     """Opens an existing export as its only writer, to replace its damaged files.
 
     node: `host:port` of the node. keep_s: how many seconds the replaced files are kept for readers; None for the
-    default of the table's format. accept_lost: whether rows that the node has no more are given up. Raises
+    default of the table's format. accept_lost: whether to give up rows that are no longer on the node. Raises
     ExportMismatch, ExportInUse, ExtraMissing, LedgerError, StoreError."""
     async with open_workplace(Address.of(folder), now_us=now_us()) as work:
         layout, ledger = work.layout, work.ledger
@@ -222,10 +226,11 @@ async def open_repairer(
 
 
 async def adopt_table(folder: Path | Place | Address, node: str, client_id: str | None) -> str:
-    """Gives the table of an existing export a consumer of its own at the node. Returns the consumer's name.
+    """Gives the table of an existing export its own consumer at the node. Returns the consumer's name.
 
-    node: `host:port` of the node. client_id: the name, or None for a new one. Raises ExportMismatch, ExportInUse,
-    LedgerError, StoreError, ClientErrors."""
+    node: `host:port` of the node. client_id: the name of the consumer, or None for a new name. Raises ExportMismatch,
+    ExportInUse, LedgerError, StoreError, ClientErrors.
+    """
     async with open_workplace(Address.of(folder), now_us=now_us()) as work:
         return await adopt(work.layout, work.ledger, NodeSide(node), client_id)
 
@@ -240,7 +245,7 @@ def _make_engine(settings: ExportSettings) -> Engine:
 
 
 def _embedded_spark(settings: ExportSettings) -> Engine | str:
-    """Returns the engine of an embedded Spark, which is not started yet, or the reason why there is none."""
+    """Returns an engine with an embedded Spark, not yet started, or the reason why Spark cannot be used."""
     try:
         find_java_home()
     except JavaMissing:

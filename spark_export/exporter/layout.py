@@ -33,7 +33,7 @@ ATTEMPTS, TREE = "attempts", "tree"
 Tasks write files into ATTEMPTS; the run then moves the files to TREE, in the structure that the table needs.
 """
 RUN_FOLDER_PREFIX = "run="
-"""The beginning of the name of a run's folder in a generation, before the run's id."""
+"""The prefix of the name of a run's folder in a generation (version of the table). The run's id follows it."""
 NAME_BYTES_MAX = 255
 """The largest size of a file or folder name, in bytes, on every usual file system."""
 REMOVE_ATTEMPTS_MAX = 20
@@ -43,8 +43,10 @@ class Layout:
     """The paths of one export. folder: the export folder; every executor must reach this folder under the same path."""
 
     def __init__(self, folder: Path, store: Store | None = None) -> None:
-        """store: the store of the table, if the table is on one; the folder then is the exporter's own, and holds no
-        rows. Raises PlaceRefused for the address of a store, which `Path` takes for a relative folder."""
+        """Raises PlaceRefused if the folder is the address of a store.
+
+        store: the store of the table, or None for a table in the folder. With a store, the folder is only for temporary
+        files of the exporter."""
         place = parse_place(folder)
         if not place.is_local:
             raise PlaceRefused(f"{folder} is the address of a store, not a folder")
@@ -87,7 +89,7 @@ class Layout:
         return self.staging / f"run-{run_id:06d}"
 
     def rewrite_staging(self, generation: int) -> Path:
-        """Returns the staging folder of a compaction or repair, which makes this generation of the table."""
+        """Returns the staging folder of the compaction or repair that makes this generation (version of the table)."""
         return self.staging / f"rewrite-{generation:06d}"
 
     def attempts(self, run_id: int) -> Path:

@@ -91,10 +91,10 @@ class Account:
 
 
 class Ledger(GenerationsPart, IdentityPart):
-    """An open ledger: the SQLite record of all runs of an export. `open_ledger` makes it."""
+    """An open ledger: the database with the record of all runs of an export. `open_ledger` makes it."""
 
     def __init__(self, engine: AsyncEngine, identity: Identity, copy: Copy | None = None) -> None:
-        """copy: the copy of the ledger that counts, in a store; None for a ledger that counts itself."""
+        """copy: the authoritative copy of the ledger in a store, or None for a ledger without a copy."""
         self._engine = engine
         self.identity = identity
         self._copy = copy
@@ -102,9 +102,10 @@ class Ledger(GenerationsPart, IdentityPart):
         self._turn = asyncio.Lock()
 
     async def take_over(self, now_us: int) -> None:
-        """Makes this process the only one that can change the ledger. now_us: in microseconds since 1970.
+        """Makes this process the only one that can change the ledger. Used where no file lock protects the ledger.
 
-        Every later change raises TakenOver after another process has done the same. Needed where no file lock is held.
+        If another process takes over the ledger later, every further change by this process raises TakenOver. now_us:
+        the present time in microseconds since 1970.
         """
         owner = uuid.uuid4().hex
         async with self._writing() as connection:
@@ -112,7 +113,7 @@ class Ledger(GenerationsPart, IdentityPart):
         self._owner = owner
 
     async def check_owner(self) -> None:
-        """Raises TakenOver if another process has taken the ledger over. Does nothing if a file lock protects it."""
+        """Raises TakenOver if another process has taken over the ledger. Does nothing before `take_over`."""
         if self._owner is None:
             return
         if self._copy is not None:
@@ -151,7 +152,9 @@ class Ledger(GenerationsPart, IdentityPart):
     ) -> None:
         """Records the files of a run and sets its state to written, atomically. Raises IllegalTransition.
 
-        without: streams that were planned and left out. Their ranges leave the run, so a later run exports them."""
+        without: planned streams that could not be read. The ranges of these streams are removed from the run, so a
+        later run exports them.
+        """
         rows = [{"generation": generation, "run_id": run_id, **asdict(each)} for each in written]
         totals = {
             "rows": sum(row["rows"] for row in rows),
@@ -223,7 +226,7 @@ class Ledger(GenerationsPart, IdentityPart):
     async def load_account(self, generation: int) -> Account:
         """Returns the contents at one moment, for one generation (version) of the table."""
         if self._copy is not None and self._owner is None:
-            # A reader: the exporter may have changed the copy.
+            # This process only reads, and an exporter may have changed the copy.
             await self._engine.dispose()
             await asyncio.to_thread(self._copy.fetch)
         in_generation = _FILES.where(files.c.generation == generation)
@@ -274,9 +277,9 @@ async def open_ledger(
 
     identity: the identity of a new export. A missing ledger is created with this identity; with None, only an existing
     ledger is opened. now_us: the creation time of a new ledger, in microseconds since 1970. table_id: the id of the
-    table of a new ledger; None for a new id. copy: see `Ledger`. place: the table's address for errors; None for the
-    file's folder. Raises LedgerError. Raises ExportMismatch if a missing ledger may not be created, if the ledger has
-    another format or a later version, or if the file is another program's database.
+    table of a new ledger; None for a random id. copy: see `Ledger`. place: the table's address for error messages; None
+    for the file's folder. Raises LedgerError. Raises ExportMismatch if a missing ledger may not be created, if the
+    ledger has another format or a later version, or if the file is another program's database.
     """
     if identity is None and not await asyncio.to_thread(path.exists):
         raise ExportMismatch(f"{path.parent} holds no export: {path.name} is missing")
@@ -326,7 +329,7 @@ async def make_ledger(
 
 
 async def load_identity(connection: AsyncConnection) -> Identity:
-    """Returns the identity of the export whose ledger this is."""
+    """Reads the identity of the export from its ledger."""
     row = (await connection.execute(select(exports.c.table_id, exports.c.format, exports.c.client_id))).one()
     return Identity(*row)
 

@@ -1,4 +1,4 @@
-"""Transactions of the ledger, and what its errors mean."""
+"""Transactions of the ledger (the record of all runs of an export), and the translation of database errors."""
 
 from __future__ import annotations
 
@@ -16,18 +16,23 @@ BUSY_TIMEOUT_MS = 5_000
 
 
 class Copy(Protocol):
-    """The copy of a ledger that counts, in a store; `store_ledger.py` has it."""
+    """The copy of a ledger in a store. The copy is authoritative: the local SQLite file follows it.
+
+    The implementation is in `store_ledger.py`."""
 
     def fetch(self) -> bool:
-        """Brings the ledger's file to the state of the copy. Returns whether there is a copy."""
+        """Replaces the ledger's file by the copy. Returns False, and changes nothing, if there is no copy."""
         ...
 
     def check(self) -> None:
-        """Raises TakenOver if the copy has another state than the last one that was fetched or saved; LedgerError."""
+        """Raises TakenOver if the copy changed since it was last fetched or saved. Raises LedgerError."""
         ...
 
     def save(self) -> None:
-        """Brings the copy to the state of the ledger's file. Raises TakenOver, LedgerError."""
+        """Replaces the copy by the ledger's file.
+
+        Raises TakenOver if another exporter changed the copy; LedgerError.
+        """
         ...
 
 
@@ -47,7 +52,7 @@ async def mapped(engine: AsyncEngine) -> AsyncIterator[AsyncConnection]:
 
 
 def is_full(error: DBAPIError) -> bool:
-    """Returns whether the disk is full, which SQLite reports as such or as a failed write."""
+    """Returns whether SQLite reports a full disk or a failed write. Both usually mean that the disk is full."""
     name = getattr(error.orig, "sqlite_errorname", "")
     return name == "SQLITE_FULL" or name.startswith("SQLITE_IOERR_WRITE")
 
@@ -55,14 +60,14 @@ def is_full(error: DBAPIError) -> bool:
 def set_pragmas(connection: Any, _record: object) -> None:
     cursor = connection.cursor()
     # A transaction ends when its journal is removed. FULL does not sync that removal: a power cut could undo a
-    # transaction although the table already has the files of the transaction. EXTRA syncs the folder, too.
+    # transaction although the table already has the files of the transaction. EXTRA also syncs the folder.
     for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=1", "synchronous=EXTRA"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 
 
 async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Executes `work` to its end, even if the caller is cancelled; the cancellation is raised after the end."""
+    """Executes `work` to its end, even if the caller is cancelled, and raises the cancellation only then."""
     task = asyncio.create_task(work)
     try:
         await asyncio.shield(task)

@@ -1,7 +1,8 @@
-"""The ledger of an export in a database, by an SQLAlchemy URL: an SQLite file anywhere, or PostgreSQL.
+"""Opens the ledger (the record of all runs of an export) in the database of an SQLAlchemy URL: SQLite or PostgreSQL.
 
-In PostgreSQL a ledger is a schema of its own. An exporter holds an advisory lock of the schema as long as it works, and
-owns the ledger: it notices at its next change if its lock was lost and another exporter has come.
+In PostgreSQL, each ledger has its own schema. An exporter holds an advisory lock for the schema while it is open, and
+records itself as the owner of the ledger. If the exporter loses the lock and another exporter becomes the owner, the
+next change by the first exporter raises TakenOver.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from spark_export.store.place import Place
 from spark_export.store.store import Store
 
 SCHEMA: Final = "stream_node_export"
-"""The schema of a ledger in PostgreSQL whose URL does not name one (`?schema=…`)."""
+"""The PostgreSQL schema of a ledger whose URL names no schema (`?schema=…`)."""
 CONNECT_S: Final = 10
 
 
@@ -42,8 +43,11 @@ async def open_database_ledger(
     now_us: int,
     writes: bool,
 ) -> AsyncIterator[Ledger]:
-    """Opens the ledger at a URL. place: of the table. store: of the table, or None for a table in a folder. identity,
-    now_us: as for `open_ledger`. writes: whether the caller may change the ledger; it then is the only one that can.
+    """Opens the ledger at the URL `address`.
+
+    place: the address of the table. store: the store of the table, or None for a table in a folder. identity, now_us:
+    as for `open_ledger`. writes: whether the caller may change the ledger. If True, no other exporter can change the
+    ledger at the same time.
 
     Raises LedgerError, ExportInUse, ExtraMissing, ExportMismatch.
     """
@@ -76,7 +80,7 @@ async def _open_postgres(
     try:
         engine = create_async_engine(
             plain,
-            # One state for all reads of a transaction, as in SQLite.
+            # All reads of a transaction see the same state, as in SQLite.
             isolation_level="REPEATABLE READ",
             connect_args={"timeout": CONNECT_S, "server_settings": {"search_path": schema}},
         )
@@ -102,7 +106,7 @@ async def _open_postgres(
 
 @asynccontextmanager
 async def _locked(engine: AsyncEngine, schema: str) -> AsyncIterator[None]:
-    """Holds the advisory lock of a schema in a connection of its own. Raises ExportInUse."""
+    """Holds the advisory lock of a schema in a separate connection. Raises ExportInUse if another exporter holds it."""
     key = int.from_bytes(hashlib.sha256(f"stream-node export {schema}".encode()).digest()[:8], signed=True)
     async with mapped(engine) as connection:
         is_ours = (await connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": key})).scalar_one()
@@ -124,7 +128,10 @@ async def _ensure(
     now_us: int,
     table_id: str | None,
 ) -> Identity:
-    """Makes the tables of a new ledger, or checks those of an existing one."""
+    """Makes the tables of a new ledger, or checks the version of an existing ledger. Returns the export's identity.
+
+    Raises ExportMismatch if there is no ledger and `identity` is None, or if the schema is not a ledger of this
+    version."""
     has_tables = await connection.run_sync(lambda sync: inspect(sync).has_table(exports.name, schema=schema))
     mark = f"stream-node export ledger, version {LEDGER_VERSION}"
     if not has_tables:
@@ -141,7 +148,7 @@ async def _ensure(
 
 
 def _name(schema: str) -> str:
-    """A schema's name, which is put into statements. Raises ExportMismatch for one that would need quoting."""
+    """Returns the name of a schema for use in SQL. Raises ExportMismatch for a name with special characters."""
     if not schema.isidentifier() or not schema.isascii():
         raise ExportMismatch(f"the schema {schema!r} of --ledger is no plain name")
     return schema

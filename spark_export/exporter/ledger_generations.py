@@ -1,4 +1,4 @@
-"""The part of the ledger about generations, which are versions of the whole exported table, and about lost rows."""
+"""The part of the ledger about generations (versions of the whole exported table) and about lost rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ LOSS_FIELDS = tuple(field.name for field in fields(Loss))
 
 
 class GenerationsPart:
-    """The methods of `Ledger` about generations and losses; `Ledger` has the connections."""
+    """The methods of `Ledger` about generations (versions of the table) and lost rows.
+
+    `Ledger` inherits from this class and implements the access to the database."""
 
     def _writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
         raise NotImplementedError
@@ -52,7 +54,9 @@ class GenerationsPart:
     ) -> None:
         """Records the files of a generation (version of the table) and sets its state to written, atomically.
 
-        lost: indexes that the generation has no more. now_us: when this was found out, in microseconds since 1970."""
+        written: all files of the generation. lost: exported indexes that are no longer in the generation. now_us: the
+        time of the loss for the record, in microseconds since 1970.
+        """
         rows = [{"generation": generation, "run_id": each.run_id, **asdict(each.entry)} for each in written]
         gone = [{"generation": generation, "noted_us": now_us, **asdict(each)} for each in lost]
         async with self._writing() as connection:
@@ -64,7 +68,10 @@ class GenerationsPart:
             await connection.execute(update(generations).where(generations.c.id == generation).values(state="written"))
 
     async def publish_generation(self, generation: int) -> None:
-        """Records that readers see this generation (version of the table). Removes the records of earlier files."""
+        """Records that readers see this generation (version of the table).
+
+        Removes the records of earlier generations' files.
+        """
         async with self._writing() as connection:
             await connection.execute(
                 update(generations).where(generations.c.id == generation).values(state="published")

@@ -1,6 +1,7 @@
-"""Which exporter may change a ledger that no file lock protects: the one that took the ledger over last.
+"""The owner of a ledger: the exporter that may change a ledger that no file lock protects.
 
-Each change of such a ledger first checks, in its own transaction, that the ledger is still the exporter's.
+The exporter that took over the ledger last is its owner. Each change first checks, in the same transaction, that the
+exporter is still the owner. The ledger is the record of all runs of an export.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from spark_export.exporter.ledger_schema import owners
 
 
 async def take_over(connection: AsyncConnection, owner: str, now_us: int) -> None:
-    """Makes an exporter the owner of the ledger. owner: its random id. now_us: in microseconds since 1970."""
+    """Makes an exporter the owner of the ledger.
+
+    owner: a random id of the exporter. now_us: the present time in microseconds since 1970."""
     # Ledgers of earlier versions lack the table.
     await connection.run_sync(_make_table)
     await connection.execute(delete(owners))
@@ -36,7 +39,10 @@ def _schema_of(connection: Connection) -> str | None:
 
 
 async def check_owner(connection: AsyncConnection, owner: str) -> None:
-    """Raises TakenOver if another exporter has taken the ledger over. Holds others off until the transaction ends."""
+    """Raises TakenOver if another exporter owns the ledger now.
+
+    Locks the row of the owner in PostgreSQL, so that no other exporter takes over the ledger during the transaction.
+    """
     statement = select(owners.c.owner, owners.c.host, owners.c.process).with_for_update()
     found = (await connection.execute(statement)).one_or_none()
     if found is None or found[0] != owner:

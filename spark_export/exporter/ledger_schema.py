@@ -1,4 +1,4 @@
-"""The SQLite tables of the ledger, the record of all runs of an export. `ledger.py` reads and writes these tables."""
+"""The database tables of the ledger, the record of all runs of an export. `ledger.py` reads and writes the tables."""
 
 from __future__ import annotations
 
@@ -107,16 +107,17 @@ losses = Table(
     Column("end_index", BigInteger, nullable=False),
     Column("noted_us", BigInteger, nullable=False),
 )
-"""The exported indexes that the table has no more, because a repair with `--accept-lost` gave them up.
+"""The exported indexes that are no longer in the table, because a repair with `--accept-lost` gave up their rows.
 
-generation: the generation (version of the table) that the repair made. Ledgers of earlier versions lack this table; the
-first repair makes it.
+generation: the generation (version of the table) that the repair made. noted_us: the time of the repair in microseconds
+since 1970. Ledgers of earlier versions lack this database table, and the first repair with losses creates it.
 """
 
 places = Table("places", metadata, Column("id", Integer, primary_key=True), Column("path", Text, nullable=False))
-"""The folder in which the export last worked, in a single row.
+"""The path of the folder of the export, in a single row.
 
-A copied folder shows by it that it is a copy. Ledgers of earlier versions lack this table; the next run makes it."""
+If an export folder was copied, this path is not the path of the copy, so the copy can be detected. Ledgers of earlier
+versions lack this database table, and the next run creates it."""
 
 owners = Table(
     "owners",
@@ -127,8 +128,8 @@ owners = Table(
     Column("process", Integer, nullable=False),
     Column("since_us", BigInteger, nullable=False),
 )
-"""The exporter that may change the ledger, in one row; no row for a ledger in a folder, which a file lock protects.
+"""The exporter that may change the ledger, in a single row. A ledger that a file lock protects has no row.
 
-owner: a random id. host, process: for people. since_us: when the exporter took the ledger over, in microseconds since
-1970. Ledgers of earlier versions lack this table.
+owner: a random id of the exporter. host, process: its host name and process id, for error messages. since_us: when the
+exporter took over the ledger, in microseconds since 1970. Ledgers of earlier versions lack this database table.
 """

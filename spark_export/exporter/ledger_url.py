@@ -1,4 +1,4 @@
-"""The URLs of ledgers in databases. This module opens nothing."""
+"""Parses the URLs of ledgers in databases. A ledger is the record of all runs of an export."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ POSTGRES: Final = ("postgresql", "postgresql+asyncpg", "postgres")
 
 
 def parse_url(address: str) -> URL:
-    """Reads the URL of a ledger. Raises ExportMismatch; its text has no password."""
+    """Parses the URL of a ledger, and makes the path of an SQLite file absolute.
+
+    Raises ExportMismatch for a URL of another kind. The error message does not contain the password of the URL."""
     try:
         url = make_url(address)
     except (ArgumentError, ValueError) as error:

@@ -1,8 +1,8 @@
-"""The log of a plain Parquet table on a store, as JSON: manifests with numbers from 1, and the table that they make
-together. This module is pure.
+"""The log of a plain Parquet table on a store: JSON objects, called manifests, with numbers from 1.
 
-A manifest adds and removes files. The table is what all manifests make, in the order of their numbers. Every
-CHECKPOINT_EVERY-th manifest also holds the whole table, so that a reader needs few of them.
+Each manifest adds files to the table and removes files from it. The table is the result of all manifests, applied in
+the order of their numbers. Every CHECKPOINT_EVERY-th manifest also contains a checkpoint, which lists all files of the
+table, so that a reader reads only the manifests since the last checkpoint. This module is pure.
 """
 
 from __future__ import annotations
@@ -16,17 +16,22 @@ from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.model import Range
 
 VERSION: Final = 1
-"""Raised with every change that older readers cannot read."""
+"""The version of the JSON format. A change that older readers cannot read increases it."""
 CHECKPOINT_EVERY: Final = 16
 FOLDER: Final = "_manifests"
 RUN, REWRITE, FENCE = "run", "rewrite", "fence"
-"""The kinds of manifests: a run adds its files; a compaction or repair replaces files; a fence changes nothing, and
-takes a number that an exporter which is gone could still use."""
+"""The kinds of manifests.
+
+RUN adds the files of one run of the exporter. REWRITE is a compaction or repair, and replaces files. FENCE changes no
+files. It uses up the next number, so that an earlier exporter can no longer publish under this number."""
 
 
 @dataclass(frozen=True)
 class TableFile:
-    """A file of the table. path: relative to the table's address. The other fields are those of `FileEntry`."""
+    """A file of the table.
+
+path: relative to the table's address. run: the number of the run that exported the rows. The other fields are those of
+`FileEntry`."""
 
     path: str
     run: int
@@ -43,9 +48,11 @@ class TableFile:
 class Manifest:
     """One entry of the log.
 
-    made_us: when, in microseconds since 1970, by the exporter's clock. writer: a random id of the exporter, which makes
-    each manifest unique. run: the number of the run, or None. generation: the number of the last rewrite. remove: paths
-    of files that are no longer in the table, and still in the store. expired: paths of such files that were deleted.
+    made_us: the time of the manifest by the exporter's clock, in microseconds since 1970. writer: a random id of the
+exporter. run: the number of the exporter's run, or None for a manifest that belongs to no run. ranges: the
+indexes that the run exported. generation: the version of the whole table, which each compaction or repair increases.
+add: files that join the table. remove: paths of files that leave the table and stay in the store for readers. expired:
+paths of files that left the table earlier and are now deleted from the store.
     """
 
     number: int
@@ -63,10 +70,11 @@ class Manifest:
 
 @dataclass(frozen=True)
 class TableState:
-    """The table after the manifest `number`; 0 before the first one.
+    """The state of the table after one manifest.
 
-    files: by path. removed: for each removed file that is still in the store, when it was removed, in microseconds
-    since 1970. latest_run: the highest number of a run in the table, or 0.
+number: the number of this manifest; 0 for a table without manifests. generation: the version of the whole table.
+latest_run: the highest number of a run in the table, or 0. files: the files of the table, by path. removed: the
+removal time of each removed file that is still in the store, by path, in microseconds since 1970.
     """
 
     number: int = 0
@@ -77,7 +85,10 @@ class TableState:
     removed: dict[str, int] = field(default_factory=dict)
 
     def after(self, manifest: Manifest) -> TableState:
-        """The table after the next manifest. Raises ExportMismatch for a manifest of another number or table."""
+        """Returns the state after the next manifest.
+
+        Raises ExportMismatch for a manifest of another number or table.
+        """
         if manifest.number != self.number + 1:
             raise ExportMismatch(f"the table's log lacks the manifest {self.number + 1}: it is damaged")
         if self.table_id not in ("", manifest.table_id):
@@ -97,18 +108,20 @@ class TableState:
 
 
 def name_of(number: int) -> str:
-    """The name of a manifest's object, relative to the table's address."""
+    """Returns the name of a manifest's object, relative to the table's address."""
     return f"{FOLDER}/{number:020d}.json"
 
 
 def number_of(name: str) -> int | None:
-    """The number of a manifest, from its object's name; None for the name of anything else."""
+    """Returns the number of a manifest from the name of its object. Returns None for names of other objects."""
     digits = name.removeprefix(f"{FOLDER}/").removesuffix(".json")
     return int(digits) if digits.isdecimal() and name == name_of(int(digits)) else None
 
 
 def encode(manifest: Manifest, after: TableState) -> bytes:
-    """Encodes a manifest. after: the table after the manifest, which a checkpoint holds."""
+    """Returns a manifest as JSON. Every CHECKPOINT_EVERY-th manifest gets a checkpoint.
+
+    after: the state of the table after the manifest, which is the content of the checkpoint."""
     content = {"format": "stream-node-table", "version": VERSION, **asdict(manifest), "checkpoint": None}
     if manifest.number % CHECKPOINT_EVERY == 0:
         whole = replace(after, files={})
@@ -117,7 +130,10 @@ def encode(manifest: Manifest, after: TableState) -> bytes:
 
 
 def decode(data: bytes, name: str) -> tuple[Manifest, TableState | None]:
-    """Decodes a manifest, and the table of a checkpoint. Raises ExportMismatch."""
+    """Decodes a manifest and its checkpoint. The checkpoint is None if the manifest has no checkpoint.
+
+    name: the name of the manifest's object, for error messages. Raises ExportMismatch for data that is no manifest, or
+    that a later version wrote."""
     try:
         content: dict[str, Any] = json.loads(data)
         if content["version"] > VERSION:

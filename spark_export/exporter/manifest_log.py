@@ -1,4 +1,7 @@
-"""The log of a table on a store: reads manifests, and adds the next one by a put that succeeds for one writer only."""
+"""Reads and extends the log of a table on a store. The log consists of numbered objects, called manifests.
+
+A manifest is added by a conditional put, which succeeds for only one of several writers.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,12 @@ from spark_export.store.store import Store
 
 
 class ManifestLog:
-    """The log below one store's address.
+    """The log of the table at the address of one store.
 
-    Invariant: a writer adds a manifest only to the state that it has loaded. So a writer that was paused while another
-    one added a manifest adds nothing: the number is taken.
+state: the state of the table after the last manifest that this object has read or added.
+
+Invariant: the next manifest gets the number after `state`. If another writer added a manifest since `state` was read,
+this number exists already and nothing is added.
     """
 
     def __init__(self, store: Store, *, now_us: Callable[[], int]) -> None:
@@ -26,11 +31,14 @@ class ManifestLog:
         self.state = TableState()
 
     def load(self) -> TableState:
-        """Reads the manifests that are new since the last call. Raises StoreError, ExportMismatch."""
+        """Reads the manifests that were added since `state`, and returns the new state.
+
+        Raises StoreError, ExportMismatch.
+        """
         names = [each.name for each in self._store.list_objects(FOLDER, after=name_of(self.state.number))]
         numbers = sorted(number for number in map(number_of, names) if number is not None)
         state, waiting = self.state, list[Manifest]()
-        # Backwards to the last checkpoint; then forwards again.
+        # Reads backwards to the last checkpoint, and then applies the later manifests in order.
         for number in reversed(numbers):
             manifest, checkpoint = decode(self._store.read(name_of(number)), name_of(number))
             if checkpoint is not None:
@@ -43,7 +51,10 @@ class ManifestLog:
         return state
 
     def append(self, table_id: str, kind: str, **fields: Any) -> TableState:
-        """Adds the next manifest. fields: those of `Manifest`. Raises TakenOver if another writer has added it."""
+        """Adds the next manifest, and returns the new state of the table.
+
+        kind: RUN, REWRITE or FENCE of `manifest.py`. fields: further fields of `Manifest`. Raises TakenOver if another
+        writer has already added a manifest with this number."""
         number = self.state.number + 1
         fields.setdefault("generation", self.state.generation)
         manifest = Manifest(
@@ -61,7 +72,7 @@ class ManifestLog:
         return after
 
     def check_table(self, table_id: str) -> None:
-        """Raises ExportMismatch if the log belongs to another table than the ledger."""
+        """Raises ExportMismatch if the log belongs to another table than this `table_id`, the one of the ledger."""
         if self.state.number and self.state.table_id != table_id:
             raise ExportMismatch(
                 f"{self._store.place} holds the table {self.state.table_id}, and the ledger is of {table_id}: "

@@ -42,7 +42,7 @@ class ExporterStatistics:
     last_success_s: float | None = None
 
     def after_step(self, step: Step) -> ExporterStatistics:
-        """Counts what a step has published, while its run may go on."""
+        """Returns the metrics after a step was published. The run of the step may not have ended yet."""
         return replace(
             self,
             steps=self.steps + 1,
@@ -54,7 +54,9 @@ class ExporterStatistics:
         )
 
     def after_run(self, outcome: Outcome, now_s: float) -> ExporterStatistics:
-        """Counts a run that has ended; its steps are counted already. A run that left streams out has failed."""
+        """Returns the metrics after a run. The steps of the run were counted before by `after_step`.
+
+        A run that left out streams counts as failed. now_s: the present time in seconds since 1970."""
         told = replace(self, streams_left_out=len(outcome.left_out), rows_left=outcome.rows_left)
         if outcome.left_out:
             return told.after_failure()
@@ -70,7 +72,9 @@ class ExporterStatistics:
         return replace(self, runs=self.runs + 1, failed_runs=self.failed_runs + 1)
 
     def after_upkeep(self, done: Compaction | None) -> ExporterStatistics:
-        """Counts an upkeep of the table, which is between runs. done: None if the upkeep failed."""
+        """Returns the metrics after the daemon compacted the table or removed old files.
+
+        done: the result, or None if this failed."""
         if done is None:
             return replace(self, failed_upkeeps=self.failed_upkeeps + 1)
         compactions = self.compactions + (done.generation is not None)

@@ -114,7 +114,9 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class RunFile:
-    """A file of a run. `entry.path` is relative to the folder in which the table keeps the run's files."""
+    """A file of a run.
+
+    run_id: the id of the run. entry: the file. The path of the entry is relative to the run's folder in the table."""
 
     run_id: int
     entry: FileEntry
@@ -122,9 +124,10 @@ class RunFile:
 
 @dataclass(frozen=True)
 class Loss:
-    """Indexes that were exported, and that a repair gave up: a file was damaged, and the node has them no more.
+    """Exported indexes that a repair gave up, because their file was damaged and they are no longer on the node.
 
-    era: how often the exporter has found the stream deleted and created again; 0 for never. `end_index` is exclusive.
+    era: the number of times that the exporter has found the stream deleted and created again. start_index, end_index:
+    the indexes; the end is exclusive.
     """
 
     stream: str
@@ -136,7 +139,9 @@ class Loss:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A stream of which nothing is exported now, while the other streams are. reason: what happened, and what to do."""
+    """A stream that an export leaves out, because the stream cannot be exported.
+
+    reason: a text that says what happened and what the user can do."""
 
     stream: str
     reason: str

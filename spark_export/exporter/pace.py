@@ -1,4 +1,4 @@
-"""The sizes of the steps of an export, and when no further step begins. This module is pure: time is a parameter.
+"""Decides the size of each step of an export, and when no further step begins. This module is pure.
 
 An export of everything new works in steps. Each step is planned, written and published on its own, so a crash loses at
 most one step.
@@ -12,24 +12,25 @@ STEP_ROWS_MAX = 5_000_000
 STEP_BYTES_MAX = 2 * 1024 * 1024 * 1024
 """The default size of a step, in rows and in bytes of message data.
 
-One machine writes such a step in some seconds, and a publication costs a small part of that.
+One machine writes a step of this size in some seconds. Publishing the step takes a small part of this time.
 """
 CLUSTER_FACTOR = 10
-"""How many times larger the default size of a step is on a cluster, which writes many tasks at the same time."""
+"""The factor by which the default size of a step is larger on a cluster, which executes many tasks at the same time."""
 FIRST_STEP_ROWS = 100_000
-"""The rows of the first step if the time is limited: the rate of the export is not known yet."""
+"""The number of rows of the first step if the time is limited, because the rate of the export is not yet known."""
 TIME_SHARE = 0.5
-"""The share of the remaining time that one step may take, as estimated from the rate of the step before it."""
+"""The share of the remaining time that one step may take. The rate of the previous step gives the estimate."""
 WORTH_ROWS = 10_000
-"""If the time is limited, a step with fewer rows is not begun, unless no more rows are left."""
+"""The smallest number of rows for which a step begins if the time is limited. The last rows may be fewer."""
 
 
 @dataclass(frozen=True)
 class Bounds:
     """The limits of an export.
 
-    rows_max, bytes_max: the size of one step, in rows and in bytes of message data; the bytes are an estimate.
-    seconds_max: after this time no step begins, and steps are made small enough to end before; None for no limit.
+    rows_max: the largest size of one step, in rows. bytes_max: the same in estimated bytes of message data.
+    seconds_max: the time limit of the export, or None for no limit. No step begins after this time, and steps become
+    smaller so that they end before.
     """
 
     rows_max: int = STEP_ROWS_MAX
@@ -38,7 +39,9 @@ class Bounds:
 
 
 class Pace:
-    """The sizes of the steps of one export. started_s: when the export began, in seconds of a monotonic clock."""
+    """Computes the sizes of the steps of one export.
+
+    started_s: the time when the export began, in seconds of a monotonic clock."""
 
     def __init__(self, bounds: Bounds, started_s: float) -> None:
         self._bounds = bounds
@@ -46,9 +49,10 @@ class Pace:
         self._rows_per_s: float | None = None
 
     def next_rows(self, now_s: float, rows_left: int) -> int | None:
-        """Returns the largest number of rows of the next step, or None if no step may begin any more.
+        """Returns the largest number of rows of the next step, or None if no further step may begin.
 
-        rows_left: the number of rows that are not exported yet."""
+        now_s: the present time of the same clock as `started_s`. rows_left: the number of rows that are not exported
+        yet."""
         if self._bounds.seconds_max is None:
             return self._bounds.rows_max
         remaining_s = self._started_s + self._bounds.seconds_max - now_s
@@ -60,6 +64,6 @@ class Pace:
         return rows if rows >= min(WORTH_ROWS, rows_left, self._bounds.rows_max) else None
 
     def took(self, rows: int, seconds: float) -> None:
-        """Measures the rate of the step that has ended."""
+        """Computes the rate of the export from the step that has ended."""
         if rows and seconds > 0:
             self._rows_per_s = rows / seconds

@@ -86,7 +86,8 @@ class ParquetTable:
         sync(self._layout.table.resolve())
 
     def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
-        """Makes the folder of the generation: links the kept files into it, and moves the new files into it."""
+        """Makes the folder of a generation (version of the table): links the kept files, and moves the new files there.
+        """
         folder, attempts = self._layout.generation(generation), self._layout.rewrite_staging(generation) / ATTEMPTS
         folder.mkdir()
         made = list(kept)
@@ -106,7 +107,7 @@ class ParquetTable:
     def rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile], expires_s: float) -> None:
         old, new = self._layout.table.resolve(), self._layout.generation(generation)
         if old != new:
-            # Nothing changes the old folder after this, so its modification time tells `expire` when to remove it.
+            # The old folder never changes again, so its modification time can store the time at which `expire` removes it.
             os.utime(old, (expires_s, expires_s))
             point_to(self._layout.table, new)
 

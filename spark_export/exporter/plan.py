@@ -24,7 +24,9 @@ A task that fails is repeated as a whole, which takes some seconds.
 
 @dataclass(frozen=True)
 class RangePlan:
-    """What is new on the node. left_out: the streams that cannot be exported; `ranges` has no range of them."""
+    """The new messages on the node.
+
+    ranges: an index range for each partition. left_out: the streams that cannot be exported and have no range."""
 
     ranges: list[Range]
     left_out: list[LeftOut]
@@ -44,9 +46,9 @@ def plan_ranges(
     if messages were removed before they could be exported, True skips them and counts those that retention removed;
     False leaves the stream out.
 
-    A stream is also left out if a saved index, or the end of a partition, is less than the end of the previous exports:
-    the node was restored to an earlier state. A stream that is left out has no range, not even of partitions without a
-    loss, and the plan has the reason for the first partition with one.
+    A stream is also left out if a saved index, or the end of a partition, is less than the end of the previous exports.
+    In this case the node was restored to an earlier state. A stream that is left out has no range, not even for
+    partitions without losses. The reason in the plan is about the first partition with a loss.
     """
     ranges: list[Range] = []
     left_out: dict[str, LeftOut] = {}
@@ -63,7 +65,7 @@ def plan_ranges(
 
 
 def cut_at(ranges: Iterable[Range], until: Mapping[tuple[str, int], int]) -> list[Range]:
-    """Returns the ranges without the indexes from `until` on. A partition that `until` does not name is left out.
+    """Returns the ranges up to the index `until` of their partition. Partitions that are not in `until` are left out.
 
     until: an exclusive end for each stream and partition.
     """
@@ -78,25 +80,27 @@ def _cut_one(each: Range, until: int) -> Range:
 
 
 def take_step(ranges: Sequence[Range], rows_max: int, bytes_max: int) -> list[Range]:
-    """Returns the beginnings of the ranges that together make one step of an export.
+    """Returns the first part of each range. These parts together make one step of an export.
 
     A step has at most `rows_max` rows and about `bytes_max` bytes of data, by the estimated sizes of the ranges. Each
-    range gets one row, and the rest of the step is shared among the ranges in proportion to their rows. So no partition
-    waits for another one, and a step has more than `rows_max` rows only if there are more ranges.
+    range gets one row, and the rest of the step is shared among the ranges in proportion to their rows. So each
+    step exports rows of every partition. A step has more than `rows_max` rows only if there are more ranges than
+    that.
     """
     filled = [each for each in ranges if each.rows]
     share = min(
         _share(rows_max, sum(each.rows for each in filled), len(filled)),
         _share(bytes_max, sum(each.size_bytes for each in filled), sum(each.size_bytes / each.rows for each in filled)),
     )
-    # A range without rows only records a loss, which costs nothing.
+    # A range without rows only records a loss, and does not count for the size of the step.
     return [_shorten(each, 1 + int(share * (each.rows - 1))) if each.rows else each for each in ranges]
 
 
 def _share(most: float, total: float, first: float) -> float:
-    """Returns the share, from 0 to 1, of what the ranges have beyond their first rows that fits into a step.
+    """Returns the share of the ranges, without their first rows, that fits into a step, as a number from 0 to 1.
 
-    most: the size of the step. total: the size of all ranges. first: the size of the first row of each range."""
+    most: the largest size of the step. total: the size of all ranges. first: the total size of the first rows of all
+    ranges. All three sizes have the same unit: rows or bytes."""
     return 1.0 if total <= most else max(0.0, (most - first) / (total - first)) if total > first else 0.0
 
 

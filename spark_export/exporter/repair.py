@@ -1,8 +1,9 @@
-"""Repair: takes the rows of damaged and lost files again from the node, and replaces these files in one step.
+"""Repair: reads the rows of damaged and lost files again from the node, and replaces these files atomically.
 
-The indexes that a damaged file should have are known without reading it: they are those that the ledger exported and no
-sound file has. The replacement is one rewrite of the table (`rewrite.py`): readers see the old files or the new ones.
-Rows that the node has no more are given up only on request; the ledger notes them, and `verify` counts them.
+The ledger, the record of all runs, has all exported indexes. The exported indexes that no undamaged file has are the
+indexes of the damaged files, so a damaged file is not read. Readers of the table see either the old files or the new
+files (`rewrite.py`). Rows that are no longer on the node are given up only on request. The ledger records these rows,
+and `verify` counts them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from spark_export.exporter.task import TaskSettings, run_task
 from spark_export.exporter.verify import check_file, read_intervals
 
 Place: TypeAlias = tuple[str, int, int]
-"""A stream, how often the exporter has found it deleted and created again (its era), and a partition."""
+"""A stream, an era, and a partition.
+
+The era is the number of times that the exporter has found the stream deleted and created again."""
 Intervals: TypeAlias = dict[Place, list[Interval]]
 
 
@@ -33,9 +36,10 @@ Intervals: TypeAlias = dict[Place, list[Interval]]
 class Repair:
     """The result of a repair.
 
-    damaged: the files that were missing or not what was written, each with what is wrong. rows: how many rows were
-    taken from the node again. lost: how many rows were given up. generation: the number of the table's new version, or
-    None if no file was damaged."""
+    damaged: a description of the damage of each damaged or missing file. rows: the number of rows that were read from
+    the node again. lost: the number of rows that were given up. generation: the number of the table's new version, or
+    None if no file was damaged.
+    """
 
     damaged: tuple[str, ...]
     rows: int
@@ -46,8 +50,8 @@ class Repair:
 class Repairer:
     """Repairs the table in one export folder. The caller holds the folder's lock.
 
-    settings: for the task that reads the node. accept_lost: whether rows that the node has no more are given up; if
-    False, a repair that would lose rows raises DataLost."""
+    settings: the settings of the task that reads the node. accept_lost: whether to give up rows that are no longer on
+    the node. If False, a repair that would lose rows raises DataLost."""
 
     def __init__(
         self,
@@ -67,10 +71,10 @@ class Repairer:
         self._accept_lost = accept_lost
 
     async def run(self, on_file: Callable[[int, int], None] | None = None) -> Repair:
-        """Checks every file, and replaces those that are damaged.
+        """Checks every file, and replaces the damaged files.
 
-        on_file: called after each checked file, with the number of checked files and of all files. Raises DataLost,
-        other ExportErrors, and ClientErrors. After an error, the table is as before."""
+        on_file: called after each checked file, with the number of checked files and the number of all files. Raises
+        DataLost, other ExportErrors, and ClientErrors. After an error, the table is unchanged."""
         await self._rewriter.recover()
         files = await self._rewriter.load_files(damaged=True)
         sound, damaged, there = await self._sort_out(files, on_file)
@@ -106,7 +110,9 @@ class Repairer:
     async def _sort_out(
         self, files: Sequence[RunFile], on_file: Callable[[int, int], None] | None
     ) -> tuple[list[RunFile], list[tuple[RunFile, str]], Intervals]:
-        """Returns the sound files, the damaged files with what is wrong, and the indexes of the sound files."""
+        """Returns the undamaged files, the damaged files with a description each, and the indexes of the undamaged
+        files.
+        """
         sound, damaged, there = list[RunFile](), list[tuple[RunFile, str]](), defaultdict[Place, list[Interval]](list)
         for number, file in enumerate(files):
             found: Intervals = defaultdict(list)
@@ -122,9 +128,10 @@ class Repairer:
         return sound, damaged, there
 
     def _take(self, folder: Path, pieces: Sequence[Piece], runs: Mapping[tuple[str, int], int]) -> list[RunFile]:
-        """Reads the pieces from the node, writes them into `folder`, and checks the indexes of the new files.
+        """Reads the pieces from the node, writes their rows into `folder`, and checks the indexes of the new files.
 
-        runs: the run to which the new files of a stream and era belong."""
+        runs: the number of the run to which new files belong, by stream and era. Raises ExportError if a stream cannot
+        be read, or if the new files have other indexes than the pieces."""
         if not pieces:
             return []
         written = run_task(Task(0, tuple(pieces)), replace(self._settings, folder=str(folder)))
@@ -145,9 +152,10 @@ class Repairer:
 
 
 def find_missing(ranges: Sequence[Range], losses: Sequence[Loss], there: Mapping[Place, list[Interval]]) -> Intervals:
-    """Returns the indexes that were exported and that no sound file has, by stream, era and partition.
+    """Returns the exported indexes that are in no undamaged file, by stream, era and partition.
 
-    losses: indexes that an earlier repair gave up. there: the indexes of the sound files."""
+    ranges: all exported indexes. losses: the indexes that earlier repairs gave up, which are not returned. there: the
+    indexes in the undamaged files."""
     wanted: Intervals = defaultdict(list)
     for each in ranges:
         wanted[each.stream, each.era, each.partition].append((each.start_index, each.end_index))
@@ -163,7 +171,8 @@ def find_missing(ranges: Sequence[Range], losses: Sequence[Loss], there: Mapping
 
 
 def check_explained(missing: Mapping[Place, Sequence[Interval]], damaged: Sequence[RunFile]) -> None:
-    """Raises ExportMismatch if the missing indexes are not exactly as many as the damaged files should have."""
+    """Raises ExportMismatch unless, for each stream and era, as many indexes are missing as the damaged files had rows.
+    """
     should: dict[tuple[str, int], int] = defaultdict(int)
     for file in damaged:
         should[file.entry.stream, file.entry.era] += file.entry.rows
@@ -183,9 +192,9 @@ def split_available(
     ranges: Sequence[Range],
     ends: Mapping[tuple[str, int], PartitionEnd],
 ) -> tuple[list[Piece], list[Loss]]:
-    """Returns the missing indexes that the node still has, and those that it has no more.
+    """Returns the missing indexes that are still on the node, and the missing indexes that are lost.
 
-    ranges: everything that was exported. ends: the partitions that the node has."""
+    ranges: all exported indexes. ends: the first and the next index of each partition on the node."""
     made = {(each.stream, each.era, each.partition): each.made_us for each in ranges}
     pieces, lost = list[Piece](), list[Loss]()
     for place, intervals in missing.items():
@@ -205,7 +214,10 @@ def _check_not_put_back(
     exported: Mapping[tuple[str, int], Exported],
     positions: Mapping[tuple[str, int], int],
 ) -> None:
-    """Raises DataLost if a node was put back to an earlier state: it may have other messages under the same indexes."""
+    """Raises DataLost if the node was restored to an earlier state after the export.
+
+    The node may then have other messages under the missing indexes. ends: the partitions on the node. exported: the end
+    of the exported messages of each partition. positions: the saved indexes of the export's consumer."""
     for stream, _, partition in missing:
         place = stream, partition
         end, known = ends.get(place), exported[place]

@@ -1,12 +1,12 @@
-"""Rewrites: replace files of a table by other files, in one step that readers see. Compaction and repair use them.
+"""Rewrites: each replaces files of a table by other files atomically. Compaction and repair use rewrites.
 
     planned ──▶ written ──▶ published
        └──▶ dropped
 
-A rewrite makes a new generation, a version of the whole table. planned: new files are being written in staging.
-written: all files of the generation are complete, synced and in the ledger. published: readers see the generation. The
-files that it replaced are kept for a time, for readers that have opened them. The ledger is the SQLite record of all
-runs.
+A rewrite makes a new generation, which is a version of the whole table. planned: new files are being written in the
+staging folder. written: all files of the generation are complete, synced and recorded in the ledger. published: readers
+see the generation. dropped: the new files are removed. Replaced files are kept for a time, for readers that have opened
+these files. The ledger is the record of all runs.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ from spark_export.store.paths import FilePath
 logger = structlog.get_logger(__name__)
 
 KEEP_S = {"parquet": 3600.0, "delta": 5 * 86_400.0, "iceberg": 5 * 86_400.0}
-"""How many seconds replaced files, and old snapshots, are kept for readers, by the table's format.
+"""How long replaced files and old snapshots are kept for readers, in seconds, by the table's format.
 
-Readers of plain Parquet hold a generation while they read. Users of Delta and Iceberg also query earlier versions.
+A reader of plain Parquet reads the files of one version of the table. Users of Delta and Iceberg also query earlier
+versions, so these formats keep files longer.
 """
 REPAIR = "`stream-node export repair` takes its rows from the node again"
 
 
 class Rewriter:
-    """Publishes rewrites of the table in one export folder, and removes what they replaced.
+    """Publishes rewrites of the table in one export folder, and later removes the replaced files.
 
     The caller holds the folder's lock. now_us: returns the wall-clock time in microseconds since 1970. keep_s: how many
     seconds replaced files are kept for readers; None for the default of the format (KEEP_S)."""
@@ -70,9 +71,9 @@ class Rewriter:
         logger.info("rewrite abandoned", generation=generation)
 
     async def load_files(self, *, damaged: bool = False) -> list[RunFile]:
-        """Returns the files of the table, after checks that a rewrite may replace them.
+        """Checks that a rewrite may replace the files of the table, and returns these files.
 
-        damaged: whether files may be missing. Raises ExportError if a crash interrupted a run before it was published,
+        damaged: whether files may be missing. Raises ExportError if a crash interrupted a run before its publication,
         ExportMismatch if the ledger and the table disagree, and TableDamaged if a file is missing."""
         for run in await self._ledger.load_unfinished():
             if run.state not in COUNTED:
@@ -96,11 +97,11 @@ class Rewriter:
     async def replace(
         self, kept: Sequence[RunFile], write: Callable[[Path], Sequence[RunFile]], lost: Sequence[Loss] = ()
     ) -> list[RunFile]:
-        """Makes and publishes the next generation: the files `kept`, and those that `write` makes.
+        """Makes and publishes a new version of the table: the files `kept`, and the files that `write` makes.
 
-        write: gets an existing folder, writes files into it, syncs them, and returns them with paths relative to the
-        folder. lost: exported indexes that the new generation has no more. Returns all files of the new generation.
-        After an error of `write`, the table is as before."""
+        write: a function that gets an existing folder, writes and syncs files in this folder, and returns the files
+        with paths relative to the folder. lost: exported indexes that are no longer in the new version. Returns all
+        files of the new version. After an error of `write`, the table is unchanged."""
         generation = await self._ledger.begin_generation(self._now_us())
         failpoint("compact_planned")
         try:
@@ -114,7 +115,7 @@ class Rewriter:
         return made
 
     async def current_generation(self) -> int:
-        """Returns the number of the generation that readers see, according to the ledger."""
+        """Returns the number of the generation (version of the table) that readers see, according to the ledger."""
         return await self._ledger.current_generation()
 
     async def recorded_files(self) -> list[RunFile]:
@@ -122,9 +123,9 @@ class Rewriter:
         return await self._ledger.load_files(await self._ledger.current_generation())
 
     async def expire(self) -> int:
-        """Removes files and versions of the table that readers no longer see, and whose time has come.
+        """Removes replaced files and old versions of the table that were kept for `keep_s` seconds.
 
-        Returns the number of removed items."""
+        Returns the number of removed files and versions."""
         current = await self._ledger.load_files(await self._ledger.current_generation())
         return await asyncio.to_thread(self._table.expire, current, self._now_us() / 1e6, self._keep_s)
 
@@ -149,7 +150,10 @@ class Rewriter:
 
 
 def read_checked(path: FilePath, file: RunFile) -> bytes:
-    """Returns the content of a file of the table. Raises TableDamaged if it is not what the ledger says was written."""
+    """Returns the content of a file of the table.
+
+    file: the size and checksum that the ledger has for the file. Raises TableDamaged if the file is missing, cannot be
+    read, or has another size or checksum."""
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:

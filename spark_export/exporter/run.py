@@ -1,5 +1,6 @@
-"""Exports everything new, in bounded steps. Each step is one run: the order in a run makes each message arrive in the
-table exactly once.
+"""Exports all new messages in steps of bounded size. Each step is one run.
+
+The order of the actions in a run ensures that each message gets into the table exactly once.
 
 A run uses the ledger, an SQLite file that records all runs, and a staging folder for unpublished files.
 
@@ -46,8 +47,9 @@ DEFAULT_BOUNDS = Bounds()
 class Progress:
     """The progress of an export while its tasks write files.
 
-    step: the number of the step, from 1. rows, data_bytes: the rows, and the bytes of message data, written so far in
-    all steps. rows_planned, data_bytes_planned: the totals of the whole export; the bytes are an estimate."""
+    step: the number of the step, from 1. rows, data_bytes: the number of rows and of bytes of message data that all
+    steps have written so far. rows_planned, data_bytes_planned: the totals of the whole export; the bytes are an
+    estimate."""
 
     step: int
     rows: int
@@ -58,14 +60,16 @@ class Progress:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of an export of everything that was new.
+    """The result of an export of all new messages.
 
     run_id: the run of the last step, None if there were no new messages. data_bytes: the size of the messages' data.
     file_bytes: the size of the files. lost: the number of messages that retention removed before they could be
     exported. recovered: descriptions of the earlier runs that this export recovered. swept: the number of files of
-    earlier runs that were removed. steps: the number of publications. left_out: the streams that could not be exported.
-    rows_left, data_bytes_left: what was new and is not exported, because the time was over; the bytes are an estimate.
-    engine: what executed the tasks, and why; empty if there was no task."""
+    earlier runs that were removed. steps: the number of published steps. left_out: the streams that could not be
+    exported. rows_left, data_bytes_left: the number of rows and the estimated bytes of message data that are not
+    exported yet, because the time limit was reached. engine: a text that says how the tasks were executed, and why;
+    empty if there was no task.
+    """
 
     run_id: int | None
     rows: int
@@ -88,8 +92,8 @@ class Exporter:
     """Executes the runs of one export folder, one at a time. The caller holds the folder's lock.
 
     settings: for the tasks of all runs. accept_lost: whether to go on if messages were removed before they could be
-    exported; if False, their stream is left out. now_us: returns the wall-clock time in microseconds since 1970.
-    bounds: the size of a step, and the time after which no step begins. on_progress: called about every
+    exported. If False, the stream of these messages is left out. now_us: returns the wall-clock time in microseconds
+    since 1970. bounds: the size of a step, and the time after which no step begins. on_progress: called about every
     PROGRESS_INTERVAL_S while tasks write files.
     """
 
@@ -121,10 +125,10 @@ class Exporter:
         self._steps = StepRunner(layout, ledger, table, node, engine, settings=settings, now_us=now_us)
 
     async def run(self, *, on_step: Callable[[Step], Awaitable[None]] | None = None) -> Outcome:
-        """Exports all messages that are new at the call, in steps that are published one by one.
+        """Exports all messages that are new at the time of the call. Each step is published separately.
 
-        Messages that arrive later are left for the next call, so that the export ends. on_step: called after each step
-        that is published. Raises ExportError, ClientError.
+        The next call exports later messages, so that each export ends. on_step: called after each published step.
+        Raises ExportError, ClientError.
         After an error, the earlier steps are in the table, and the next call exports the rest. Raises StreamsLeftOut at
         the end if a stream could not be exported. If the caller cancels this call during a publication, the publication
         is completed first.
@@ -135,7 +139,7 @@ class Exporter:
         await check_runs(self._table, self._ledger)
         pace, steps, left_out = Pace(self._bounds, started_s), list[Step](), dict[str, LeftOut]()
         left = await self._plan(None, left_out)
-        # The first plan says where the export ends: a producer that never rests would otherwise keep it at work.
+        # The first plan fixes the end of the export, which would otherwise never end while a producer pushes messages.
         until = {(each.stream, each.partition): each.end_index for each in left}
         while left:
             rows_left, bytes_left = sum(each.rows for each in left), sum(each.size_bytes for each in left)
@@ -152,7 +156,7 @@ class Exporter:
                     await self._steps.to_its_end(on_step(step))
             if self._steps.is_ending and part != left:
                 raise asyncio.CancelledError
-            # Each step is planned anew, since retention and deletions go on meanwhile.
+            # Each step is planned again, since retention and deletions may have removed messages during the last step.
             left = [] if part == left else await self._plan(until, left_out)
         outcome = Outcome(
             steps[-1].run_id if steps else None,
@@ -178,9 +182,10 @@ class Exporter:
     def _progress_teller(
         self, steps: Sequence[Step], rows_left: int, data_bytes_left: int
     ) -> Callable[[int, int], None]:
-        """Returns a function that tells the progress of the whole export from that of the current step.
+        """Returns a function that reports the progress of the whole export, given the progress of the current step.
 
-        steps: the steps that are published. rows_left, data_bytes_left: what was left at the beginning of this step."""
+        steps: the published steps. rows_left, data_bytes_left: the number of rows and of bytes that were not exported
+        at the beginning of the current step."""
         number, rows = len(steps) + 1, sum(each.rows for each in steps)
         data_bytes = sum(each.data_bytes for each in steps)
 
@@ -192,7 +197,9 @@ class Exporter:
         return tell
 
     async def _plan(self, until: Mapping[tuple[str, int], int] | None, left_out: dict[str, LeftOut]) -> list[Range]:
-        """Returns what is new, up to `until` if it is given. Adds streams that cannot be exported to `left_out`."""
+        """Returns the index ranges of the new messages. Adds streams that cannot be exported to `left_out`.
+
+        until: the exclusive end of the export for each stream and partition, or None for no end."""
         ends = await asyncio.to_thread(self._node.list_ends, self._selection)
         positions = await asyncio.to_thread(self._node.load_positions, self._ledger.identity.client_id)
         wanted = [each for each in ends if each.stream not in left_out]

@@ -1,4 +1,4 @@
-"""One export as one function call, for a task of a scheduler such as Airflow or Dagster."""
+"""Runs one export by one function call, for a task of a scheduler such as Airflow or Dagster."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from spark_export.exporter.run import Outcome, Progress
 from stream_client.errors import ClientError
 
 DONE, FAILED, TRY_AGAIN, STOPPED = 0, 1, 75, 143
-"""The exit codes of `exit_code`: 75 is EX_TEMPFAIL of sysexits.h, and 143 is 128 plus the number of SIGTERM."""
+"""The results of `exit_code`. 75 is EX_TEMPFAIL of sysexits.h, and 143 is 128 plus the number of SIGTERM."""
 PASSING = (DiskFull, ExportInUse, NodeFailed, TaskFailed)
-"""Errors that may be gone when the export is tried again later, without a change of its settings."""
+"""The errors after which the same export may succeed later, with the same settings."""
 STOP_POLL_S = 0.1
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -36,11 +36,12 @@ def run_export(
     stop: threading.Event | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> Outcome:
-    """Exports everything that is new, and returns when it is published. The call can be repeated after any error.
+    """Exports all new messages, and returns after they are published. The call can be repeated after any error.
 
-    SIGTERM, SIGINT or `stop` abandon the current run, which a later call takes again; a run that is being published is
-    finished. After that, a handler of the scheduler for the signal is called. In a thread other than the main thread,
-    only `stop` works. Raises ExportStopped, StreamsLeftOut, NodeFailed and other ExportErrors.
+    SIGTERM, SIGINT and `stop` abandon the current run, unless it is already being published. A later call exports the
+    messages of an abandoned run again. After a signal, the scheduler's own handler of the signal is called. In a thread
+    other than the main thread, only `stop` works. Raises ExportStopped, StreamsLeftOut, NodeFailed and other
+    ExportErrors.
     """
     stop = stop or threading.Event()
     received: list[int] = []
@@ -57,7 +58,7 @@ def run_export(
 
 
 def exit_code(error: BaseException | None) -> int:
-    """Returns the exit code of a process whose export ended with this error. None: the export succeeded.
+    """Returns the exit code of a process whose export ended with this error, or succeeded if the error is None.
 
     TRY_AGAIN means that the same call may succeed later. After FAILED, a person must change something first.
     """
@@ -71,7 +72,7 @@ def exit_code(error: BaseException | None) -> int:
 async def _run_until(
     settings: ExportSettings, stop: threading.Event, on_progress: Callable[[Progress], None] | None
 ) -> Outcome | None:
-    """Executes one export. Returns None if `stop` has abandoned the export."""
+    """Executes one export. Returns None if `stop` was set and the export was abandoned."""
 
     async def work() -> Outcome:
         async with open_exporter(settings, on_progress=on_progress) as exporter:
@@ -93,9 +94,10 @@ async def _run_until(
 
 @contextmanager
 def _signals_caught(stop: threading.Event, received: list[int]) -> Iterator[None]:
-    """Makes SIGTERM and SIGINT set `stop`, and restores the handlers that were there before.
+    """Makes SIGTERM and SIGINT set `stop` during the `with` block. Then restores the previous handlers.
 
-    received: gets the numbers of the signals. Does nothing in a thread other than the main thread.
+    received: the list to which the number of each signal is appended. Does nothing in a thread other than the main
+    thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,6 +1,7 @@
-"""Executes one step of an export, which is one run of the ledger: writes files, publishes them, saves the position.
+"""Executes one step of an export: writes files, publishes them in the table, and saves the exported indexes.
 
-`run.py` plans the steps, and describes the order of what happens in one.
+A step is one run in the ledger, the record of all runs. `run.py` plans the steps and describes the order of the actions
+in a step.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Step:
-    """A step of an export that is published: one run of the ledger, the record of all runs.
+    """A published step of an export, which is one run in the ledger, the record of all runs.
 
-    data_bytes: the size of the messages' data. file_bytes: the size of the files. places: the streams and partitions.
-    lost: the number of messages that retention removed before they could be exported. seconds: the duration of the
-    step."""
+    run_id: the number of the run. rows: the number of exported messages. data_bytes: the size of the data of these
+    messages. file_bytes: the total size of the files. files: the number of files. places: the exported streams and
+    partitions. lost: the number of messages that retention removed before they could be exported. seconds: the duration
+    of the step."""
 
     run_id: int
     rows: int
@@ -51,19 +53,19 @@ class Step:
 
 
 async def log_step(step: Step) -> None:
-    """Logs a step that is published. Programs pass this function to `Exporter.run`; without it, steps are silent."""
+    """Logs a published step. Programs pass this function to `Exporter.run`, which otherwise logs no steps."""
     logger.info("step published", run=step.run_id, rows=step.rows, files=step.files, seconds=round(step.seconds, 3))
 
 
 class _NothingRead(Exception):
-    """No stream of a step could be read. The text is the reason for one of them."""
+    """No stream of a step could be read. The text is the reason for one of the streams."""
 
 
 class StepRunner:
     """Executes steps of one export folder, one at a time. The caller holds the folder's lock.
 
-    settings: for the tasks of all steps. now_us: returns the wall-clock time in microseconds since 1970. is_ending:
-    whether the caller was cancelled during a publication, which was then completed.
+    settings: the settings of the tasks of all steps. now_us: returns the wall-clock time in microseconds since 1970.
+    is_ending: whether the caller was cancelled during a publication, which the runner then completed.
     """
 
     def __init__(
@@ -96,9 +98,10 @@ class StepRunner:
     ) -> Step | None:
         """Exports the ranges as one run. Streams that cannot be read are added to `left_out`.
 
-        bytes_left: the estimated size of everything that is left to export, this step included. on_rows: called about
-        every PROGRESS_INTERVAL_S with the rows, and the bytes of message data, that this step has written. Returns None
-        if no stream could be read; nothing is published then. Raises ExportError, ClientError."""
+        bytes_left: the estimated size of all messages that are not exported yet, including this step. on_rows: called
+        every PROGRESS_INTERVAL_S seconds with the number of rows and of bytes of message data that this step has
+        written so far. Returns None, and publishes nothing, if no stream could be read. Raises ExportError,
+        ClientError."""
         started_s = time.monotonic()
         run_id = await self._ledger.begin_run(ranges, self._now_us())
         failpoint("planned")
@@ -122,7 +125,7 @@ class StepRunner:
                 ) from error
             raise
         failpoint("written")
-        # The run is being published and cannot be abandoned any more, so a cancellation waits for its end.
+        # The run is being published and can no longer be abandoned, so a cancellation waits for the end of the run.
         await self.to_its_end(self._finish(run_id, entries))
         return Step(
             run_id,
@@ -136,7 +139,7 @@ class StepRunner:
         )
 
     async def to_its_end(self, work: Awaitable[None]) -> None:
-        """Executes `work` to its end. If the caller is cancelled meanwhile, sets `is_ending` and raises nothing."""
+        """Executes `work` to its end. If the caller is cancelled during `work`, sets `is_ending` and raises nothing."""
         task = asyncio.ensure_future(work)
         try:
             await asyncio.shield(task)
@@ -162,7 +165,10 @@ class StepRunner:
         return written
 
     async def _arrange(self, run_id: int, ranges: Sequence[Range], written: Written) -> list[FileEntry]:
-        """Gives the files of the ranges their places in staging, and records them. Other files are not published."""
+        """Moves the written files to their paths for publication, and records the files in the ledger.
+
+        Files of streams that are left out are not recorded, and so never published. Raises ExportError if the files
+        have more or fewer rows than the ranges."""
         without = {each.stream for each in written.left_out}
         files = [each for each in written.files if each.stream not in without]
         self._check_rows(ranges, files)
@@ -180,7 +186,9 @@ class StepRunner:
         await self.save(run_id)
 
     async def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
-        """Adds the files of a run to the table and records it. Raises ExportError; the next run then publishes them."""
+        """Adds the files of a run to the table, and records the publication in the ledger.
+
+        Raises ExportError if this fails. The next run then publishes the files."""
         ranges = await self._ledger.load_ranges(run_id)
         try:
             await asyncio.to_thread(self._table.publish, run_id, entries, ranges)
@@ -193,7 +201,7 @@ class StepRunner:
         failpoint("published")
 
     async def save(self, run_id: int) -> None:
-        """Saves the ends of a published run at the node, and removes the staging folder of the run."""
+        """Saves the end indexes of a published run at the node, and removes the staging folder of the run."""
         taken = await self._ledger.load_ranges(run_id)
         await asyncio.to_thread(self._node.save_positions, self._ledger.identity.client_id, taken)
         await self._ledger.advance(run_id, RunState.SAVED, now_us=self._now_us())
@@ -217,7 +225,8 @@ class StepRunner:
 
 
 async def _watch(attempts: Path, on_rows: Callable[[int, int], None]) -> None:
-    """Calls `on_rows` again and again with what the tasks have written into the folder."""
+    """Calls `on_rows` every PROGRESS_INTERVAL_S seconds with the numbers of rows and bytes that the tasks have written.
+    """
     while True:
         await asyncio.sleep(PROGRESS_INTERVAL_S)
         rows, data_bytes = await asyncio.to_thread(read_progress, attempts)
@@ -227,9 +236,9 @@ async def _watch(attempts: Path, on_rows: Callable[[int, int], None]) -> None:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Executes `work` to its end, even if the caller is cancelled; the cancellation is raised after the end.
+    """Executes `work` to its end, even if the caller is cancelled, and raises the cancellation only then.
 
-    Otherwise `work` could go on after this exporter has released the folder's lock."""
+    Otherwise `work` could continue after this exporter has released the folder's lock."""
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)

@@ -1,7 +1,7 @@
-"""The common part of Delta and Iceberg tables on stores. Tasks write the data files to their final names.
+"""The common part of Delta and Iceberg tables on stores.
 
-No file is renamed or linked. The libraries of the formats commit: Delta by a conditional put to its log, Iceberg by its
-catalog. A file that no commit names is in no table.
+Tasks write the data files under their final names. A commit adds the files to the table: in Delta by a conditional put
+to the log, in Iceberg by the catalog. A file that no commit names does not belong to the table.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from spark_export.store.store import Store
 class StoreFlatTable(FlatTable):
     """The base class of a `Table` on a store with a log; a subclass writes the log.
 
-    Another exporter may take over the table while this one is paused. Only the owner of the ledger brings a run to the
-    state written, and `_fence` makes the commit of a paused exporter fail.
+    Another exporter may take over the table while this exporter is paused. Only the owner of the ledger (the record of
+    all runs) can set a run to the state written. `_fence` makes later commits of the paused exporter fail.
     """
 
     def __init__(self, layout: Layout, store: Store, data: str) -> None:
-        """data: the folder of the data files in the store, relative to the store's place."""
+        """data: the folder of the data files, relative to the address of the store."""
         super().__init__(layout, layout.table, layout.table)
         self._store = store
         self._folder = data
@@ -37,7 +37,9 @@ class StoreFlatTable(FlatTable):
         return replace(settings, store=address, store_options=self._store.options)
 
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
-        """Checks that the store has each file in its size. The files stay where the tasks wrote them."""
+        """Checks that each file is on the store with its full size. The files are not moved. Raises ExportError.
+
+        Returns the entries with paths relative to the data folder."""
         arranged = [replace(entry, path=f"{_run_folder(run_id)}/{entry.path}") for entry in entries]
         there = self._sizes(_run_folder(run_id))
         for entry in arranged:
@@ -54,22 +56,26 @@ class StoreFlatTable(FlatTable):
 
     def publish(self, run_id: int, entries: Sequence[FileEntry], ranges: Sequence[Range] = ()) -> None:
         self._commit(run_id, entries)
-        # What attempts left that failed; nobody else writes below the run's folder.
+        # Removes the files of failed tasks. Only this run writes files in the folder.
         named = {entry.path for entry in entries}
         self._delete(path for path in self._sizes(_run_folder(run_id)) if path not in named)
 
     def sync(self) -> None:
-        """Does nothing: a store has synced what it has confirmed."""
+        """Does nothing, because a store confirms a write only after it is durable."""
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
-        """Makes sure that the run is never published. `sweep` or `expire` removes its files: an exporter that has lost
-        the table to another one must not remove what the other one publishes."""
+        """Makes sure that the run is never published. Returns 0, because it removes no files.
+
+        `sweep` or `expire` removes the files later. Until then, another exporter may have taken over the table and may
+        publish these files."""
         if entries:
             self._fence(run_id)
         return 0
 
     def sweep(self) -> int:
-        """Removes the files of runs after the latest published one: every run has ended, so they were abandoned."""
+        """Removes the files of all runs after the latest published run, and returns their number.
+
+        No run may be unfinished, so these runs were abandoned."""
         latest, named = self.latest_run(), self._names_in_log()
         found = (each.name for each in self._store.list_objects(self._folder))
         abandoned = []
@@ -82,7 +88,7 @@ class StoreFlatTable(FlatTable):
         return self._delete(abandoned)
 
     def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
-        """Copies the new files of a compaction or repair to their final names in the store."""
+        """Copies the new files of a compaction or repair to the store under their final names. Returns all files."""
         attempts = self._layout.rewrite_staging(generation) / ATTEMPTS
         made = list(kept)
         for number, file in enumerate(new):
@@ -104,13 +110,16 @@ class StoreFlatTable(FlatTable):
         self._commit_rewrite(generation, old, new)
 
     def drop_rewrite(self, generation: int) -> None:
-        """Does nothing: only a rewrite whose files the ledger has is committed, and `expire` removes the others."""
+        """Does nothing.
+
+        A rewrite that the ledger does not have as written is never committed, and `expire` removes its files.
+        """
 
     def _path_to(self, path: str) -> FilePath:
         return StorePath(self._store.data, f"{self._folder}/{path}")
 
     def _sizes(self, folder: str) -> dict[str, int]:
-        """The sizes of the files in a folder, by their paths relative to the data folder."""
+        """Returns the sizes in bytes of the files in a folder, by their paths relative to the data folder."""
         found = self._store.list_objects(f"{self._folder}/{folder}")
         return {each.name.removeprefix(f"{self._folder}/"): each.size_bytes for each in found}
 
@@ -121,7 +130,7 @@ class StoreFlatTable(FlatTable):
 
 
 def log_address(store: Store) -> str:
-    """The address of the table, as the libraries of the formats take it."""
+    """Returns the address of the table for the libraries of Delta and Iceberg."""
     return str(store.place / TABLE)
 
 

@@ -1,8 +1,8 @@
-"""The ledger of a table on a store: an SQLite file in a folder of this machine, and its copy in the store.
+"""The ledger of a table on a store: a local SQLite file and its copy in the store.
 
-After each committed change the copy is replaced by a put that succeeds only if nobody else has replaced it. So the
-exporter that opened the ledger last is the only one that can change it, and it alone can bring a run to the state in
-which it is published. No lock is needed, and a killed exporter leaves none.
+The ledger is the record of all runs of an export. After each committed change, the exporter replaces the copy by a
+conditional put, which succeeds only if no other exporter has replaced the copy. So only the exporter that opened the
+ledger last can change the ledger and publish runs. No lock is needed, and so a killed exporter leaves no lock.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from spark_export.store.store import Store
 
 LEDGER_OBJECT = "_export/ledger.sqlite"
 TABLE_OBJECT = "_export/table.json"
-"""The object that says which table is at an address. It is made once."""
+"""The name of the object with the id and format of the table at an address. The object is written once."""
 VERSION = 1
 
 
 class StoredLedger:
-    """The copy of one ledger. path: the SQLite file on this machine."""
+    """The copy of one ledger in a store. path: the local SQLite file."""
 
     def __init__(self, store: Store, path: Path) -> None:
         self._store = store
@@ -36,8 +36,9 @@ class StoredLedger:
         self._lost: TakenOver | None = None
 
     def fetch(self) -> bool:
-        """Brings the file to the state of the copy. Returns whether the copy exists; without one, leaves the file as it
-        is. Raises StoreError."""
+        """Replaces the local file by the copy. Raises StoreError.
+
+        Returns False, and leaves the file unchanged, if the copy does not exist. Otherwise returns True."""
         try:
             found = self._store.read_tagged(LEDGER_OBJECT)
         except ObjectMissing:
@@ -50,8 +51,10 @@ class StoredLedger:
         return True
 
     def save(self) -> None:
-        """Brings the copy to the state of the file. Raises TakenOver if another exporter has changed the copy, now and
-        at every later call; raises LedgerError if the store does not answer, and the next call tries again."""
+        """Replaces the copy by the local file.
+
+        Raises TakenOver if another exporter has changed the copy. Every later call then raises TakenOver, too. Raises
+        LedgerError if the store does not answer. The next call then tries again."""
         data = self._path.read_bytes()
         digest = hashlib.sha256(data).hexdigest()
         with self._told():
@@ -72,7 +75,9 @@ class StoredLedger:
 
     @contextmanager
     def _told(self) -> Iterator[None]:
-        """Turns errors of the store within the `with` block into the ledger's. After TakenOver, raises it at once."""
+        """Translates errors of the store in the `with` block into TakenOver and LedgerError.
+
+        Once TakenOver was raised, every later `with` statement raises it again before the block."""
         if self._lost is not None:
             raise self._lost
         try:
@@ -86,7 +91,7 @@ class StoredLedger:
             raise LedgerError(f"the ledger cannot be kept: {error}") from error
 
     def _resolve(self) -> None:
-        """Finds out whether a put took effect whose answer was lost."""
+        """After a put without an answer, reads the copy to find out whether the put took effect."""
         if not self._unclear:
             return
         try:
@@ -103,8 +108,10 @@ class StoredLedger:
 
 
 def settle_table(store: Store, table_id: str, table_format: str, *, now_us: int) -> str:
-    """Returns the id of the table at an address; makes it if there is none. Raises ExportMismatch for a table of
-    another format, StoreError."""
+    """Returns the id of the table at the store's address. If there is no table, records a new table.
+
+    table_id, table_format: the id and format of the new table. now_us: the creation time in microseconds since 1970.
+    Raises StoreError, and ExportMismatch if the existing table has another format."""
     made = {"version": VERSION, "table_id": table_id, "format": table_format, "made_us": now_us}
     try:
         store.create(TABLE_OBJECT, json.dumps(made).encode())
@@ -121,7 +128,9 @@ def settle_table(store: Store, table_id: str, table_format: str, *, now_us: int)
 
 
 def read_table(store: Store) -> dict[str, Any] | None:
-    """The description of the table at an address, or None if there is none. Raises ExportMismatch, StoreError."""
+    """Returns the description of the table at the store's address, or None if there is no table.
+
+    Raises ExportMismatch if the description is damaged or of a later version. Raises StoreError."""
     try:
         content: dict[str, Any] = json.loads(store.read(TABLE_OBJECT))
         if content["version"] > VERSION:
@@ -134,7 +143,8 @@ def read_table(store: Store) -> dict[str, Any] | None:
 
 
 def check_id(store: Store, table_id: str) -> None:
-    """Raises ExportMismatch if the ledger is of another table than the one at the address."""
+    """Raises ExportMismatch if the table at the store's address has another id than `table_id`, the id in the ledger.
+    """
     found = read_table(store)
     if found is not None and found["table_id"] != table_id:
         raise ExportMismatch(

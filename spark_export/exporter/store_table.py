@@ -1,7 +1,8 @@
-"""A table of plain Parquet files on a store. Tasks write the files to their final names, and a manifest publishes them.
+"""A table of plain Parquet files on a store.
 
-No file is renamed or linked. A file that no manifest names is in no table; readers take the list of files from the
-manifests (`spark_export.table_files`), never from the folders.
+Tasks write the files under their final names. A manifest, one numbered object of the table's log, publishes the files.
+A file that no manifest names does not belong to the table. Readers get the list of files from the manifests
+(`spark_export.table_files`), not from a listing of the folders.
 """
 
 from __future__ import annotations
@@ -22,14 +23,16 @@ from spark_export.store.store import Store
 
 DATA = "data"
 SWEPT_RUNS = 8
-"""How many of the latest runs of a large table are searched for files that no manifest names."""
+"""The number of latest runs of a large table in which `sweep` looks for files that no manifest names."""
 SWEPT_FILES = 5_000
-"""A table of more files is large."""
+"""The number of files above which a table is large, so that `sweep` looks only at the latest runs."""
 COPY_BYTES = 8 * 1024 * 1024
 
 
 class StoreParquetTable:
-    """A `Table` on a store. layout: the exporter's own folder on this machine, which holds no rows."""
+    """A `Table` of plain Parquet files on a store.
+
+    layout: the paths of the exporter's local folder. The published rows are only on the store."""
 
     with_stream = False
     keeps_latest_run = True
@@ -47,7 +50,7 @@ class StoreParquetTable:
 
     @property
     def generation(self) -> int:
-        """The number of the last compaction or repair, of the state that readers see now."""
+        """The number of the generation (version of the whole table) that readers see now."""
         return self._log.load().generation
 
     def refusal_of(self, stream: str) -> str | None:
@@ -58,7 +61,10 @@ class StoreParquetTable:
         return replace(settings, store=address, store_options=self._store.options, hive=True)
 
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
-        """Checks that the store has each file in its size. The files stay where the tasks wrote them."""
+        """Checks that each file is on the store with its full size.
+
+        Returns the entries unchanged. Raises ExportError.
+        """
         there = self._sizes(run_id)
         for entry in entries:
             if there.get(entry.path) != entry.file_bytes:
@@ -85,25 +91,27 @@ class StoreParquetTable:
         try:
             self._append(RUN, run=run_id, ranges=tuple(ranges), add=added)
         except TakenOver:
-            # The exporter that a crash seemed to have ended may have published its run just now.
+            # The exporter that began this run may still be alive, and may have published the run just now.
             if self._log.load().latest_run != run_id or any(self._log.state.files.get(f.path) != f for f in added):
                 raise
         self._remove_unnamed(run_folder(run_id))
 
     def sync(self) -> None:
-        """Does nothing: a store has synced what it has confirmed."""
+        """Does nothing, because a store confirms a write only after it is durable."""
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
-        """Makes sure that the run is never published. Its files are removed by `sweep`, when the ledger has it as
-        abandoned: an exporter that has lost the table to another one must not remove what the other one publishes."""
+        """Makes sure that the run is never published. Returns 0, because it removes no files.
+
+        `sweep` removes the files after the ledger has recorded the run as abandoned. Until then, another exporter may
+        have taken over the table and may publish these files."""
         if entries:
-            # The run's own exporter could have been about to publish the run: the number is taken from it.
+            # The exporter that began the run may be about to publish it. The fence takes the manifest number that it needs.
             self._append(FENCE, run=run_id)
         return 0
 
     def sweep(self) -> int:
         state = self._log.state
-        # Listing a large table takes many requests; runs of long ago have no files left that are in no manifest.
+        # Listing a large table takes many requests. Earlier sweeps have already removed such files of old runs.
         after = f"{DATA}/run={max(0, state.latest_run - SWEPT_RUNS):06d}" if len(state.files) > SWEPT_FILES else ""
         return self._remove_unnamed(DATA, after=after)
 
@@ -114,11 +122,11 @@ class StoreParquetTable:
         return {StorePath(self._store.data, path) for path in self._log.state.files}
 
     def missing(self) -> str | None:
-        """The address of the table if it has no manifest; None if it has one."""
+        """Returns the address of the table if the table has no manifest, and None if it has one."""
         return None if self._log.load().number else str(self._store.place)
 
     def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
-        """Copies the new files of a compaction or repair to their final names in the store."""
+        """Copies the new files of a compaction or repair to the store under their final names. Returns all files."""
         attempts = self._layout.staging / f"rewrite-{generation:06d}" / ATTEMPTS
         made = list(kept)
         for number, file in enumerate(new):
@@ -136,7 +144,7 @@ class StoreParquetTable:
         return made
 
     def rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile], expires_s: float) -> None:
-        """Publishes a compaction or repair: one manifest removes the replaced files, and adds the new ones."""
+        """Publishes a compaction or repair by one manifest, which removes the replaced files and adds the new files."""
         if self._log.state.generation == generation:
             return
         old, new = ({each.path: each for each in map(_table_file, files)} for files in (before, after))
@@ -148,11 +156,11 @@ class StoreParquetTable:
         )
 
     def drop_rewrite(self, generation: int) -> None:
-        """Makes sure that the rewrite is never published. `sweep` removes its files."""
+        """Makes sure that the compaction or repair is never published. `sweep` removes its files."""
         self._append(FENCE)
 
     def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
-        """Removes files that were replaced at least `keep_s` seconds ago."""
+        """Deletes files that were replaced at least `keep_s` seconds ago. Returns the number of deleted files."""
         before_us = int((now_s - keep_s) * 1e6)
         old = [path for path, removed_us in self._log.state.removed.items() if removed_us <= before_us]
         self._store.delete(old)
@@ -164,8 +172,10 @@ class StoreParquetTable:
         self._expired.clear()
 
     def _remove_unnamed(self, folder: str, *, after: str = "") -> int:
-        """Removes the files that no manifest names: of attempts that failed or lost, and of runs and rewrites that were
-        abandoned. Only the exporter that owns the ledger calls this, while none of its tasks is at work."""
+        """Deletes the files in a folder that no manifest names. Returns the number of deleted files.
+
+        Such files come from failed or repeated tasks, and from abandoned runs and rewrites. Only the exporter that owns
+        the ledger may call this, and only while no task is being executed. after: skips the names up to this one."""
         state = self._log.state
         found = (each.name for each in self._store.list_objects(folder, after=after))
         unnamed = [name for name in found if name not in state.files and name not in state.removed]
@@ -180,7 +190,7 @@ class StoreParquetTable:
 
 
 def run_folder(run_id: int) -> str:
-    """The folder of a run's files, relative to the table's address."""
+    """Returns the folder of the files of a run, relative to the table's address."""
     return f"{DATA}/run={run_id:06d}"
 
 
@@ -190,5 +200,5 @@ def _table_file(file: RunFile) -> TableFile:
 
 
 def addresses(store: Store, paths: Iterable[str]) -> list[str]:
-    """The addresses of files, as readers of the store take them."""
+    """Returns the full addresses of files. paths: relative to the table's address."""
     return [str(store.place / path) for path in paths]

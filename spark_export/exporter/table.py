@@ -38,7 +38,7 @@ class Table(Protocol):
         ...
 
     def missing(self) -> str | None:
-        """Returns the path of the link, log or catalog that the table lacks, or None if it lacks nothing."""
+        """Returns the path of the table's link, log or catalog if it is missing, and None if it exists."""
         ...
 
     def prepare(self) -> None:
@@ -50,11 +50,15 @@ class Table(Protocol):
         ...
 
     def place_files(self, run_id: int, settings: TaskSettings) -> TaskSettings:
-        """Returns the settings of a run's tasks, with the place for its files where this is not the staging folder."""
+        """Returns the settings for the tasks of a run. A table on a store adds the address for the files.
+
+        Without an address, tasks write their files into the staging folder."""
         ...
 
     def sweep(self) -> int:
-        """Removes files outside of the staging folder that runs left which have ended. Returns their number."""
+        """Removes the unpublished files of ended runs outside of the staging folder.
+
+        Returns the number of removed files."""
         ...
 
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
@@ -78,9 +82,9 @@ class Table(Protocol):
         ...
 
     def publish(self, run_id: int, entries: Sequence[FileEntry], ranges: Sequence[Range] = ()) -> None:
-        """Makes all rows of a run visible to readers, in one step. The run must not be published yet.
+        """Makes all rows of a run visible to readers atomically. The run must not be published yet.
 
-        ranges: the run's indexes, for a log that readers read."""
+        ranges: the exported indexes of the run, for a log that also lists indexes."""
         ...
 
     def sync(self) -> None:
@@ -91,7 +95,7 @@ class Table(Protocol):
         ...
 
     def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
-        """Gives the new files of a rewrite (a compaction or repair) their names, and syncs their folders.
+        """Moves the new files of a rewrite (a compaction or repair) to their final names, and makes them durable.
 
         generation: the generation that the rewrite makes. kept: the files that stay as they are. new: the files in the
         folder `attempts` of the rewrite's staging folder. Returns all files of the generation, with final paths.
@@ -100,25 +104,29 @@ class Table(Protocol):
         ...
 
     def rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile], expires_s: float) -> None:
-        """Makes readers see the files `after` in place of the files `before`, in one step.
+        """Replaces the files `before` by the files `after` for readers, atomically.
 
-        Can be repeated after a crash. expires_s: when the files that readers no longer see may be removed, in seconds
-        since 1970."""
+        The call can be repeated after a crash. expires_s: the time after which the replaced files may be removed, in
+        seconds since 1970."""
         ...
 
     def drop_rewrite(self, generation: int) -> None:
-        """Removes the files of a rewrite that readers do not see."""
+        """Drops an unpublished rewrite (compaction or repair), and removes its files now or in a later `sweep`."""
         ...
 
     def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
-        """Removes the files that readers no longer see, and whose time has come. Returns the number of removed items.
+        """Removes replaced files and old versions of the table that are old enough. Returns the number of removed
+        items.
 
-        current: all files that the ledger has. now_s: in seconds since 1970. keep_s: how long older versions of the
-        table stay readable, in seconds. No run and no rewrite may be unfinished."""
+        current: all files that the ledger has. now_s: the present time in seconds since 1970. keep_s: how long older
+        versions of the table stay readable, in seconds. No run and no rewrite may be unfinished.
+        """
         ...
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
-        """Removes the files of a run that will never be published. Returns the number of removed files."""
+        """Makes sure that a run is never published, and removes its files now or in a later `sweep`.
+
+        Returns the number of files that were removed now."""
         ...
 
     def locate(self, file: RunFile) -> FilePath:

@@ -1,7 +1,7 @@
-"""The link `FOLDER/messages` of a plain Parquet table: where it leads, and how it is made anew after it was lost.
+"""Reads and restores the symbolic link `FOLDER/messages` of a plain Parquet table.
 
-The link names the generation (version of the whole table) that readers see. The ledger, the record of all runs, knows
-the current generation too, so that a lost link can be made anew from the ledger and the generation's folder.
+The link leads to the folder of the generation (version of the whole table) that readers see. The ledger, the record of
+all runs, also has the number of this generation, so that a lost link can be restored.
 """
 
 from __future__ import annotations
@@ -45,11 +45,12 @@ def read_link(layout: Layout) -> int:
 
 
 def settle_link(layout: Layout, current: int, unfinished: int | None, files: Sequence[RunFile]) -> None:
-    """Makes the link lead to the current generation (version of the table), if the link was lost or put back.
+    """Makes the link lead to the current generation (version of the table), if the link is missing or out of date.
 
     current: the current generation according to the ledger. unfinished: the generation of a compaction or repair that a
-    crash interrupted, or None. files: the files that the ledger has for the current generation. Raises ExportMismatch
-    if a part of the table is missing, or if the ledger is older than the table.
+    crash interrupted, or None. The link may also lead to this generation. files: the files that the ledger has for the
+    current generation. Raises ExportMismatch if one of these files is missing, if another file or folder has the link's
+    name, or if the ledger is older than the table.
     """
     known = {current, unfinished}
     later = [number for number in layout.list_generations() if number > max(current, unfinished or 0)]
@@ -60,11 +61,11 @@ def settle_link(layout: Layout, current: int, unfinished: int | None, files: Seq
             return
         reason = "it led to an older generation"
     except ExportMismatch as error:
-        # A file or folder under the link's name is the user's: it is never replaced.
+        # A file or folder with the link's name belongs to the user and is never replaced.
         if os.path.lexists(layout.table) and not layout.table.is_symlink():
             raise
         reason = str(error)
-    # A table that becomes visible must be whole: the files of the current generation must exist in their sizes.
+    # Readers may only see a complete table: each file of the current generation must exist with its full size.
     folder = layout.generation(current)
     paths = [folder / f"{RUN_FOLDER_PREFIX}{file.run_id:06d}" / file.entry.path for file in files]
     lacking = [

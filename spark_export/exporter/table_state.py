@@ -1,7 +1,7 @@
-"""Checks that the table and the ledger of an export folder belong together, before a command writes to either.
+"""Checks that the table and the ledger of an export agree, before a command changes the table or the ledger.
 
-The ledger is the SQLite record of all runs. A table that lost its link or its log would look empty, and an older ledger
-does not know all rows of the table.
+The ledger is the record of all runs. A table without its link or log would look empty. A ledger that was restored from
+an older copy lacks some rows of the table.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ UNKNOWN_RUN = f"the table has it, and the ledger does not know: {LEDGER_PUT_BACK
 async def settle_table(layout: Layout, ledger: Ledger, table: Table, *, repairing: bool = False) -> None:
     """Creates the table of a new export, or checks that the table of an existing export has its link or log.
 
-    A lost link of a plain Parquet table is made anew from the ledger. repairing: whether files of the table may be
-    missing. Raises ExportMismatch if the table is missing, and ExportError."""
+    The lost link of a plain Parquet table is made again from the ledger. repairing: whether files of the table may be
+    missing. Raises ExportMismatch if the table is missing or does not agree with the ledger, and other
+    ExportErrors."""
     current, unfinished = await ledger.current_generation(), await ledger.find_open_generation()
     files = await ledger.load_files(current)
     number = unfinished[0] if unfinished else None
@@ -46,8 +47,8 @@ async def settle_table(layout: Layout, ledger: Ledger, table: Table, *, repairin
 async def check_runs(table: Table, ledger: Ledger) -> None:
     """Raises ExportMismatch if the table has a later run than the ledger, or lacks the ledger's latest run.
 
-    With an older ledger, messages would be exported again, and a compaction would leave out rows. No run may be
-    unfinished.
+    If the ledger were older than the table, messages would be exported twice, and a compaction would leave out rows. No
+    run may be unfinished.
     """
     latest, counted = await asyncio.to_thread(table.latest_run), await ledger.latest_counted()
     if latest > counted:

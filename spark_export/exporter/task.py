@@ -39,9 +39,9 @@ class TaskSettings:
 
     source: the options of the Spark data source that reads the node, such as its endpoint. folder: the folder for the
     files of tasks, and for their progress. with_stream: whether the files have a column `stream`. codec: the Parquet
-    compression. store: the address in a store below which tasks write their files, or empty for files in `folder`;
-    tasks on other machines then do not see `folder`, and do not need it. store_options: the options of the store,
-    without secrets, since Spark shows them. hive: whether each file is in a folder `stream=…/date=…`.
+    compression. store: the address on a store to which tasks write their files, or empty for files in `folder`. With a
+    store, tasks on other machines need no access to `folder`. store_options: the options of the store, without secrets,
+    since Spark shows the options. hive: whether each file is in a folder `stream=…/date=…`.
     """
 
     source: dict[str, str]
@@ -57,8 +57,8 @@ class TaskSettings:
 class Written:
     """The result of a task: complete and synced files, and the streams that could not be read.
 
-    files: their paths are relative to `TaskSettings.folder`, or to `TaskSettings.store`. left_out: the streams of which
-    this task returns no file, since a part of them could not be read; other tasks may have written files of them.
+    files: the files, with paths relative to `TaskSettings.folder` or `TaskSettings.store`. left_out: the streams of
+    which a part could not be read. The task returns no files of these streams, but other tasks may have written some.
     """
 
     files: list[FileEntry]
@@ -68,9 +68,9 @@ class Written:
 def run_task(task: Task, settings: TaskSettings) -> Written:
     """Executes a task once.
 
-    A stream that cannot be read is left out, and the task goes on with the other streams. Raises NodeUnreachable if the
-    node does not answer any more, FolderNotSeen, StoreError and OSError. After an error, the files written so far stay
-    until the run removes them, and so do the files of a stream that is left out.
+    If a stream cannot be read, the task leaves out the stream and continues with the other streams. Raises
+    NodeUnreachable if the node no longer answers, FolderNotSeen, StoreError and OSError. The caller removes the files
+    that exist after an error, and the files of streams that are left out.
     """
     folder = Path(settings.folder)
     attempt = f"{task.number:05d}-{uuid.uuid4().hex}"
@@ -110,7 +110,9 @@ def run_task(task: Task, settings: TaskSettings) -> Written:
 
 
 def _open_progress(path: Path, settings: TaskSettings) -> int | None:
-    """Makes a task's progress file. Returns its descriptor, or None on another machine that writes to a store.
+    """Creates the progress file of a task, and returns the file descriptor.
+
+    Returns None if the folder does not exist and the task writes to a store, as on an executor of a cluster.
 
     Raises FolderNotSeen.
     """
@@ -127,7 +129,7 @@ def _open_progress(path: Path, settings: TaskSettings) -> int | None:
 def _is_of_the_stream(error: Exception, options: ReadOptions) -> bool:
     """Returns whether the node still answers after an error, so that only one stream cannot be read.
 
-    A node that ends the connection at a damaged page looks like a node that has gone, until it is asked something else.
+    The node closes the connection at a damaged page. Only another request shows whether the node itself is reachable.
     """
     if options.path is not None or not isinstance(error, (NodeUnreachable, ConnectionBroken)):
         return True

@@ -1,4 +1,4 @@
-"""Upkeep of a table by the daemon: compacts when there are many small files, and removes what readers need no more."""
+"""Upkeep of a table by the daemon: merges small files when there are many, and removes old files and versions."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from spark_export.exporter.rewrite import Rewriter
 from spark_export.exporter.table import Table
 
 COMPACT_FILES = 16
-"""With how many small files of one stream and date the daemon compacts.
+"""The number of small files of one stream and date at which the daemon compacts these files.
 
-Each compaction reads the rows of the small files again, so a small number costs more, and a large one leaves readers
-with more small files.
+Each compaction reads the rows of the small files again. A smaller number causes more compactions. With a larger number,
+readers open more small files.
 """
 UPKEEP_BYTES_MAX = 4 * 1024 * 1024 * 1024
-"""The largest size of the messages that one upkeep merges, in bytes, so that the next run does not wait for long."""
+"""The largest size of the messages that one compaction merges, in bytes, so that the next run does not wait for long.
+"""
 EXPIRE_INTERVAL_S = 600.0
-"""How often old files are looked for when nothing is merged, in seconds."""
+"""The time between two removals of old files if no files are merged, in seconds."""
 
 
 class Upkeep:
-    """Keeps the table of one export in order, between the runs of a daemon.
+    """Compacts the table of one export and removes old files, between the runs of a daemon.
 
-    files_min: with how many small files of one stream and date a compaction is worth it; 0 for never. clock_s: returns
-    a monotonic time in seconds."""
+    files_min: the number of small files of one stream and date at which these files are compacted; 0 for never.
+    clock_s: returns a monotonic time in seconds."""
 
     def __init__(
         self,
@@ -42,11 +43,13 @@ class Upkeep:
         self._expired_at_s: float | None = None
 
     async def recover(self) -> None:
-        """Ends a compaction that an error interrupted. Before that, no run can begin."""
+        """Completes or drops a compaction that an error interrupted. No run can begin before this call."""
         await self._rewriter.recover()
 
     async def run(self) -> Compaction | None:
-        """Compacts or expires, if it is time. Returns what was done, or None if nothing was due. Raises ExportError."""
+        """Compacts small files if there are enough, and removes old files if EXPIRE_INTERVAL_S seconds have passed.
+
+        Returns the result, or None if there was nothing to do. Raises ExportError."""
         due = self._expired_at_s is None or self._clock_s() - self._expired_at_s >= EXPIRE_INTERVAL_S
         # The ledger alone says whether there is something to do; the table is listed only then.
         merges = self._files_min > 0 and plan_merges(await self._rewriter.recorded_files(), self._files_min)

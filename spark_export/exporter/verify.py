@@ -120,8 +120,9 @@ def check_file(
 ) -> list[str]:
     """Returns descriptions of all problems of one file.
 
-    Adds the indexes in the file to `there`. Its keys are the stream, how often the stream was created again (the era),
-    and the partition. checksums: whether to check the SHA-256."""
+    file: the contents that the ledger has for the file. there: gets the indexes in the file, by stream, era and
+    partition. The era is the number of times that the stream was created again. checksums: whether to check the
+    SHA-256."""
     return list(_problems_of(path, file, there, checksums))
 
 
@@ -177,9 +178,9 @@ def _check_indexes(
 ) -> Iterator[str]:
     """Yields a description of each problem with the exported indexes.
 
-    Each index of `ranges`, except those in `losses`, which a repair gave up, must be once in `there`, the indexes in
-    the files, and no other index may be there. Each range must begin where the previous range of the partition ended,
-    except for messages that retention removed.
+    ranges: all exported indexes. losses: the exported indexes that a repair gave up. there: the indexes in the files.
+    The files must have each exported index exactly once, except the indexes of `losses`, and no other index. Each range
+    must begin at the end of the partition's previous range, or later by as many indexes as retention removed.
     """
     wanted: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
     for each in ranges:
@@ -208,7 +209,7 @@ def _place(loss: Loss) -> tuple[str, int, int]:
 def _find_orphans(staged: Iterable[Path]) -> Iterator[str]:
     """Yields a problem for each orphan: a file that an ended run left in the staging folder.
 
-    staged: the files of ended runs that were found there. A file that an exporter has removed meanwhile is no problem.
+    staged: the paths of these files when the folder was listed. A file that was removed since then is no problem.
     """
     for path in staged:
         if path.exists():

@@ -1,7 +1,7 @@
-"""Where an exporter works: its folder on this machine, its ledger, and the store of its table if it is on one.
+"""Opens an export: its local folder, its ledger (the record of all runs), and the store of its table, if any.
 
-A table in a folder is protected by the folder's lock. The ledger of a table on a store is taken over: the exporter that
-opened it last can change it, and every other one stops at its next change.
+A lock of the folder protects a table in a folder. For a table on a store, the exporter that opened the ledger last is
+the only one that can change the ledger. The next change by any other exporter raises TakenOver.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from spark_export.store.store import Store
 
 @dataclass(frozen=True)
 class Workplace:
-    """An open export. layout: its paths on this machine."""
+    """An open export. layout: the local paths of the export. ledger: the record of all runs."""
 
     layout: Layout
     ledger: Ledger
@@ -36,8 +36,11 @@ class Workplace:
 async def open_workplace(
     address: Address, *, now_us: int, identity: NewIdentity | None = None, writes: bool = True
 ) -> AsyncIterator[Workplace]:
-    """Opens an export. identity: the identity of a new export; with None, only an existing export is
-    opened. writes: whether the caller may change the export; it then is the only one that can.
+    """Opens an export.
+
+    now_us: the present time in microseconds since 1970. identity: the identity of a new export. With None, only an
+    existing export is opened. writes: whether the caller may change the export. If True, no other process can change
+    the export at the same time.
 
     Raises ExportError: ExportInUse, ExportMismatch, LedgerError, StoreError.
     """
@@ -50,7 +53,7 @@ async def open_workplace(
                 layout.make()
                 stack.enter_context(ExportLock(layout.folder))
         else:
-            # Nothing of the table is in this folder, so what a killed exporter leaves of it is never read again.
+            # No part of the table is in this folder. If the exporter is killed, nobody reads the folder again.
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stream-node-export-"))
             layout = Layout(Path(folder), open_store(address.place, address.options))
             layout.make()
@@ -78,7 +81,7 @@ async def open_workplace(
 async def _open_stored(
     layout: Layout, store: Store, identity: NewIdentity | None, now_us: int
 ) -> AsyncIterator[Ledger]:
-    """Opens the ledger that is kept with a table on a store."""
+    """Opens the ledger that is stored with a table on a store. Raises ExportMismatch if the ledger is missing."""
     copy = StoredLedger(store, layout.ledger)
     is_there = await asyncio.to_thread(copy.fetch)
     if not is_there and identity is None:

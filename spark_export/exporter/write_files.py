@@ -78,9 +78,9 @@ FILE_SCHEMA_WITH_STREAM = FILE_SCHEMA.insert(0, pa.field("stream", pa.string(), 
 class TableWriter:
     """Writes rows into Parquet files in `folder`, with separate files for each stream and date.
 
-    folder: an existing folder, or another target. prefix: the beginning of all file names. with_stream: whether the
-    files also have the column `stream`. hive: whether each file is in a folder `stream=…/date=…`. codec: the Parquet
-    compression.
+    folder: the folder or other target for the files; a folder must exist. prefix: the prefix of all file names.
+    with_stream: whether the files also have the column `stream`. hive: whether each file is in a folder
+    `stream=…/date=…`. codec: the Parquet compression.
     """
 
     def __init__(
@@ -123,7 +123,10 @@ class TableWriter:
         return self.done
 
     def discard(self, stream: str) -> None:
-        """Forgets all files of a stream, complete or not. The caller removes them together with their folder."""
+        """Drops all files of a stream from the result, complete or not.
+
+        The caller removes the files with their folder.
+        """
         for place in [each for each in self._open if each[0] == stream]:
             self._open.pop(place).abort()
         self.done = [entry for entry in self.done if entry.stream != stream]
@@ -192,8 +195,8 @@ class _OpenFile:
         )
 
     def abort(self) -> None:
-        # Closing the writer would add a footer, and an incomplete file would look complete. The writer closes itself
-        # when it is deleted, so the sink must refuse the footer in silence.
+        # Closing the writer would add a footer, and the incomplete file would look complete. The writer also closes
+        # itself when it is deleted, so the sink must ignore the footer.
         self._sink.is_abandoned = True
         self._file.abandon()
 
