@@ -1,10 +1,11 @@
-"""Writes the rows of a DataFrame as messages: `df.write.format("stream_node")`. The node confirms a row when the
-message is on the node's disk.
+"""Writes the rows of a DataFrame as messages: `df.write.format("stream_node")`.
+
+The node confirms a row after it has synced the message to disk.
 
 Without the option `writeId`, every row is written at least once, as by Spark's Kafka sink: if Spark repeats a failed
-task, the task pushes all its rows again. With `writeId`, every row is written exactly once, also if the whole write is
-repeated (`spark_export.attempts`). A single run of a task stores no row twice, even if the connection breaks. Each
-message has a sequence number, so the node recognises a repeated message.
+task, the task pushes all its rows again. With `writeId`, every row is written exactly once, even if the whole write is
+repeated (`spark_export.attempts`). A single execution of a task stores no row twice, even if the connection breaks:
+each message has a sequence number, by which the node recognises a repeated message.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from spark_export.sink_record import Place, commit_batch
 from spark_export.write_rows import check_columns, has_stream_column, read_row
 
 Ends = dict[Place, tuple[int, int]]
-"""The first index and the next index of partitions when a batch began."""
+"""The first index and the next index of each partition at the beginning of a batch."""
 
 
 @dataclass
@@ -34,8 +35,8 @@ class Written(WriterCommitMessage):
     """The result of one task.
 
     counts: the number of messages of the task, by stream and partition. task: the number of the task. query: the client
-    id of the record in the index service; None for a write without a record. seen: the numbers of the tasks that stored
-    messages of the same batch before this attempt.
+    id of the saved positions of the query or write, or None for a write without saved positions. seen: the numbers of
+    the tasks whose messages of the same batch were stored before this attempt.
     """
 
     counts: dict[Place, int]
@@ -45,8 +46,10 @@ class Written(WriterCommitMessage):
 
 
 def prepare_streams(schema: StructType, options: WriteOptions, overwrite: bool) -> Ends:
-    """Checks the columns, creates the stream of the option `stream` if it does not exist, and returns the ends of the
-    partitions that rows may go to. Raises OptionError and errors of the connection.
+    """Checks the columns, and creates the stream of the option `stream` if it does not exist.
+
+    overwrite: whether Spark asks to replace the stream, which is refused. Returns the first and next index of each
+    partition to which rows may be written. Raises OptionError and errors of the connection.
     """
     if overwrite:
         raise OptionError("a stream is never overwritten: write with mode('append'), or outputMode('append')")
@@ -65,7 +68,11 @@ def prepare_streams(schema: StructType, options: WriteOptions, overwrite: bool) 
 def write_rows(
     batches: Iterator[pa.RecordBatch], options: WriteOptions, attempt: Attempt | None, ends: Mapping[Place, Any]
 ) -> Written:
-    """Pushes the rows of a task, and waits until the node has confirmed all of them. Raises SourceError."""
+    """Pushes the rows of a task, and waits until the node has confirmed all rows. Raises SourceError.
+
+    attempt: the present execution of the task, or None to write the rows at least once. ends: the first and next index
+    of each partition at the beginning of the batch.
+    """
     with Pushes(options, attempt, ends) as pushes:
         if not pushes.is_committed():
             for batch in batches:
@@ -80,7 +87,10 @@ def write_rows(
 
 
 def commit_written(messages: Sequence[Any], options: WriteOptions, batch: int) -> None:
-    """Records that a batch is stored, if its tasks keep a record. Raises RowsDiffer and errors of the connection."""
+    """Saves at the node that a batch is completely stored. Does nothing if rows are written at least once.
+
+    messages: the results of the tasks. Raises RowsDiffer and errors of the connection.
+    """
     written = [each for each in messages if isinstance(each, Written) and each.query is not None]
     if not written or written[0].query is None:
         return
@@ -115,14 +125,14 @@ class StreamWriter(DataSourceArrowWriter):
         return write_rows(iterator, self._options, self._attempt(), self._ends)
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """Records that the write is complete, if it has a `writeId`. All its messages are stored already."""
+        """Saves at the node that the write is complete, if it has a `writeId`. All messages are already stored."""
         commit_written(messages, self._options, self._options.write_version)
 
     def abort(self, messages: Sequence[Any]) -> None:
         """Does nothing: a pushed message cannot be removed from a stream."""
 
     def _attempt(self) -> Attempt | None:
-        """Returns the present attempt at a task, or None for a write without a `writeId`."""
+        """Returns the present execution of a task as an `Attempt`, or None for a write without a `writeId`."""
         if self._options.write_id is None:
             return None
         from pyspark import TaskContext

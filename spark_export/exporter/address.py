@@ -14,8 +14,8 @@ class Address:
     """The address of an export.
 
     place: the folder of the table, or its address on a store. options: the options of the store. ledger: the SQLAlchemy
-    URL of the database with the ledger (the record of all runs), or None for a ledger that is stored with the
-    table."""
+    URL of the database with the ledger (the record of all runs), or None for a ledger that is stored with the table.
+    """
 
     place: Place
     options: Mapping[str, str] = field(default_factory=dict)

@@ -1,9 +1,9 @@
 """Compaction: merges the small files of a table into large ones. The rows do not change.
 
 Files of one stream, era and date are merged. The era is the number of times that the stream was created again. Each new
-file has its rows in the order of partition and index. Before a file is merged, its SHA-256 is compared with the
-ledger, so that a damaged file never gets a new checksum. The new files replace the old files atomically (`rewrite.py`).
-The old files are kept for a time, for readers that have already opened them.
+file has its rows in the order of partition and index. Before a file is merged, its SHA-256 is compared with the ledger,
+so that a damaged file never gets a new checksum. The new files replace the old files atomically (`rewrite.py`). The old
+files are kept for a time, for readers that have already opened them.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Compaction:
 
     generation: the number of the table's new version, or None if there was nothing to merge. files_before, files_after:
     the number of files in the table. merged: the number of small files that were merged. rows: the number of rows in
-    the table. expired: the number of replaced files, old versions of the table, or old snapshots that were
-    removed."""
+    the table. expired: the number of replaced files, old versions of the table, or old snapshots that were removed.
+    """
 
     generation: int | None
     files_before: int
@@ -65,7 +65,8 @@ class Compactor:
         files_min: the smallest number of small files of one stream and date that are merged. None merges nothing.
         bytes_max: the largest size of the messages to merge now, in bytes, or None for no limit. Raises TableDamaged,
         and ExportError, for example if a crash interrupted a run before its publication. After an error, the table has
-        the same rows."""
+        the same rows.
+        """
         await self._rewriter.recover()
         files = await self._rewriter.load_files()
         groups = [] if files_min is None else limit_merges(plan_merges(files, files_min), bytes_max)
@@ -134,7 +135,8 @@ class Compactor:
 def plan_merges(files: Sequence[RunFile], files_min: int = 2) -> list[list[RunFile]]:
     """Returns the groups of small files to merge. Each group has at least `files_min` files of one stream and date.
 
-    If a stream was deleted and created again, files of the old and the new stream are in different groups."""
+    If a stream was deleted and created again, files of the old and the new stream are in different groups.
+    """
     groups: dict[tuple[str, int, str], list[RunFile]] = defaultdict(list)
     for file in files:
         if file.entry.file_bytes < SMALL_BYTES and file.entry.data_bytes < MERGE_BYTES_MAX:
@@ -145,7 +147,8 @@ def plan_merges(files: Sequence[RunFile], files_min: int = 2) -> list[list[RunFi
 def limit_merges(groups: Sequence[list[RunFile]], bytes_max: int | None) -> list[list[RunFile]]:
     """Returns as many of the first groups and files as have at most `bytes_max` bytes of message data.
 
-    The first two files are returned even if they are larger. bytes_max: None for no limit."""
+    The first two files are returned even if they are larger. bytes_max: None for no limit.
+    """
     if bytes_max is None:
         return list(groups)
     taken: list[list[RunFile]] = []

@@ -134,7 +134,8 @@ async def _run_once(
 async def _keep_table(upkeep: Upkeep, statistics: ExporterStatistics) -> ExporterStatistics:
     """Compacts the table or removes old files, if either is due. Returns the new metrics.
 
-    A failure is only logged and counted."""
+    A failure is only logged and counted.
+    """
     try:
         done = await upkeep.run()
     except (ExportError, OSError) as error:

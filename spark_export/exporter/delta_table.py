@@ -41,13 +41,15 @@ SCHEMA = FILE_SCHEMA.append(pa.field("stream", pa.string(), False)).append(pa.fi
 
 
 CHECKPOINT_COMMITS = 20
-"""After how many transactions the maintenance writes a checkpoint, from which readers begin."""
+"""The number of transactions after which `expire` writes a checkpoint, so that readers skip earlier log entries."""
 
 
 class DeltaLog(FlatTable):
-    """The log of a Delta table, in a folder or on a store. A subclass has the data files.
+    """The log of a Delta table, in a folder or on a store. A subclass stores the data files.
 
-    address: of the table, as deltalake takes it. options: of the store, as deltalake takes them."""
+    _address: the address of the table for deltalake. _options: the options of the store for deltalake. _table_id: the
+    id of the export, which marks the transactions of the export in the log.
+    """
 
     with_stream = False
     keeps_latest_run = True
@@ -66,7 +68,7 @@ class DeltaLog(FlatTable):
 
     @property
     def _fences(self) -> str:
-        """The application whose number is the latest run that must not be published any more."""
+        """The application id of fences. Its number in the log is the latest run that must no longer be published."""
         return f"{self._application}-fences"
 
     def missing(self) -> str | None:
@@ -120,14 +122,17 @@ class DeltaLog(FlatTable):
             raise TakenOver(f"another exporter has taken over the table {self._address}, and published run {run_id}")
 
     def _fence(self, run_id: int) -> None:
-        """Adds a transaction without files. A transaction of `_commit` that began earlier then fails, since both carry
-        the number of the latest run; one that begins later finds the fence."""
+        """Adds a transaction without files, called a fence, so that the run can no longer be published.
+
+        A transaction of `_commit` that began earlier fails, because both transactions set the number of the latest run.
+        A later `_commit` finds the fence in the log.
+        """
         table = self._open()
         latest = table.transaction_version(self._application) or 0
         self._transact(table, [], {self._application: latest, self._fences: run_id}, f"abandoning run {run_id}")
 
     def _commit_rewrite(self, generation: int, old: Sequence[RunFile], new: Sequence[RunFile]) -> None:
-        # The rows stay the same, or are those that the damaged files should have: a stream of changes needs none.
+        # The rows stay the same, or replace damaged ones, so a reader of the table's changes gets no rows.
         added = [self._add(file.entry, data_change=False) for file in new]
         removed = [_remove(file.entry) for file in old]
         table = self._open()
@@ -143,10 +148,12 @@ class DeltaLog(FlatTable):
     def _transact(
         self, table: DeltaTable, actions: list[AddAction | RemoveAction], numbers: Mapping[str, int], what: str
     ) -> None:
-        """Adds one transaction to the log. Its numbers, by application, tell later that the table has it.
+        """Adds one transaction to the log.
 
-        A transaction fails if another one with the same application was added since `table` was opened. Raises
-        ExportError."""
+        numbers: a number for each application id, by which later readers of the log recognise the transaction. what:
+        the name of the transaction in an error message. Raises ExportError, also if another transaction with the same
+        application id was added since `table` was opened.
+        """
         with _told(f"the transaction of {what} failed, the next run tries again"):
             table.create_write_transaction(
                 actions,
@@ -163,9 +170,11 @@ class DeltaLog(FlatTable):
         return number
 
     def _expire_log(self, now_s: float, keep_s: float) -> int:
-        """Writes a checkpoint after CHECKPOINT_COMMITS transactions, and removes the log files that expired.
+        """Writes a checkpoint after every CHECKPOINT_COMMITS transactions, and then removes expired log files.
 
-        The property delta.logRetentionDuration of the table says when they expire; without it, after 30 days."""
+        Log files expire after the time in the table's property delta.logRetentionDuration, which is 30 days by default.
+        Returns by how much the number of log files became smaller.
+        """
         before = len(list(self._log.iterdir()))
         table = self._open()
         checkpoints = [int(path.name[:20]) for path in self._log.glob("*.checkpoint.parquet")]
@@ -229,7 +238,10 @@ class StoreDeltaTable(StoreFlatTable, DeltaLog):
         self._address, self._options, self._table_id = log_address(store), delta_options(store), table_id
 
     def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
-        """Removes the files that no version of the last `keep_s` seconds needs, and old entries of the log."""
+        """Removes data files that no version of the last `keep_s` seconds needs, and sometimes old entries of the log.
+
+        Returns the number of removed data files.
+        """
         table = self._open()
         with _told(f"old files of {self._address} cannot be removed"):
             removed = table.vacuum(
@@ -253,7 +265,7 @@ def _remove(entry: FileEntry) -> RemoveAction:
 
 
 def delta_options(store: Store) -> dict[str, str]:
-    """The options of a store as deltalake takes them. It takes the credentials from the environment itself."""
+    """Returns the options of a store for deltalake. deltalake reads credentials from the environment."""
     given, scheme = store.options, store.place.scheme
     endpoint = given.get("endpoint", "")
     found = {"timeout": f"{given['timeout_s']}s", "max_retries": given["tries"]}
@@ -277,7 +289,7 @@ def delta_options(store: Store) -> dict[str, str]:
 
 @contextmanager
 def _told(what: str) -> Iterator[None]:
-    """Turns errors of deltalake, within the `with` block, into ExportErrors. what: the failed step."""
+    """Turns errors of deltalake in the `with` block into ExportErrors. what: the beginning of the error message."""
     try:
         yield
     except (DeltaError, OSError) as error:

@@ -70,7 +70,8 @@ class _FolderFile:
 class StoreTarget:
     """A `Target` that is an address on a store. An abandoned file is deleted if the store allows it.
 
-    The exporter later deletes abandoned files that are still there (`Table.sweep`)."""
+    The exporter later deletes abandoned files that are still there (`Table.sweep`).
+    """
 
     def __init__(self, address: str, options: Mapping[str, str]) -> None:
         self._data = DataFiles(parse_place(address), options)

@@ -40,7 +40,8 @@ class FlatTable:
     def generation(self) -> int:
         """The number of the generation (version of the whole table) that readers see.
 
-        Each compaction or repair makes a new generation."""
+        Each compaction or repair makes a new generation.
+        """
         return self._read_generation() or FIRST_GENERATION
 
     def refusal_of(self, stream: str) -> str | None:
@@ -116,7 +117,7 @@ class FlatTable:
         sync(self._data)
         old = [file for file in before if file.entry.path not in kept]
         for file in old:
-            # A replaced file never changes, so its modification time can store the time at which `expire` removes the file.
+            # A replaced file never changes, so its modification time stores when `expire` may remove the file.
             with suppress(FileNotFoundError):
                 os.utime(self._data / file.entry.path, (expires_s, expires_s))
         known = set(self._log.iterdir())

@@ -37,7 +37,8 @@ class CatalogChoice:
     """The user's choice of a catalog.
 
     kind: one of KINDS. table: the table's namespace and name in the catalog, separated by a dot. options: the
-    properties of the catalog, passed to pyiceberg unchanged."""
+    properties of the catalog, passed to pyiceberg unchanged.
+    """
 
     kind: str
     table: str
@@ -61,7 +62,8 @@ class CatalogChoice:
 def keep_choice(layout: Layout, choice: CatalogChoice) -> None:
     """Stores the choice with the table. Raises ExportMismatch if the table already has another catalog or name.
 
-    Changed options of the same catalog replace the stored options."""
+    Changed options of the same catalog replace the stored options.
+    """
     choice.check()
     found = _read_choice(layout)
     if found is None and layout.store is None and (layout.folder / CATALOG_FILE).exists():
@@ -86,7 +88,8 @@ def open_catalog(layout: Layout) -> tuple[Any, tuple[str, ...]]:
     """Returns the catalog of the table, and the table's name in the catalog.
 
     Raises ExportMismatch if no catalog was chosen for a table on a store, and ExtraMissing if pyiceberg lacks a library
-    for the catalog."""
+    for the catalog.
+    """
     choice = _read_choice(layout)
     if choice is None and layout.store is not None:
         raise ExportMismatch(

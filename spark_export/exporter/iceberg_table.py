@@ -1,8 +1,8 @@
 """An Iceberg table, written without Spark's connector. The exporter writes the data files, `pyiceberg` the snapshots.
 
 Each run is one snapshot. The summary of the snapshot contains the run's id, so the snapshots show which runs the table
-has. The catalog is an SQLite file in the export's folder. Iceberg stores absolute paths, so an export folder with an
-Iceberg table cannot be moved.
+has. `iceberg_catalog.py` opens the catalog. Iceberg stores absolute paths, so an export folder with an Iceberg table
+cannot be moved.
 """
 
 from __future__ import annotations
@@ -48,20 +48,21 @@ RUN_PROPERTY = "stream-node.run"
 """The key in a snapshot's summary under which the export's id and the run's id are stored."""
 
 FENCE_PROPERTY = "stream-node.fence"
-"""The property of the table with the export's id, and the latest run that must not be published any more."""
+"""The table property with the export's id and the id of the latest run that must no longer be published."""
 METADATA = f"{TABLE}/metadata"
 GENERATION_PROPERTY = "stream-node.generation"
-"""The property of the table under which the export's id and the number of the latest rewrite are stored."""
+"""The table property with the export's id and the number of the latest compaction or repair."""
 
 
 class IcebergLog(FlatTable):
     """The snapshots of an Iceberg table, partitioned by stream and day, in a folder or on a store.
 
-    A subclass has the data files. root: the address of the table."""
+    A subclass stores the data files. _root: the address of the table.
+    """
 
     with_stream = True
     keeps_latest_run = False
-    """Other tools may expire the snapshots that name the runs."""
+    """False, because other tools may expire the snapshots that contain the ids of the runs."""
     _table_id: str
     _root: str
     _catalog: Catalog
@@ -89,7 +90,10 @@ class IcebergLog(FlatTable):
         self.sync()
 
     def _ensure_era(self) -> None:
-        """Adds the column `era` to a table of an earlier version; its older rows have null there."""
+        """Adds the column `era` to a table of an earlier version. The older rows have null in this column.
+
+        Raises ExportMismatch if the catalog has the table at another address.
+        """
         table = self._open()
         if table.location().rstrip("/") != self._root:
             raise ExportMismatch(
@@ -115,7 +119,7 @@ class IcebergLog(FlatTable):
         if self._fenced(table) >= run_id:
             raise TakenOver(f"another exporter has taken over the table {self._root}, and abandoned run {run_id}")
         if run_id not in self._runs_of(table):
-            # Its own repetition of a failed commit would pass over a fence.
+            # If pyiceberg repeated a failed commit, the repetition would ignore a fence.
             table.metadata.properties["commit.retry.num-retries"] = "0"
             try:
                 with _told(f"the snapshot of run {run_id} failed, the next run tries again"):
@@ -136,8 +140,10 @@ class IcebergLog(FlatTable):
             raise TakenOver(f"another exporter has taken over the table {self._root}, and published run {run_id}")
 
     def _fence(self, run_id: int) -> None:
-        """Adds a snapshot without files. A commit that began before it fails, since it expects another snapshot; one
-        that begins later finds the fence."""
+        """Adds a snapshot without files, called a fence, so that the run can no longer be published.
+
+        A commit that began earlier fails, because the current snapshot has changed. A later commit finds the fence.
+        """
         table = self._open()
         with _told(f"the snapshot that abandons run {run_id} failed"), table.transaction() as change:
             change.set_properties({FENCE_PROPERTY: self._run_name(run_id)})
@@ -172,11 +178,14 @@ class IcebergLog(FlatTable):
         return int(number) if own == self._table_id else None
 
     def _expire_log(self, now_s: float, keep_s: float) -> int:
-        """Expires the snapshots that were replaced `keep_s` ago, and removes manifests that no snapshot needs."""
+        """Expires snapshots that were replaced at least `keep_s` seconds ago, and removes unneeded metadata files.
+
+        Returns the number of expired snapshots and removed files.
+        """
         with _told("old snapshots cannot be expired"):
             table = self._open()
             before = len(table.snapshots())
-            # A snapshot is read from its own beginning to the beginning of the next one.
+            # A snapshot is the current one from its own time to the time of the next snapshot.
             times = sorted((each.timestamp_ms, each.snapshot_id) for each in table.snapshots())
             limit_ms = (now_s - keep_s) * 1000
             old = [number for (_, number), (end_ms, _) in pairwise(times) if end_ms <= limit_ms]
@@ -188,7 +197,10 @@ class IcebergLog(FlatTable):
             return before - len(table.snapshots()) + self._remove_old_metadata(table, now_s - keep_s)
 
     def _remove_old_metadata(self, table: Any, before_s: float) -> int:
-        """Removes manifests, lists of manifests and metadata files that nothing needs since the time `before_s`."""
+        """Removes old manifests, manifest lists and metadata files that no snapshot needs. Returns their number.
+
+        before_s: only files that were written before this time are removed, in seconds since 1970.
+        """
         needed = {table.metadata_location}
         for snapshot in table.snapshots():
             needed.add(snapshot.manifest_list)
@@ -203,7 +215,7 @@ class IcebergLog(FlatTable):
         return len(old)
 
     def _list_metadata(self) -> Iterator[tuple[str, float]]:
-        """Yields the names of the files of metadata, and when they were written, in seconds since 1970."""
+        """Yields the name of each metadata file, and the time when it was written, in seconds since 1970."""
         for path in self._log.iterdir():
             yield path.name, path.stat().st_mtime
 
@@ -241,13 +253,13 @@ class IcebergLog(FlatTable):
         return {int(name.removeprefix(own)) for name in names if name.startswith(own)} - {0}
 
     def _fenced(self, table: Any) -> int:
-        """Returns the latest run that must not be published any more; 0 if there is none."""
+        """Returns the id of the latest run that must no longer be published; 0 if there is none."""
         own, _, number = table.properties.get(FENCE_PROPERTY, "").partition("/")
         return int(number) if own == self._table_id else 0
 
     @contextmanager
     def _answered(self, is_done: Callable[[], bool]) -> Iterator[None]:
-        """Ignores an error of a commit within the `with` block if the table has the commit: its answer got lost."""
+        """Ignores an ExportError in the `with` block if `is_done` says that the commit succeeded without an answer."""
         try:
             yield
         except ExportError:
@@ -255,11 +267,11 @@ class IcebergLog(FlatTable):
                 raise
 
     def _address_of(self, path: str) -> str:
-        """The address of a data file, as the table has it. path: relative to the data folder."""
+        """Returns the address of a data file in the table's metadata. path: relative to the data folder."""
         return f"{self._root}/data/{path}"
 
     def _path_of(self, address: str) -> str:
-        """The opposite of `_address_of`."""
+        """Returns the path of a data file, relative to the data folder, from its address in the table's metadata."""
         return unquote(address).removeprefix(f"{self._root}/data/")
 
     def _run_name(self, run_id: int | str) -> str:
@@ -290,7 +302,10 @@ class StoreIcebergTable(StoreFlatTable, IcebergLog):
             self._catalog, self._identifier = open_catalog(layout)
 
     def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
-        """Removes the files that no snapshot needs, after the snapshots that have expired."""
+        """Expires old snapshots, and then removes data files that no snapshot needs.
+
+        Returns the number of expired snapshots and removed files.
+        """
         removed = self._expire_log(now_s, keep_s)
         needed = {file.entry.path.rpartition("/")[2] for file in current} | self._names_in_log()
         own = (each.name.removeprefix(f"{self._folder}/") for each in self._store.list_objects(self._folder))
@@ -310,7 +325,7 @@ class StoreIcebergTable(StoreFlatTable, IcebergLog):
 
 
 def _name_of(address: str) -> str:
-    """The last part of an address in the table's metadata."""
+    """Returns the file name in an address of the table's metadata."""
     return unquote(address).rpartition("/")[2]
 
 

@@ -39,7 +39,8 @@ def check_positions(
 
     In this case, another table or program saves indexes under the same client id. ends: the partitions on the node.
     exported: the end of the exported messages of each partition. positions: the saved indexes of the consumer
-    `client_id`. No run may be unfinished."""
+    `client_id`. No run may be unfinished.
+    """
     for end in ends:
         place = end.stream, end.partition
         known = exported.get(place)
@@ -77,7 +78,8 @@ async def adopt(layout: Layout, ledger: Ledger, node: NodeSide, client_id: str |
     client_id: the name of the consumer, or None for a new name. Returns the name. Raises ExportMismatch if the node has
     higher saved indexes under this name than the table can have saved. Also raises ClientErrors. A run that a crash
     interrupted may be unfinished; the next run saves the indexes of that run under the new name. The call can be
-    repeated after a crash."""
+    repeated after a crash.
+    """
     name = client_id or make_consumer(layout.place.name, uuid.uuid4().hex)
     exported, ends = await ledger.load_exported(), node.list_ends(Selection())
     check_positions(ends, exported, node.load_positions(name), name)

@@ -213,7 +213,8 @@ async def open_repairer(
 
     node: `host:port` of the node. keep_s: how many seconds the replaced files are kept for readers; None for the
     default of the table's format. accept_lost: whether to give up rows that are no longer on the node. Raises
-    ExportMismatch, ExportInUse, ExtraMissing, LedgerError, StoreError."""
+    ExportMismatch, ExportInUse, ExtraMissing, LedgerError, StoreError.
+    """
     async with open_workplace(Address.of(folder), now_us=now_us()) as work:
         layout, ledger = work.layout, work.ledger
         if layout.store is None:

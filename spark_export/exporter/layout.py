@@ -46,7 +46,8 @@ class Layout:
         """Raises PlaceRefused if the folder is the address of a store.
 
         store: the store of the table, or None for a table in the folder. With a store, the folder is only for temporary
-        files of the exporter."""
+        files of the exporter.
+        """
         place = parse_place(folder)
         if not place.is_local:
             raise PlaceRefused(f"{folder} is the address of a store, not a folder")

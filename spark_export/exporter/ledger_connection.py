@@ -18,7 +18,8 @@ BUSY_TIMEOUT_MS = 5_000
 class Copy(Protocol):
     """The copy of a ledger in a store. The copy is authoritative: the local SQLite file follows it.
 
-    The implementation is in `store_ledger.py`."""
+    The implementation is in `store_ledger.py`.
+    """
 
     def fetch(self) -> bool:
         """Replaces the ledger's file by the copy. Returns False, and changes nothing, if there is no copy."""

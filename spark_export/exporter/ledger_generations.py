@@ -19,7 +19,8 @@ LOSS_FIELDS = tuple(field.name for field in fields(Loss))
 class GenerationsPart:
     """The methods of `Ledger` about generations (versions of the table) and lost rows.
 
-    `Ledger` inherits from this class and implements the access to the database."""
+    `Ledger` inherits from this class and implements the access to the database.
+    """
 
     def _writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
         raise NotImplementedError

@@ -1,7 +1,8 @@
 """The part of the ledger about the identity of a table: the table's consumer and folder.
 
 The consumer is the name under which the node keeps the saved indexes of the export. The ledger is the record of all
-runs."""
+runs.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from spark_export.exporter.ledger_schema import exports, places
 class IdentityPart:
     """The methods of `Ledger` about the table's identity.
 
-    `Ledger` inherits from this class and implements the access to the database."""
+    `Ledger` inherits from this class and implements the access to the database.
+    """
 
     def _writing(self) -> AbstractAsyncContextManager[AsyncConnection]:
         raise NotImplementedError

@@ -20,7 +20,8 @@ from spark_export.exporter.ledger_schema import owners
 async def take_over(connection: AsyncConnection, owner: str, now_us: int) -> None:
     """Makes an exporter the owner of the ledger.
 
-    owner: a random id of the exporter. now_us: the present time in microseconds since 1970."""
+    owner: a random id of the exporter. now_us: the present time in microseconds since 1970.
+    """
     # Ledgers of earlier versions lack the table.
     await connection.run_sync(_make_table)
     await connection.execute(delete(owners))

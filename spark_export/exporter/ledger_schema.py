@@ -117,7 +117,8 @@ places = Table("places", metadata, Column("id", Integer, primary_key=True), Colu
 """The path of the folder of the export, in a single row.
 
 If an export folder was copied, this path is not the path of the copy, so the copy can be detected. Ledgers of earlier
-versions lack this database table, and the next run creates it."""
+versions lack this database table, and the next run creates it.
+"""
 
 owners = Table(
     "owners",

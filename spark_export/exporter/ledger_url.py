@@ -17,7 +17,8 @@ POSTGRES: Final = ("postgresql", "postgresql+asyncpg", "postgres")
 def parse_url(address: str) -> URL:
     """Parses the URL of a ledger, and makes the path of an SQLite file absolute.
 
-    Raises ExportMismatch for a URL of another kind. The error message does not contain the password of the URL."""
+    Raises ExportMismatch for a URL of another kind. The error message does not contain the password of the URL.
+    """
     try:
         url = make_url(address)
     except (ArgumentError, ValueError) as error:

@@ -23,15 +23,17 @@ RUN, REWRITE, FENCE = "run", "rewrite", "fence"
 """The kinds of manifests.
 
 RUN adds the files of one run of the exporter. REWRITE is a compaction or repair, and replaces files. FENCE changes no
-files. It uses up the next number, so that an earlier exporter can no longer publish under this number."""
+files. It uses up the next number, so that an earlier exporter can no longer publish under this number.
+"""
 
 
 @dataclass(frozen=True)
 class TableFile:
     """A file of the table.
 
-path: relative to the table's address. run: the number of the run that exported the rows. The other fields are those of
-`FileEntry`."""
+    path: relative to the table's address. run: the number of the run that exported the rows. The other fields are those
+    of `FileEntry`.
+    """
 
     path: str
     run: int
@@ -49,10 +51,10 @@ class Manifest:
     """One entry of the log.
 
     made_us: the time of the manifest by the exporter's clock, in microseconds since 1970. writer: a random id of the
-exporter. run: the number of the exporter's run, or None for a manifest that belongs to no run. ranges: the
-indexes that the run exported. generation: the version of the whole table, which each compaction or repair increases.
-add: files that join the table. remove: paths of files that leave the table and stay in the store for readers. expired:
-paths of files that left the table earlier and are now deleted from the store.
+    exporter. run: the number of the exporter's run, or None for a manifest that belongs to no run. ranges: the indexes
+    that the run exported. generation: the version of the whole table, which each compaction or repair increases. add:
+    files that join the table. remove: paths of files that leave the table and stay in the store for readers. expired:
+    paths of files that left the table earlier and are now deleted from the store.
     """
 
     number: int
@@ -72,9 +74,9 @@ paths of files that left the table earlier and are now deleted from the store.
 class TableState:
     """The state of the table after one manifest.
 
-number: the number of this manifest; 0 for a table without manifests. generation: the version of the whole table.
-latest_run: the highest number of a run in the table, or 0. files: the files of the table, by path. removed: the
-removal time of each removed file that is still in the store, by path, in microseconds since 1970.
+    number: the number of this manifest; 0 for a table without manifests. generation: the version of the whole table.
+    latest_run: the highest number of a run in the table, or 0. files: the files of the table, by path. removed: the
+    removal time of each removed file that is still in the store, by path, in microseconds since 1970.
     """
 
     number: int = 0
@@ -121,7 +123,8 @@ def number_of(name: str) -> int | None:
 def encode(manifest: Manifest, after: TableState) -> bytes:
     """Returns a manifest as JSON. Every CHECKPOINT_EVERY-th manifest gets a checkpoint.
 
-    after: the state of the table after the manifest, which is the content of the checkpoint."""
+    after: the state of the table after the manifest, which is the content of the checkpoint.
+    """
     content = {"format": "stream-node-table", "version": VERSION, **asdict(manifest), "checkpoint": None}
     if manifest.number % CHECKPOINT_EVERY == 0:
         whole = replace(after, files={})
@@ -133,7 +136,8 @@ def decode(data: bytes, name: str) -> tuple[Manifest, TableState | None]:
     """Decodes a manifest and its checkpoint. The checkpoint is None if the manifest has no checkpoint.
 
     name: the name of the manifest's object, for error messages. Raises ExportMismatch for data that is no manifest, or
-    that a later version wrote."""
+    that a later version wrote.
+    """
     try:
         content: dict[str, Any] = json.loads(data)
         if content["version"] > VERSION:

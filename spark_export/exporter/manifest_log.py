@@ -18,10 +18,10 @@ from spark_export.store.store import Store
 class ManifestLog:
     """The log of the table at the address of one store.
 
-state: the state of the table after the last manifest that this object has read or added.
+    state: the state of the table after the last manifest that this object has read or added.
 
-Invariant: the next manifest gets the number after `state`. If another writer added a manifest since `state` was read,
-this number exists already and nothing is added.
+    Invariant: the next manifest gets the number after `state`. If another writer added a manifest since `state` was
+    read, this number exists already and nothing is added.
     """
 
     def __init__(self, store: Store, *, now_us: Callable[[], int]) -> None:
@@ -54,7 +54,8 @@ this number exists already and nothing is added.
         """Adds the next manifest, and returns the new state of the table.
 
         kind: RUN, REWRITE or FENCE of `manifest.py`. fields: further fields of `Manifest`. Raises TakenOver if another
-        writer has already added a manifest with this number."""
+        writer has already added a manifest with this number.
+        """
         number = self.state.number + 1
         fields.setdefault("generation", self.state.generation)
         manifest = Manifest(

@@ -56,7 +56,8 @@ class ExporterStatistics:
     def after_run(self, outcome: Outcome, now_s: float) -> ExporterStatistics:
         """Returns the metrics after a run. The steps of the run were counted before by `after_step`.
 
-        A run that left out streams counts as failed. now_s: the present time in seconds since 1970."""
+        A run that left out streams counts as failed. now_s: the present time in seconds since 1970.
+        """
         told = replace(self, streams_left_out=len(outcome.left_out), rows_left=outcome.rows_left)
         if outcome.left_out:
             return told.after_failure()
@@ -74,7 +75,8 @@ class ExporterStatistics:
     def after_upkeep(self, done: Compaction | None) -> ExporterStatistics:
         """Returns the metrics after the daemon compacted the table or removed old files.
 
-        done: the result, or None if this failed."""
+        done: the result, or None if this failed.
+        """
         if done is None:
             return replace(self, failed_upkeeps=self.failed_upkeeps + 1)
         compactions = self.compactions + (done.generation is not None)

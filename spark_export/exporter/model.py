@@ -116,7 +116,8 @@ class FileEntry:
 class RunFile:
     """A file of a run.
 
-    run_id: the id of the run. entry: the file. The path of the entry is relative to the run's folder in the table."""
+    run_id: the id of the run. entry: the file. The path of the entry is relative to the run's folder in the table.
+    """
 
     run_id: int
     entry: FileEntry
@@ -141,7 +142,8 @@ class Loss:
 class LeftOut:
     """A stream that an export leaves out, because the stream cannot be exported.
 
-    reason: a text that says what happened and what the user can do."""
+    reason: a text that says what happened and what the user can do.
+    """
 
     stream: str
     reason: str

@@ -41,7 +41,8 @@ class Bounds:
 class Pace:
     """Computes the sizes of the steps of one export.
 
-    started_s: the time when the export began, in seconds of a monotonic clock."""
+    started_s: the time when the export began, in seconds of a monotonic clock.
+    """
 
     def __init__(self, bounds: Bounds, started_s: float) -> None:
         self._bounds = bounds
@@ -52,7 +53,8 @@ class Pace:
         """Returns the largest number of rows of the next step, or None if no further step may begin.
 
         now_s: the present time of the same clock as `started_s`. rows_left: the number of rows that are not exported
-        yet."""
+        yet.
+        """
         if self._bounds.seconds_max is None:
             return self._bounds.rows_max
         remaining_s = self._started_s + self._bounds.seconds_max - now_s

@@ -86,8 +86,7 @@ class ParquetTable:
         sync(self._layout.table.resolve())
 
     def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
-        """Makes the folder of a generation (version of the table): links the kept files, and moves the new files there.
-        """
+        """Makes the folder of a generation (version of the table) from links to the kept files, and the new files."""
         folder, attempts = self._layout.generation(generation), self._layout.rewrite_staging(generation) / ATTEMPTS
         folder.mkdir()
         made = list(kept)
@@ -107,7 +106,7 @@ class ParquetTable:
     def rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile], expires_s: float) -> None:
         old, new = self._layout.table.resolve(), self._layout.generation(generation)
         if old != new:
-            # The old folder never changes again, so its modification time can store the time at which `expire` removes it.
+            # The old folder never changes again, so its modification time stores when `expire` may remove it.
             os.utime(old, (expires_s, expires_s))
             point_to(self._layout.table, new)
 

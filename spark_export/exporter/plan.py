@@ -26,7 +26,8 @@ A task that fails is repeated as a whole, which takes some seconds.
 class RangePlan:
     """The new messages on the node.
 
-    ranges: an index range for each partition. left_out: the streams that cannot be exported and have no range."""
+    ranges: an index range for each partition. left_out: the streams that cannot be exported and have no range.
+    """
 
     ranges: list[Range]
     left_out: list[LeftOut]
@@ -83,9 +84,8 @@ def take_step(ranges: Sequence[Range], rows_max: int, bytes_max: int) -> list[Ra
     """Returns the first part of each range. These parts together make one step of an export.
 
     A step has at most `rows_max` rows and about `bytes_max` bytes of data, by the estimated sizes of the ranges. Each
-    range gets one row, and the rest of the step is shared among the ranges in proportion to their rows. So each
-    step exports rows of every partition. A step has more than `rows_max` rows only if there are more ranges than
-    that.
+    range gets one row, and the rest of the step is shared among the ranges in proportion to their rows. So each step
+    exports rows of every partition. A step has more than `rows_max` rows only if there are more ranges than that.
     """
     filled = [each for each in ranges if each.rows]
     share = min(
@@ -100,7 +100,8 @@ def _share(most: float, total: float, first: float) -> float:
     """Returns the share of the ranges, without their first rows, that fits into a step, as a number from 0 to 1.
 
     most: the largest size of the step. total: the size of all ranges. first: the total size of the first rows of all
-    ranges. All three sizes have the same unit: rows or bytes."""
+    ranges. All three sizes have the same unit: rows or bytes.
+    """
     return 1.0 if total <= most else max(0.0, (most - first) / (total - first)) if total > first else 0.0
 
 

@@ -28,7 +28,8 @@ from spark_export.exporter.verify import check_file, read_intervals
 Place: TypeAlias = tuple[str, int, int]
 """A stream, an era, and a partition.
 
-The era is the number of times that the exporter has found the stream deleted and created again."""
+The era is the number of times that the exporter has found the stream deleted and created again.
+"""
 Intervals: TypeAlias = dict[Place, list[Interval]]
 
 
@@ -51,7 +52,8 @@ class Repairer:
     """Repairs the table in one export folder. The caller holds the folder's lock.
 
     settings: the settings of the task that reads the node. accept_lost: whether to give up rows that are no longer on
-    the node. If False, a repair that would lose rows raises DataLost."""
+    the node. If False, a repair that would lose rows raises DataLost.
+    """
 
     def __init__(
         self,
@@ -74,7 +76,8 @@ class Repairer:
         """Checks every file, and replaces the damaged files.
 
         on_file: called after each checked file, with the number of checked files and the number of all files. Raises
-        DataLost, other ExportErrors, and ClientErrors. After an error, the table is unchanged."""
+        DataLost, other ExportErrors, and ClientErrors. After an error, the table is unchanged.
+        """
         await self._rewriter.recover()
         files = await self._rewriter.load_files(damaged=True)
         sound, damaged, there = await self._sort_out(files, on_file)
@@ -131,7 +134,8 @@ class Repairer:
         """Reads the pieces from the node, writes their rows into `folder`, and checks the indexes of the new files.
 
         runs: the number of the run to which new files belong, by stream and era. Raises ExportError if a stream cannot
-        be read, or if the new files have other indexes than the pieces."""
+        be read, or if the new files have other indexes than the pieces.
+        """
         if not pieces:
             return []
         written = run_task(Task(0, tuple(pieces)), replace(self._settings, folder=str(folder)))
@@ -155,7 +159,8 @@ def find_missing(ranges: Sequence[Range], losses: Sequence[Loss], there: Mapping
     """Returns the exported indexes that are in no undamaged file, by stream, era and partition.
 
     ranges: all exported indexes. losses: the indexes that earlier repairs gave up, which are not returned. there: the
-    indexes in the undamaged files."""
+    indexes in the undamaged files.
+    """
     wanted: Intervals = defaultdict(list)
     for each in ranges:
         wanted[each.stream, each.era, each.partition].append((each.start_index, each.end_index))
@@ -171,7 +176,9 @@ def find_missing(ranges: Sequence[Range], losses: Sequence[Loss], there: Mapping
 
 
 def check_explained(missing: Mapping[Place, Sequence[Interval]], damaged: Sequence[RunFile]) -> None:
-    """Raises ExportMismatch unless, for each stream and era, as many indexes are missing as the damaged files had rows.
+    """Raises ExportMismatch unless the number of missing indexes is the number of rows of the damaged files.
+
+    The numbers are compared for each stream and era (how often the stream was created again).
     """
     should: dict[tuple[str, int], int] = defaultdict(int)
     for file in damaged:
@@ -194,7 +201,8 @@ def split_available(
 ) -> tuple[list[Piece], list[Loss]]:
     """Returns the missing indexes that are still on the node, and the missing indexes that are lost.
 
-    ranges: all exported indexes. ends: the first and the next index of each partition on the node."""
+    ranges: all exported indexes. ends: the first and the next index of each partition on the node.
+    """
     made = {(each.stream, each.era, each.partition): each.made_us for each in ranges}
     pieces, lost = list[Piece](), list[Loss]()
     for place, intervals in missing.items():
@@ -217,7 +225,8 @@ def _check_not_put_back(
     """Raises DataLost if the node was restored to an earlier state after the export.
 
     The node may then have other messages under the missing indexes. ends: the partitions on the node. exported: the end
-    of the exported messages of each partition. positions: the saved indexes of the export's consumer."""
+    of the exported messages of each partition. positions: the saved indexes of the export's consumer.
+    """
     for stream, _, partition in missing:
         place = stream, partition
         end, known = ends.get(place), exported[place]

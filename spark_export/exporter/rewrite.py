@@ -43,7 +43,8 @@ class Rewriter:
     """Publishes rewrites of the table in one export folder, and later removes the replaced files.
 
     The caller holds the folder's lock. now_us: returns the wall-clock time in microseconds since 1970. keep_s: how many
-    seconds replaced files are kept for readers; None for the default of the format (KEEP_S)."""
+    seconds replaced files are kept for readers; None for the default of the format (KEEP_S).
+    """
 
     def __init__(
         self, layout: Layout, ledger: Ledger, table: Table, *, now_us: Callable[[], int], keep_s: float | None = None
@@ -74,7 +75,8 @@ class Rewriter:
         """Checks that a rewrite may replace the files of the table, and returns these files.
 
         damaged: whether files may be missing. Raises ExportError if a crash interrupted a run before its publication,
-        ExportMismatch if the ledger and the table disagree, and TableDamaged if a file is missing."""
+        ExportMismatch if the ledger and the table disagree, and TableDamaged if a file is missing.
+        """
         for run in await self._ledger.load_unfinished():
             if run.state not in COUNTED:
                 raise ExportError(
@@ -101,7 +103,8 @@ class Rewriter:
 
         write: a function that gets an existing folder, writes and syncs files in this folder, and returns the files
         with paths relative to the folder. lost: exported indexes that are no longer in the new version. Returns all
-        files of the new version. After an error of `write`, the table is unchanged."""
+        files of the new version. After an error of `write`, the table is unchanged.
+        """
         generation = await self._ledger.begin_generation(self._now_us())
         failpoint("compact_planned")
         try:
@@ -125,7 +128,8 @@ class Rewriter:
     async def expire(self) -> int:
         """Removes replaced files and old versions of the table that were kept for `keep_s` seconds.
 
-        Returns the number of removed files and versions."""
+        Returns the number of removed files and versions.
+        """
         current = await self._ledger.load_files(await self._ledger.current_generation())
         return await asyncio.to_thread(self._table.expire, current, self._now_us() / 1e6, self._keep_s)
 
@@ -153,7 +157,8 @@ def read_checked(path: FilePath, file: RunFile) -> bytes:
     """Returns the content of a file of the table.
 
     file: the size and checksum that the ledger has for the file. Raises TableDamaged if the file is missing, cannot be
-    read, or has another size or checksum."""
+    read, or has another size or checksum.
+    """
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:

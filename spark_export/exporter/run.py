@@ -49,7 +49,8 @@ class Progress:
 
     step: the number of the step, from 1. rows, data_bytes: the number of rows and of bytes of message data that all
     steps have written so far. rows_planned, data_bytes_planned: the totals of the whole export; the bytes are an
-    estimate."""
+    estimate.
+    """
 
     step: int
     rows: int
@@ -128,10 +129,9 @@ class Exporter:
         """Exports all messages that are new at the time of the call. Each step is published separately.
 
         The next call exports later messages, so that each export ends. on_step: called after each published step.
-        Raises ExportError, ClientError.
-        After an error, the earlier steps are in the table, and the next call exports the rest. Raises StreamsLeftOut at
-        the end if a stream could not be exported. If the caller cancels this call during a publication, the publication
-        is completed first.
+        Raises ExportError, ClientError. After an error, the earlier steps are in the table, and the next call exports
+        the rest. Raises StreamsLeftOut at the end if a stream could not be exported. If the caller cancels this call
+        during a publication, the publication is completed first.
         """
         started_s = time.monotonic()
         self._steps.is_ending = False
@@ -185,7 +185,8 @@ class Exporter:
         """Returns a function that reports the progress of the whole export, given the progress of the current step.
 
         steps: the published steps. rows_left, data_bytes_left: the number of rows and of bytes that were not exported
-        at the beginning of the current step."""
+        at the beginning of the current step.
+        """
         number, rows = len(steps) + 1, sum(each.rows for each in steps)
         data_bytes = sum(each.data_bytes for each in steps)
 
@@ -199,7 +200,8 @@ class Exporter:
     async def _plan(self, until: Mapping[tuple[str, int], int] | None, left_out: dict[str, LeftOut]) -> list[Range]:
         """Returns the index ranges of the new messages. Adds streams that cannot be exported to `left_out`.
 
-        until: the exclusive end of the export for each stream and partition, or None for no end."""
+        until: the exclusive end of the export for each stream and partition, or None for no end.
+        """
         ends = await asyncio.to_thread(self._node.list_ends, self._selection)
         positions = await asyncio.to_thread(self._node.load_positions, self._ledger.identity.client_id)
         wanted = [each for each in ends if each.stream not in left_out]

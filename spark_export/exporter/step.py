@@ -40,7 +40,8 @@ class Step:
     run_id: the number of the run. rows: the number of exported messages. data_bytes: the size of the data of these
     messages. file_bytes: the total size of the files. files: the number of files. places: the exported streams and
     partitions. lost: the number of messages that retention removed before they could be exported. seconds: the duration
-    of the step."""
+    of the step.
+    """
 
     run_id: int
     rows: int
@@ -101,7 +102,8 @@ class StepRunner:
         bytes_left: the estimated size of all messages that are not exported yet, including this step. on_rows: called
         every PROGRESS_INTERVAL_S seconds with the number of rows and of bytes of message data that this step has
         written so far. Returns None, and publishes nothing, if no stream could be read. Raises ExportError,
-        ClientError."""
+        ClientError.
+        """
         started_s = time.monotonic()
         run_id = await self._ledger.begin_run(ranges, self._now_us())
         failpoint("planned")
@@ -168,7 +170,8 @@ class StepRunner:
         """Moves the written files to their paths for publication, and records the files in the ledger.
 
         Files of streams that are left out are not recorded, and so never published. Raises ExportError if the files
-        have more or fewer rows than the ranges."""
+        have more or fewer rows than the ranges.
+        """
         without = {each.stream for each in written.left_out}
         files = [each for each in written.files if each.stream not in without]
         self._check_rows(ranges, files)
@@ -188,7 +191,8 @@ class StepRunner:
     async def publish(self, run_id: int, entries: Sequence[FileEntry]) -> None:
         """Adds the files of a run to the table, and records the publication in the ledger.
 
-        Raises ExportError if this fails. The next run then publishes the files."""
+        Raises ExportError if this fails. The next run then publishes the files.
+        """
         ranges = await self._ledger.load_ranges(run_id)
         try:
             await asyncio.to_thread(self._table.publish, run_id, entries, ranges)
@@ -225,8 +229,7 @@ class StepRunner:
 
 
 async def _watch(attempts: Path, on_rows: Callable[[int, int], None]) -> None:
-    """Calls `on_rows` every PROGRESS_INTERVAL_S seconds with the numbers of rows and bytes that the tasks have written.
-    """
+    """Calls `on_rows` every PROGRESS_INTERVAL_S seconds with the numbers of rows and bytes written by the tasks."""
     while True:
         await asyncio.sleep(PROGRESS_INTERVAL_S)
         rows, data_bytes = await asyncio.to_thread(read_progress, attempts)
@@ -238,7 +241,8 @@ async def _watch(attempts: Path, on_rows: Callable[[int, int], None]) -> None:
 async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
     """Executes `work` to its end, even if the caller is cancelled, and raises the cancellation only then.
 
-    Otherwise `work` could continue after this exporter has released the folder's lock."""
+    Otherwise `work` could continue after this exporter has released the folder's lock.
+    """
     task = asyncio.create_task(work)
     try:
         return await asyncio.shield(task)

@@ -39,7 +39,8 @@ class StoreFlatTable(FlatTable):
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
         """Checks that each file is on the store with its full size. The files are not moved. Raises ExportError.
 
-        Returns the entries with paths relative to the data folder."""
+        Returns the entries with paths relative to the data folder.
+        """
         arranged = [replace(entry, path=f"{_run_folder(run_id)}/{entry.path}") for entry in entries]
         there = self._sizes(_run_folder(run_id))
         for entry in arranged:
@@ -67,7 +68,8 @@ class StoreFlatTable(FlatTable):
         """Makes sure that the run is never published. Returns 0, because it removes no files.
 
         `sweep` or `expire` removes the files later. Until then, another exporter may have taken over the table and may
-        publish these files."""
+        publish these files.
+        """
         if entries:
             self._fence(run_id)
         return 0
@@ -75,7 +77,8 @@ class StoreFlatTable(FlatTable):
     def sweep(self) -> int:
         """Removes the files of all runs after the latest published run, and returns their number.
 
-        No run may be unfinished, so these runs were abandoned."""
+        No run may be unfinished, so these runs were abandoned.
+        """
         latest, named = self.latest_run(), self._names_in_log()
         found = (each.name for each in self._store.list_objects(self._folder))
         abandoned = []

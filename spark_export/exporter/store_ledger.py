@@ -38,7 +38,8 @@ class StoredLedger:
     def fetch(self) -> bool:
         """Replaces the local file by the copy. Raises StoreError.
 
-        Returns False, and leaves the file unchanged, if the copy does not exist. Otherwise returns True."""
+        Returns False, and leaves the file unchanged, if the copy does not exist. Otherwise returns True.
+        """
         try:
             found = self._store.read_tagged(LEDGER_OBJECT)
         except ObjectMissing:
@@ -54,7 +55,8 @@ class StoredLedger:
         """Replaces the copy by the local file.
 
         Raises TakenOver if another exporter has changed the copy. Every later call then raises TakenOver, too. Raises
-        LedgerError if the store does not answer. The next call then tries again."""
+        LedgerError if the store does not answer. The next call then tries again.
+        """
         data = self._path.read_bytes()
         digest = hashlib.sha256(data).hexdigest()
         with self._told():
@@ -77,7 +79,8 @@ class StoredLedger:
     def _told(self) -> Iterator[None]:
         """Translates errors of the store in the `with` block into TakenOver and LedgerError.
 
-        Once TakenOver was raised, every later `with` statement raises it again before the block."""
+        Once TakenOver was raised, every later `with` statement raises it again before the block.
+        """
         if self._lost is not None:
             raise self._lost
         try:
@@ -111,7 +114,8 @@ def settle_table(store: Store, table_id: str, table_format: str, *, now_us: int)
     """Returns the id of the table at the store's address. If there is no table, records a new table.
 
     table_id, table_format: the id and format of the new table. now_us: the creation time in microseconds since 1970.
-    Raises StoreError, and ExportMismatch if the existing table has another format."""
+    Raises StoreError, and ExportMismatch if the existing table has another format.
+    """
     made = {"version": VERSION, "table_id": table_id, "format": table_format, "made_us": now_us}
     try:
         store.create(TABLE_OBJECT, json.dumps(made).encode())
@@ -130,7 +134,8 @@ def settle_table(store: Store, table_id: str, table_format: str, *, now_us: int)
 def read_table(store: Store) -> dict[str, Any] | None:
     """Returns the description of the table at the store's address, or None if there is no table.
 
-    Raises ExportMismatch if the description is damaged or of a later version. Raises StoreError."""
+    Raises ExportMismatch if the description is damaged or of a later version. Raises StoreError.
+    """
     try:
         content: dict[str, Any] = json.loads(store.read(TABLE_OBJECT))
         if content["version"] > VERSION:
@@ -143,8 +148,7 @@ def read_table(store: Store) -> dict[str, Any] | None:
 
 
 def check_id(store: Store, table_id: str) -> None:
-    """Raises ExportMismatch if the table at the store's address has another id than `table_id`, the id in the ledger.
-    """
+    """Raises ExportMismatch if the id of the table on the store is not `table_id`, the id in the ledger."""
     found = read_table(store)
     if found is not None and found["table_id"] != table_id:
         raise ExportMismatch(

@@ -32,7 +32,8 @@ COPY_BYTES = 8 * 1024 * 1024
 class StoreParquetTable:
     """A `Table` of plain Parquet files on a store.
 
-    layout: the paths of the exporter's local folder. The published rows are only on the store."""
+    layout: the paths of the exporter's local folder. The published rows are only on the store.
+    """
 
     with_stream = False
     keeps_latest_run = True
@@ -103,9 +104,10 @@ class StoreParquetTable:
         """Makes sure that the run is never published. Returns 0, because it removes no files.
 
         `sweep` removes the files after the ledger has recorded the run as abandoned. Until then, another exporter may
-        have taken over the table and may publish these files."""
+        have taken over the table and may publish these files.
+        """
         if entries:
-            # The exporter that began the run may be about to publish it. The fence takes the manifest number that it needs.
+            # The exporter that began the run may be about to publish it. The fence takes the needed manifest number.
             self._append(FENCE, run=run_id)
         return 0
 
@@ -175,7 +177,8 @@ class StoreParquetTable:
         """Deletes the files in a folder that no manifest names. Returns the number of deleted files.
 
         Such files come from failed or repeated tasks, and from abandoned runs and rewrites. Only the exporter that owns
-        the ledger may call this, and only while no task is being executed. after: skips the names up to this one."""
+        the ledger may call this, and only while no task is being executed. after: skips the names up to this one.
+        """
         state = self._log.state
         found = (each.name for each in self._store.list_objects(folder, after=after))
         unnamed = [name for name in found if name not in state.files and name not in state.removed]

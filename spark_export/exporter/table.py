@@ -52,13 +52,15 @@ class Table(Protocol):
     def place_files(self, run_id: int, settings: TaskSettings) -> TaskSettings:
         """Returns the settings for the tasks of a run. A table on a store adds the address for the files.
 
-        Without an address, tasks write their files into the staging folder."""
+        Without an address, tasks write their files into the staging folder.
+        """
         ...
 
     def sweep(self) -> int:
         """Removes the unpublished files of ended runs outside of the staging folder.
 
-        Returns the number of removed files."""
+        Returns the number of removed files.
+        """
         ...
 
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
@@ -84,7 +86,8 @@ class Table(Protocol):
     def publish(self, run_id: int, entries: Sequence[FileEntry], ranges: Sequence[Range] = ()) -> None:
         """Makes all rows of a run visible to readers atomically. The run must not be published yet.
 
-        ranges: the exported indexes of the run, for a log that also lists indexes."""
+        ranges: the exported indexes of the run, for a log that also lists indexes.
+        """
         ...
 
     def sync(self) -> None:
@@ -107,7 +110,8 @@ class Table(Protocol):
         """Replaces the files `before` by the files `after` for readers, atomically.
 
         The call can be repeated after a crash. expires_s: the time after which the replaced files may be removed, in
-        seconds since 1970."""
+        seconds since 1970.
+        """
         ...
 
     def drop_rewrite(self, generation: int) -> None:
@@ -126,7 +130,8 @@ class Table(Protocol):
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
         """Makes sure that a run is never published, and removes its files now or in a later `sweep`.
 
-        Returns the number of files that were removed now."""
+        Returns the number of files that were removed now.
+        """
         ...
 
     def locate(self, file: RunFile) -> FilePath:

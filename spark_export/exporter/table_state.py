@@ -21,8 +21,8 @@ async def settle_table(layout: Layout, ledger: Ledger, table: Table, *, repairin
     """Creates the table of a new export, or checks that the table of an existing export has its link or log.
 
     The lost link of a plain Parquet table is made again from the ledger. repairing: whether files of the table may be
-    missing. Raises ExportMismatch if the table is missing or does not agree with the ledger, and other
-    ExportErrors."""
+    missing. Raises ExportMismatch if the table is missing or does not agree with the ledger, and other ExportErrors.
+    """
     current, unfinished = await ledger.current_generation(), await ledger.find_open_generation()
     files = await ledger.load_files(current)
     number = unfinished[0] if unfinished else None

@@ -26,7 +26,8 @@ class Upkeep:
     """Compacts the table of one export and removes old files, between the runs of a daemon.
 
     files_min: the number of small files of one stream and date at which these files are compacted; 0 for never.
-    clock_s: returns a monotonic time in seconds."""
+    clock_s: returns a monotonic time in seconds.
+    """
 
     def __init__(
         self,
@@ -49,7 +50,8 @@ class Upkeep:
     async def run(self) -> Compaction | None:
         """Compacts small files if there are enough, and removes old files if EXPIRE_INTERVAL_S seconds have passed.
 
-        Returns the result, or None if there was nothing to do. Raises ExportError."""
+        Returns the result, or None if there was nothing to do. Raises ExportError.
+        """
         due = self._expired_at_s is None or self._clock_s() - self._expired_at_s >= EXPIRE_INTERVAL_S
         # The ledger alone says whether there is something to do; the table is listed only then.
         merges = self._files_min > 0 and plan_merges(await self._rewriter.recorded_files(), self._files_min)

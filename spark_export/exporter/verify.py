@@ -122,7 +122,8 @@ def check_file(
 
     file: the contents that the ledger has for the file. there: gets the indexes in the file, by stream, era and
     partition. The era is the number of times that the stream was created again. checksums: whether to check the
-    SHA-256."""
+    SHA-256.
+    """
     return list(_problems_of(path, file, there, checksums))
 
 

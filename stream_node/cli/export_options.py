@@ -264,7 +264,7 @@ def settings_of(
 
 
 def address_of(folder: Any, store_option: list[str] | None, ledger: str | None) -> Any:
-    """Returns the address of an export, whose options are checked. Raises UsageError."""
+    """Checks the options of an address, and returns the address of the export. Raises UsageError."""
     from spark_export.exporter.address import Address
     from spark_export.exporter.errors import ExportError
     from spark_export.exporter.ledger_url import parse_url
