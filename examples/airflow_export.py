@@ -3,7 +3,7 @@
 Put the file into Airflow's folder of DAGs; the workers need `stream-node[spark]`. Or run the task once, without a
 scheduler:
 
-    STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/airflow_export.py
+STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/airflow_export.py
 """
 
 import os

@@ -3,7 +3,7 @@
 Load it with `dagster dev -f examples/dagster_export.py`; the workers need `stream-node[spark]`. Or materialize the
 asset once:
 
-    STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/dagster_export.py
+STREAM_NODE_ADDRESS=127.0.0.1:4000 python examples/dagster_export.py
 """
 
 import os

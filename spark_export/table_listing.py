@@ -46,6 +46,9 @@ def _in_folder(address: Address) -> Iterator[dict[str, Any]]:
     table = (address.place.folder / "messages").resolve()
     if not table.is_dir():
         raise ExportMismatch(f"{address.place} holds no table: {table} is missing")
+    if (table / "_delta_log").is_dir() or (table / "metadata").is_dir():
+        # Such a folder also has files that the table does not list any more.
+        raise ExportMismatch(f"{address.place} holds a Delta or Iceberg table: read it with a reader of that format")
     for path in sorted(table.rglob("*.parquet")):
         yield {"path": str(path)}
 

@@ -12,7 +12,7 @@ OTHERS = frozenset(
     PREFIX + name
     for name in (
         *("ADDRESS", "FRAMING", "INDEX_SERVICE", "SERVICE"),
-        *("CACHE_DIR", "CARDINAL", "CI_RUN", "EXPORT_FAILPOINT", "FAILPOINT", "SEED", "SYNC_DELAY_MS"),
+        *("CACHE_DIR", "CARDINAL", "CI_RUN", "EXPORT_FAILPOINT", "EXPORT_LEDGER", "FAILPOINT", "SEED", "SYNC_DELAY_MS"),
     )
 )
 """The variables of the command line, the demo, the tests and CI. All other known variables are settings of a node."""

@@ -75,6 +75,18 @@ class Adopted(Strict, frozen=True):
     client: str
 
 
+class FileRow(Strict, frozen=True):
+    path: str
+    run: int | None = None
+    stream: str | None = None
+    era: int | None = None
+    date: str | None = None
+    rows: int | None = None
+    data_bytes: int | None = None
+    file_bytes: int | None = None
+    sha256: str | None = None
+
+
 EXPORT_SCHEMAS: dict[str, type[Strict]] = {
     "export run": Exported,
     "export daemon": Exported,
@@ -83,5 +95,6 @@ EXPORT_SCHEMAS: dict[str, type[Strict]] = {
     "export compact": Compacted,
     "export repair": Repaired,
     "export adopt": Adopted,
+    "export files": FileRow,
 }
 """tests/spark_export/exporter reads with them what the commands say."""
