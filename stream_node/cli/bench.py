@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -176,10 +177,27 @@ def _measure(
             except NodeNotStarted as error:
                 raise CommandFailed(f"no node to measure: {error}") from error
         progress = stack.enter_context(ProgressLine())
-        result = trio.run(run, work, load, partial(open_client, target), progress.draw, tell)
+        result, number = trio.run(
+            _until_signal, partial(run, work, load, partial(open_client, target), progress.draw, tell)
+        )
+    if result is None:
+        raise typer.Exit(128 + number)
     where = (target.address, *target.via)[-1]
     report: dict[str, Any] = {"node": None if is_own else where, **msgspec.to_builtins(result)}
     say(as_json, report, [f"{work}, {_about(result)}: {'a node for this run' if is_own else where}", *_table(result)])
+
+
+async def _until_signal(main: Callable[[], Awaitable[Result]]) -> tuple[Result | None, int]:
+    """Returns the result of `main` and 0, or None and the number of the signal that ended it.
+
+    The signal cancels `main`. Ctrl-C as trio handles it could end a background task of the client instead, and then
+    nobody would delete the stream of the run.
+    """
+    from stream_client import stop_on_signals
+
+    async with stop_on_signals(signal.SIGINT, signal.SIGTERM, signal.SIGHUP) as stopped:
+        return await main(), 0
+    return None, stopped.signal or 0
 
 
 def _about(result: Result) -> str:
