@@ -116,8 +116,8 @@ class EarlierRows:
         self._others: Counter[bytes] | None = None
 
     def take(self, digest: bytes) -> bool:
-        """Returns whether a row with this digest is stored already. Each stored row matches only one call, so that
-        equal rows are counted.
+        """Returns whether a row with this digest is stored already, and lowers `missing` by one if so. Each stored row
+        matches only one call: if two equal rows are stored, the third call with their digest returns False.
         """
         if self._others is None:
             # Every execution of a task usually has the rows in the same order.

@@ -49,10 +49,11 @@ BLOCK = (
 """The columns of the option `decode=block`. Each row describes one message, which is a whole block or one part of it.
 
 part: the number of this message within the block, from 0. parts: the number of messages of the block. item_count,
-block_bytes, block_root: the number of items, the size in bytes and the root hash of the whole block. block_root: the
-most likely root when the block was stored; if `previous_root` of the next block differs, `previous_root` is right.
-hapi_version, produced, previous_root, items: from the decoded block; null if the block has several messages. The `data`
-of an item is the serialized item. problem: why the message could not be decoded; null if there was no error."""
+block_bytes: the number of items and the size in bytes of the whole block. block_root: the most likely root hash of the
+block at the time of storing; if `previous_root` of the next block differs, that value is the right root hash of this
+block. hapi_version, produced, previous_root, items: from the decoded block; null if the block has several messages. The
+`data` of an item is the serialized item. problem: why the message could not be decoded; null if there was no error.
+"""
 
 
 class BlockMessages:
@@ -65,7 +66,7 @@ class BlockMessages:
         return list(BLOCK)
 
     def check(self, fields: Sequence[pa.Field]) -> None:
-        """Accepts all fields: `columns` has fixed types."""
+        """Does nothing, because the columns of this decoder have fixed types."""
 
     def decode(
         self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
@@ -84,7 +85,7 @@ class BlockMessages:
 
 
 def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_items: bool) -> dict[str, Any]:
-    """Returns the values of one row by column name. A column without a value is absent, and becomes null."""
+    """Returns the values of one row by column name. Columns that will be null are absent."""
     from block_node.blocks.errors import BlockFormatError
 
     mark = find_mark(headers)

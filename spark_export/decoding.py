@@ -113,7 +113,7 @@ class CardinalMessages:
         return list(CARDINAL)
 
     def check(self, fields: Sequence[pa.Field]) -> None:
-        """Accepts all fields: `columns` has fixed types."""
+        """Does nothing, because the columns of this decoder have fixed types."""
 
     def decode(
         self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
@@ -133,7 +133,7 @@ class CardinalMessages:
 
 
 def cardinal_row(message: Any) -> dict[str, Any]:
-    """Returns the values of one row by column name. A column without a value is absent, and becomes null."""
+    """Returns the values of one row by column name. Columns that will be null are absent."""
     kinds = {
         "Batch": "batch",
         "SubBatchHeader": "header",

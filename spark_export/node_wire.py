@@ -65,7 +65,7 @@ def payload(protocol: str, body: bytes) -> bytes:
 
 
 def frame(address: bytes, return_address: bytes, body: bytes) -> bytes:
-    """Encodes one frame of the head framing (docs/wire.md): the length, then the message.
+    """Encodes one frame: the length in 4 bytes, then the message as a CBOR array with both addresses and the payload.
 
     `body` is the payload of the message.
     """
@@ -112,7 +112,7 @@ def read_frame(message: memoryview) -> Answer | None:
 
 
 class CborReader:
-    """A reader of the CBOR values that a message of the head framing (docs/wire.md) contains.
+    """A reader of the CBOR values in a frame from the node (docs/wire.md).
 
     Raises BadAnswer for other values.
     """

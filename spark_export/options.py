@@ -66,8 +66,8 @@ class ReadOptions:
     starting_time_us, ending_time_us: microseconds since 1970, for all partitions or for each; None if the option is
     absent. late_start_is_error: whether a partition without a message at starting_time_us or later raises an error.
     kafka_columns: whether the columns have the names and types of Spark's Kafka source. corrupt_column,
-    problem_column, time_zone: see `spark_export.decode.rows.RowRules`. schemas: how Avro and Protobuf messages are
-    written.
+    problem_column, time_zone: see `spark_export.decode.rows.RowRules`. schemas: the options that describe Avro and
+    Protobuf messages.
     """
 
     endpoint: str = "127.0.0.1:4000"
@@ -102,12 +102,14 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The checked options of a write. stream: the stream for rows without a value in the column `stream`. partitions:
-    the number of partitions that `stream` gets. window: the largest number of unconfirmed pushes. nulls: what
-    becomes of rows with null data, as `error`, `empty`, `skip` or `mark`. if_exists: what a write does if `stream` has
-    messages, as `append`, `ignore` or `error`. write_id, write_version: the name and number of a write
-    that may be repeated; None for a write that stores its rows again if it is repeated. exactly_once: whether a
-    streaming query stores each row once.
+    """The checked options of a write.
+
+    stream: the stream for rows without a value in the column `stream`. partitions: the number of partitions that
+    `stream` gets. window: the largest number of unconfirmed pushes. nulls: what becomes of rows with null data, as
+    `error`, `empty`, `skip` or `mark`. if_exists: what a write does if `stream` has messages, as `append`, `ignore` or
+    `error`. write_id, write_version: the name and number of a write. A repeated batch write with a write_id stores each
+    row once. If write_id is None, a repeated batch write stores all its rows again. exactly_once: whether a streaming
+    query stores each row once.
     """
 
     endpoint: str = "127.0.0.1:4000"

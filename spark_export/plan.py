@@ -42,7 +42,8 @@ class Position:
     def is_of_another(self, later: Position) -> bool:
         """Returns True if the stream was deleted and created again between this position and the position `later`.
 
-        With an unknown creation time, only a position of a deleted partition gives True.
+        If one of the creation times is unknown, returns True only if this position says that the partition is deleted
+        and `later` does not say so.
         """
         if 0 in (self.created_us, later.created_us):
             return self.is_deleted and not later.is_deleted

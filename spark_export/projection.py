@@ -41,7 +41,9 @@ def _check_distinct(options: ReadOptions, decoded: Sequence[StructField]) -> Non
 
 
 def _has_required(field: StructField) -> bool:
-    """Returns whether the type of a decoded column promises values inside that no message promises."""
+    """Returns whether a decoded column forbids null in a field of a struct, an element of an array or a value of a map.
+
+    Such a type is refused, because a message may lack any value."""
     waiting = [field.dataType]
     while waiting:
         kind = waiting.pop()
@@ -66,7 +68,10 @@ class Projection:
     options: the options of the read, changed so that unrequested data and headers are not read."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Raises OptionError if a column of `schema` does not exist, has another type, or has two meanings."""
+        """schema: the columns that the query requests.
+
+        Raises OptionError if a column does not exist, has another type or may not be null although a message may lack
+        the value, or if the decoder has a column with the name of a column of the message."""
         self._decoder = find_decoder(options)
         whole = {field.name: field for field in spark_schema(replace(options, include_headers=True, include_data=True))}
         decoded = None if self._decoder is None else self._decoder.columns()

@@ -262,7 +262,7 @@ class Pushes:
     def _number(self, place: Place) -> int:
         """Returns the next sequence number for a partition.
 
-        Before the first push of the query to the partition, saves the index where its messages begin at the earliest.
+        Before the first push of a query to the partition, saves an index at or before the query's first message there.
         """
         attempt = self._attempt
         if attempt is not None and place not in self._record:

@@ -28,7 +28,8 @@ logger = logging.getLogger("stream_node.spark")
 
 
 class _Changed(Exception):
-    """The stream is no longer the one that the driver planned; the next attempt to read handles the loss."""
+    """The stream was deleted, or deleted and created again, since the driver planned the range. The next attempt to
+    read handles the loss."""
 
 
 def report_losses(losses: list[Loss], fail: bool) -> None:

@@ -119,8 +119,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Returns the offsets where a new query begins.
 
-        Spark fixes the end of an AvailableNow query before this call. What came between the two, such as a new stream,
-        is left to the next run: the end moves up to the start.
+        The end of an AvailableNow query is fixed before this call. If the start of a partition is after the fixed end,
+        or if the stream or partition was created since then, the start becomes the end. The query then reads no
+        messages of the partition, and the next run reads the later messages.
         """
         ends = selected(self._options, self._catalog)
         start = starting_positions(self._options, self._catalog, ends, LATEST)
@@ -132,8 +133,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return to_offsets(start)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Returns the limit that Spark passes to `latestOffset`. For a query that must take everything at once, such as
-        one with the trigger `once`, Spark passes ReadAllAvailable instead.
+        """Returns the limit that Spark passes to `latestOffset`.
+
+        For a query that must read all messages in one micro-batch, such as a query with the trigger `once`, Spark
+        passes ReadAllAvailable instead.
         """
         least, most = self._options.min_offsets_per_trigger, self._options.max_offsets_per_trigger
         if most is not None:

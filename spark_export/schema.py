@@ -38,9 +38,9 @@ ARROW_HEADERS = pa.list_(
 
 
 KAFKA_NAMES = {"key": "key", "data": "value", "stream": "topic", "partition": "partition", "index": "offset"}
-"""The names of our columns, and of the same columns in Spark's Kafka source, in the order of Kafka's source.
+"""Maps the column names of this format to the names in Spark's Kafka source, in the order of the Kafka source.
 
-The columns `timestamp` and `headers` have one name, and `timestampType` exists only in Kafka's source.
+The columns `timestamp` and `headers` have the same name in both, and `timestampType` exists only in the Kafka source.
 """
 KAFKA_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 LOG_APPEND_TIME = 1
@@ -81,8 +81,9 @@ def _own_fields(options: ReadOptions) -> list[StructField]:
 
 
 def arrow_schema(options: ReadOptions) -> pa.Schema:
-    """Returns the Arrow schema of a read with these options, without the columns of a decoder and with our own names
-    of columns, also if the query asks for those of Kafka.
+    """Returns the Arrow schema of a read with these options, without the columns of a decoder.
+
+    The columns have the names of this format, even if the option `columns` asks for the names of Kafka.
     """
     fields = [pa.field("key", pa.binary(), True)]
     if options.include_data:

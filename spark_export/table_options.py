@@ -20,8 +20,8 @@ METADATA = "stream_node.options"
 PROVIDER = "provider"
 """The Spark property that every table has. A read without a table does not have this property."""
 OPTION = "option."
-"""The prefix with which Spark repeats the name of each option in `OPTIONS (…)`. Names without this prefix may be
-properties of the table.
+"""A prefix of names. Spark passes each option in `OPTIONS (…)` also under a name with this prefix. A name without the
+prefix may be a property of the table.
 """
 
 

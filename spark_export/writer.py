@@ -35,8 +35,8 @@ class Written(WriterCommitMessage):
     """The result of one task.
 
     counts: the number of messages of the task, by stream and partition. task: the number of the task. query: the client
-    id of the saved positions of the query or write, or None for a write without saved positions. seen: the numbers of
-    the tasks whose messages of the same batch were stored before this attempt.
+    id of the saved indexes of the query or write; None for a write without saved indexes. seen: the numbers of the
+    tasks that stored messages of the batch before this execution of the task.
     """
 
     counts: dict[Place, int]
@@ -125,7 +125,10 @@ class StreamWriter(DataSourceArrowWriter):
         return write_rows(iterator, self._options, self._attempt(), self._ends)
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """Saves at the node that the write is complete, if it has a `writeId`. All messages are already stored."""
+        """If the write has a `writeId`, records in the node that the write is complete.
+
+        All messages are already stored.
+        """
         commit_written(messages, self._options, self._options.write_version)
 
     def abort(self, messages: Sequence[Any]) -> None:

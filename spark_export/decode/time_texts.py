@@ -36,7 +36,7 @@ SHORT_ZONES = {
     **{"PRT": "America/Puerto_Rico", "PST": "America/Los_Angeles", "SST": "Pacific/Guadalcanal"},
     "VST": "Asia/Ho_Chi_Minh",
 }
-"""The zones of the short zone names that Spark accepts, from Java's class ZoneId."""
+"""Maps each short zone name that Spark accepts to a time zone, as Java's class ZoneId does."""
 
 UNIX_DAY = date(1970, 1, 1).toordinal()
 CYCLE_DAYS = 146_097

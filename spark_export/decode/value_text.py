@@ -23,7 +23,9 @@ TEXT_BITS_MAX = 10_000
 Python refuses to format much larger numbers.
 """
 DECIMAL_DIGITS_MAX = 40
-"""The largest power of ten in a decimal that is written out in full. It is above the 38 digits of the largest DECIMAL.
+"""The largest power of ten in a decimal that is written out in full.
+
+The limit is larger than 38, the number of digits of the largest DECIMAL.
 """
 QUOTED = re.compile(r'["\\\x00-\x1f]')
 SHORT_ESCAPES = {'"': '\\"', "\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t"}

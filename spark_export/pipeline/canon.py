@@ -20,11 +20,12 @@ from typing import Final, TypeAlias
 CANONICAL: Final = "canonical"
 """The state of a block on the canonical chain."""
 REORGED: Final = "reorged"
-"""The state of a block that lost against another block of the canonical chain, or whose number is not greater than the
-number of its parent.
+"""The state of a block that is not on the canonical chain because other blocks won, or because its number is not
+greater than the number of its parent.
 """
 WAITING: Final = "waiting"
-"""The state of a block that may still join the canonical chain, because the blocks between them are missing."""
+"""The state of a block that is not connected to the canonical chain, but may join the chain when missing blocks arrive.
+"""
 INCOMPLETE: Final = "incomplete"
 """The state of a block with missing messages. An incomplete block is ignored in the search for the canonical chain."""
 ZERO_HASH: Final = bytes(32)

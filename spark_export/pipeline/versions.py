@@ -87,7 +87,7 @@ class Versions:
         return link.resolve() if link.is_symlink() else None
 
     def recover(self) -> int:
-        """Removes unfinished versions, which a crash left. Returns the number of removed versions."""
+        """Removes unfinished versions that remain after a crash. Returns the number of removed versions."""
         latest = self.latest()
         unfinished = [path for path in self._builds.iterdir() if latest is None or path.name > latest.name]
         for path in unfinished:

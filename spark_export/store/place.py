@@ -29,7 +29,7 @@ SCHEMES: Final = {
 SERVED: Final = "a folder, file://, s3:// (s3a, s3n), gs:// (gcs), abfs:// (abfss, az) and hdfs:// are served"
 
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>/{1,3})(?P<rest>[^/].*|)")
-"""Matches an address with a scheme. Another text is a folder, even with a colon that no slash follows.
+"""Matches an address with a scheme. A text that does not match is the path of a folder, even if it contains a colon.
 
 One slash after the colon is enough, because `pathlib` turns `s3://bucket` into `s3:/bucket`.
 """

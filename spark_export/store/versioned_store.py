@@ -28,7 +28,7 @@ class VersionedStore(Store):
     """A store on a filesystem of pyarrow. The tag of an object is the number of its newest version.
 
     Objects from `create` and `swap` have versions. Files that are written through `data` have no versions, so their
-    names have no ending.
+    names do not end in a version number.
     """
 
     def read_tagged(self, name: str) -> Tagged:

@@ -81,8 +81,8 @@ Number: TypeAlias = tuple[str, int]
 
 @dataclass
 class _Open:
-    """The messages of an incomplete block, by position in the block. The value is the storage time of the message, in
-    microseconds since 1970, and its data."""
+    """The messages of an incomplete block, by position in the block. Each value is the storage time
+    of a message, in microseconds since 1970, and the data of the message."""
 
     parts: dict[int, tuple[int, bytes]] = field(default_factory=dict)
 

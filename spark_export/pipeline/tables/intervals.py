@@ -46,7 +46,7 @@ class Intervals:
     def add(self, span: Span) -> None:
         """Adds a range of numbers.
 
-        If the first or last number is already an end of a range, the earlier time is kept.
+        If an end of the added range is already an end of a range in the set, the earlier of the two times is kept.
         """
         low = bisect_left(self.spans, span.first - 1, key=lambda each: each.last)
         high = low
@@ -65,7 +65,8 @@ class Intervals:
     def gaps(self) -> Iterator[Span]:
         """Yields each hole as a `Span` with the first and the last missing number.
 
-        Its times are those of the last number before the hole and of the first number after the hole.
+        The times of the `Span` are the storage times of the last message before the hole and the first one after the
+        hole.
         """
         for below, above in pairwise(self.spans):
             yield Span(below.last + 1, above.first - 1, below.last_us, above.first_us)

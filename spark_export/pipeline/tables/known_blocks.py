@@ -90,8 +90,8 @@ class KnownBlocks:
             self._read(self._version.folder / BATCHES / name, None)
 
     def find_settled(self, places: list[Block]) -> None:
-        """Reads all blocks of the table if one of the blocks `places` is in the table as a complete block but not in
-        memory.
+        """Reads all blocks of the table silver/batches if the table contains one of the blocks `places` that is not in
+        memory. Blocks with smaller numbers than the settled block are usually not in memory.
         """
         unknown = [hash_ for chain, hash_ in places if chain in self._settled]
         if not unknown:
@@ -156,7 +156,8 @@ class KnownBlocks:
     def _above_settled(self, chain: str) -> bool:
         """Returns whether the settled block and its descendants are enough to compute the states of a chain.
 
-        This is true if all changed blocks of the chain descend from the settled block, and no descendant is cut off.
+        This is true if all changed blocks of the chain descend from the settled block, and the number of every
+        descendant is greater than the number of its parent.
         """
         links = self._descendants(chain)
         hashes = {link.hash for link in links}
