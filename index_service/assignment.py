@@ -16,8 +16,8 @@ import msgspec
 class Candidate(msgspec.Struct, frozen=True):
     """A member of a group of consumers that wants partitions.
 
-    partitions: the number of partitions of the stream, as the member knows it. The member can get only partitions with
-    lower numbers.
+    partitions: the number of partitions of the stream, as the member knows it. The member can get only partitions
+    whose numbers are lower than this number.
     """
 
     member_id: str
@@ -84,11 +84,11 @@ def _deal(
 ) -> dict[int, str]:
     """Assigns each partition to one of the candidates that know the partition, and returns the assignment.
 
-    Of these candidates, the one with the lowest tuple (load, rank, place) gets the partition.
+    Of these candidates, the one with the lowest load gets the partition. If loads are equal, the lowest rank decides,
+    and then the earliest place in `candidates`.
 
     partitions: the partitions in descending order.
     ranks: for each member, its load at the start and its rank. Each assigned partition raises the load by 1.
-    place: the position of the candidate in `candidates`.
     """
     waiting = sorted(enumerate(candidates), key=lambda pair: pair[1].partitions)
     heap: list[tuple[int, int, int, str]] = []

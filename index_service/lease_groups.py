@@ -127,8 +127,8 @@ class LeaseGroups:
     def find_holder(self, row: PositionRow) -> str | None:
         """Returns the member that has the lease of this position's partition now, or None if no member has it.
 
-        If the group of the position is not in memory, the lease in `row` counts. Such a lease is valid only for its
-        time to live after the start of the node.
+        If the group of the position is not in memory, the lease in `row` counts, but only until its time to live
+        has passed since the start of the node.
         """
         group = self._groups.get((row.client_id, row.stream_name))
         now_s = self._monotonic_s()

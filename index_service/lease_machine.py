@@ -11,9 +11,9 @@ these cases:
 So a client may use only the leases in the answer to its latest request. It may use them for the time to live after it
 sent that request.
 
-Requests may arrive late or twice. A request with a lower id than the member's latest request changes nothing. The
-latest request may arrive again. Then leases that were given since its first arrival do not end, although the request
-does not name them.
+Requests may arrive late or twice. A request with a lower id than the member's latest request changes nothing. If
+the latest request arrives again, the leases that were given after its first arrival do not end, although the request
+does not name these leases.
 
 After a restart, the node does not know the ids of earlier requests. A lease from before the restart continues if its
 member names it. Such a lease ends if the member leaves with a request that names it, or when its time to live is
@@ -336,7 +336,7 @@ class LeaseMachine:
         """Ends the leases of a member that leaves the group.
 
         A lease from before the start of the node (state OLD) ends only if the request names it. A request that does not
-        name the lease may be older than the lease.
+        name the lease may be late: sent before the member got the lease.
         """
         if member is None:
             return

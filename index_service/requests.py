@@ -27,8 +27,8 @@ _EXTENSIONS = (FENCED_SAVE, POSITIONS, SET_POSITION, LEASE)
 def is_extension(payload: bytes) -> bool:
     """Whether a payload has the name of one of our own protocols, which begins with EXTENSIONS_PREFIX ("node/").
 
-    This includes names that the service does not know. The sender of such a request expects an `error` if the request
-    fails.
+    The result is true even if the service does not know the name. The sender of such a request expects an `error` if
+    the request fails.
     """
     name = find_name(payload)
     return name is not None and name.startswith(EXTENSIONS_PREFIX)

@@ -235,7 +235,7 @@ class ListPositions(Operation):
 
 
 def merge_positions(connection: sqlite3.Connection, other: sqlite3.Connection) -> None:
-    """Copies the positions of the database `other` that are higher than here or missing here.
+    """Copies positions from the database `other` to the database of `connection`, if they are missing or lower there.
 
     Damaged rows of `other` are skipped. The function ends without an error at the first row that cannot be read. Call
     it inside a transaction.

@@ -72,8 +72,8 @@ class IndexService:
     """The index service: its storage, its leases and its counters. This object survives crashes of the worker.
 
     now_us: returns the time in microseconds since 1970.
-    monotonic_s: reads the clock of the leases, in seconds. This clock must never go back, and must run on while there
-    are no requests.
+    monotonic_s: reads the clock of the leases, in seconds. This clock must never go back, and must advance even
+    while there are no requests.
     """
 
     def __init__(

@@ -17,9 +17,9 @@ from storage.session import SqliteSession
 
 CHECKPOINT_BYTES = 8 * 1024 * 1024
 CHECKPOINT_COMMITS = 1_000
-"""The limits for a checkpoint, which copies the WAL into the database file. It runs after CHECKPOINT_BYTES of data or
-CHECKPOINT_COMMITS commits, as soon as no operation waits. After four times as many bytes or commits, it runs even while
-operations wait. A commit writes about five pages."""
+"""After this many commits, or after CHECKPOINT_BYTES of data, a checkpoint copies the WAL into the database file as
+soon as no operation waits. After four times as many commits or bytes, the checkpoint runs even while operations wait. A
+commit writes about five pages."""
 WAL_PAGES_MAX = 8_192
 """If the WAL has at least this many pages (64 MiB), the next checkpoint waits for readers, at most CHECKPOINT_WAIT_MS.
 
@@ -33,7 +33,7 @@ EXTEND_AFTER_COMMITS = 16
 EXTENDED_BYTES = 24 * 1024 * 1024
 """The size of an extended WAL. It has room for more than CHECKPOINT_COMMITS commits of one push each."""
 EXTEND_FREE_BYTES_MIN = 1024 * 1024 * 1024
-"""If the disk has less free room than this, the WAL is not extended. The WAL then grows with the commits."""
+"""If the disk has fewer free bytes than this number, the WAL is not extended. The WAL then grows with the commits."""
 
 logger = structlog.get_logger(__name__)
 

@@ -34,7 +34,7 @@ CHECKED_BYTES_MAX = 1024 * 1024 * 1024
 """The size of the largest database file whose structure is checked after an unclean stop (1 GiB). Checking a larger
 file would delay the start of the node by minutes."""
 BUSY_TIMEOUT_MS = 5_000
-"""The time that a connection waits for a lock of another process, such as a backup, before StorageBusy is raised."""
+"""How long a connection waits for a lock of another process, in milliseconds, before StorageBusy is raised."""
 CACHED_STATEMENTS = 256
 """The number of prepared statements that a connection keeps. The log of messages uses about 45 statements, and other
 packages use more."""

@@ -87,7 +87,7 @@ def _diagnose_read(session: Session, database: Path) -> StorageError | None:
 
 def find_unreadable(database: Path) -> OSError | None:
     """Reads the whole database file and its write-ahead log. Returns the OSError of the first failed read. Returns None
-    if both files can be read, or one does not exist.
+    if both files can be read, or if a file does not exist.
 
     The calling thread waits until both files are read. Without this test, every failed read would count as damage, and
     damage stops all writing.

@@ -22,7 +22,7 @@ RUN_ROWS_MIN = 64
 """An append with at least this many messages, without keys and headers, gets its own INSERT statements.
 
 In these statements, stream and time are parameters only once. Smaller appends share INSERT statements with stream and
-time in each row. This is cheaper for few rows, because each statement releases the interpreter's lock (GIL) and must
+time in each row. Sharing is cheaper for few rows, because each statement releases the interpreter's lock (GIL) and must
 acquire it again."""
 
 _P = ParamSpec("_P")

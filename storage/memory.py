@@ -134,7 +134,7 @@ class MemorySession:
         return self._database.committed if self._working is None else self._working
 
     def writable(self) -> _State:
-        """Returns the state of the open transaction, to be changed.
+        """Returns the state of the open transaction, which the caller may change.
 
         Raises StorageReadOnly if this session only reads.
         """

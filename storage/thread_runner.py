@@ -306,7 +306,7 @@ class WritingThread(threading.Thread):
     def _write(self, batch: list[Operation]) -> None:
         """Commit the batch, or set an error on each operation that is not stored.
 
-        This must hold whatever exception is raised.
+        After an unexpected exception, each operation without an error gets CommitInDoubt.
         """
         if self.failure is not None:
             fail_all(batch, StorageClosed(f"nothing is written any more, since {self.failure}"))

@@ -30,8 +30,8 @@ ASSUMED_ROW_BYTES = 1_024
 ROW_OVERHEAD_BYTES = 40
 """The largest number of bytes that index, time, checksum and the offsets of the other columns take in one row."""
 MEMORY_BYTES_MAX = 128 * 1024 * 1024
-"""The largest amount of data that one statement may read into memory. Each row has an equal share of this memory. If a
-row is larger than its share, SQLite returns the row without data, and the statement is repeated for fewer rows."""
+"""The largest amount of data, in bytes, that one statement for several rows may read into memory. Each row may have at
+most this number divided by the number of rows. If a row has more data, a statement for fewer rows follows."""
 
 
 class PagesError(Exception):
@@ -154,8 +154,12 @@ class ArrowPages:
         return ArrowPage(*bounds, _checked(batch, start, rows, end, bounds), batch)
 
     def _rows(self, stream_id: int, start: int, end: int, columns: Columns) -> pa.RecordBatch | None:
-        """Returns the rows of a range as Arrow. Returns None if one row is larger than its share of MEMORY_BYTES_MAX;
-        then the caller asks for fewer rows."""
+        """Returns the rows of a range as Arrow, or None if the data of one row is too large for a range of several
+        rows.
+
+        Too large is more than MEMORY_BYTES_MAX divided by the number of rows. After None, the caller asks for fewer
+        rows, so that each row may be larger.
+        """
         # If several rows are read, each row may take an equal share of the memory.
         share_bytes = MEMORY_BYTES_MAX // (end - start) if columns.data and end - start > 1 else None
         if columns.beside and stream_id not in self._with_beside:
@@ -183,7 +187,8 @@ class ArrowPages:
 
         share_bytes: None means no limit.
 
-        Usually this query returns all rows of the range. Without the two empty columns, it takes a tenth less time.
+        Usually this query returns all rows of the range. It takes a tenth less time than a query that also reads the
+        columns of keys and headers.
         """
         names = _names(columns)
         condition = "key IS NULL AND headers IS NULL"

@@ -26,14 +26,14 @@ from storage.contract import Operation
 from storage.errors import DatabaseCorrupt, StorageError, StreamNotFound, corrupt_text, storage_error
 
 BUSY_ROWS = 64
-"""The number of stored messages that makes the thread pause: it pauses after a page if the node has stored at least
-this many messages while the page was read. That is a rate of several thousand messages a second."""
+"""If the node has stored at least this many messages while a page was read, the thread pauses after the page.
+This number of messages for each page is a rate of several thousand messages a second."""
 REST_PAGES = 2.0
 """The length of a pause between two bulk reads, as a multiple of the time that the last page took. With the value 2,
-bulk reads use a third of the time."""
+bulk reads use a third of the time while the node is busy."""
 KEPT_BYTES = 64 * 1024 * 1024
-"""The number of bytes of freed memory that the C library keeps for reuse. A page exists in four copies (read, packed,
-framed, half sent). This number has room for twice the largest page in each copy."""
+"""The number of bytes of freed memory that the C library keeps for reuse. A page is in memory four times
+(read, packed, framed, half sent). The number is enough for four pages of twice the largest size (8 MiB)."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """The numbers of the two options of `mallopt`, from malloc.h."""
 NEEDED = ("pyarrow", "adbc_driver_sqlite")

@@ -113,8 +113,8 @@ def correct_word(data: bytes, sums: Sums, wanted: Sums, big_endian: bool) -> lis
 
 @lru_cache(maxsize=2)
 def _weights(words: int) -> tuple[tuple[int, int, int, bool], ...]:
-    """Returns a tuple for each of `words` 32-bit words: its two weights, an inverse, and which weight the inverse is
-    for.
+    """Returns a tuple for each of `words` 32-bit words: the word's two weights, an inverse of one of the weights, and
+    whether that is the first weight.
 
     The two weights of a word tell by how much each of the two sums grows when the word grows by one. They are
     consecutive Fibonacci numbers, so at least one of them is odd and has an inverse modulo 2**32. The last value of the

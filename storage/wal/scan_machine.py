@@ -139,8 +139,8 @@ class Scan(NamedTuple):
 
     @property
     def known(self) -> int:
-        """The number of the last commit frame before the first frame that was not recovered, or 0 if no such frame
-        exists.
+        """The number of the last commit frame before the first lost frame (a damaged frame that was not recovered), or
+        of the last commit frame if no frame is lost. It is 0 if `commits` is empty, or if no such frame exists.
         """
         first_lost = self.lost[0].frame if self.lost else self.end + 1
         return max((number for number in (self.good, *self.commits) if number < first_lost), default=0)
@@ -295,8 +295,8 @@ def _finish(
     to the last commit, as far as possible.
 
     whole: the frames with a correct checksum. doubtful: the frames with a wrong checksum, each with the checksum of the
-    frame before, or None if the frame may be older than the last restart of the log. found: the damaged frames that are
-    explained already.
+    frame before, or None if the frame may be older than the last restart of the log. found: the damage that
+    `scan` has found already, by the number of the frame.
     """
     marks = {number for number, frame in whole.items() if frame.commit}
     marks |= {number for number, damage in found.items() if damage.commit}
