@@ -65,8 +65,8 @@ def is_called(node: BareType, heads: frozenset[int], nest: int) -> bool:
 def counts_items(root: BareType, heads: frozenset[int], limits: Limits) -> bool:
     """Whether a codec of the type `root` has to count items against `Limits.items_max`.
 
-    The count is not needed if a message has at most one list or map, because the limit of a single list or map is then
-    enough, unless it is over `items_max`. heads: the result of `cycle_heads`.
+    A message with at most one list or map needs no count if `list_items_max` and `map_entries_max` are at most
+    `items_max`, because these limits are then enough. heads: the result of `cycle_heads`.
     """
     above: dict[int, list[int]] = {}
     containers: list[int] = []

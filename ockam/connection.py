@@ -51,7 +51,7 @@ class Connection(Worker):
         turns: Turns,
         on_spoken: Callable[[Connection], None],
     ) -> None:
-        """wire: the framing; None for a peer that connected to us, because the peer's first bytes show its framing.
+        """Creates the worker. wire: the framing; None if the peer's first bytes will show the framing.
 
         on_spoken: called once, when the first message of the peer is received."""
         self._node = node

@@ -212,7 +212,7 @@ class ConnectionMachine:
         share_bytes: Callable[[int], int],
         origin: Callable[[Wire], Origin],
     ) -> None:
-        """wire: the framing for a node that we connected to; None for a peer that connected to us.
+        """Creates the state of a new connection. wire: the framing if we connected to the node, otherwise None.
 
         address: the connection's address, which becomes the first hop of every return route. share_bytes: lowers a
         limit of the backlog while the memory for all peers is nearly used up (`ockam.memory.PeerMemory.share_bytes`).

@@ -20,9 +20,7 @@ KNOWN_HEADER_BYTES_MAX = 512
 """The length of the longest header that is remembered, in bytes. Real headers have a few tens of bytes."""
 KNOWN_SIZES_MAX = 8
 """The largest number of header sizes that a reader remembers. To find a header, the reader does one look-up for each
-size.
-Real peers use two or three sizes.
-"""
+size. Real peers use two or three sizes."""
 KNOWN_PAYLOAD_SIZES_MAX = 64
 """The largest number of payload sizes that a writer remembers for one header. When another size comes, the writer
 forgets the earlier sizes.
@@ -67,7 +65,7 @@ class FrameReader:
     prefix: the connection's address, which is added as the first hop of each message's return route (facts/ockam.md
     §1).
 
-    Invariant: `_parts` together are less than one frame. No frame can be decoded until `_parts` have `_need` bytes.
+    Invariant: `_parts` are the bytes of the unfinished frame. No frame is complete until `_parts` have `_need` bytes.
     """
 
     def __init__(self, wire: Wire, origin: Origin, prefix: Route = ()) -> None:

@@ -33,7 +33,9 @@ V = TypeVar("V")
 
 
 class GenerationCache(Generic[K, V]):
-    """A cache of keys and values in two generations. size_of: returns the estimated memory of an entry, in bytes.
+    """A cache of keys and values in two generations: lately used entries (young) and earlier entries (old).
+
+    size_of: returns the estimated memory of an entry, in bytes.
 
     The first generation holds at most GENERATION_MIN entries. If at least half of the keys in a full generation had
     been forgotten before, the next generation holds up to twice as many entries. Keys that never come again do not make
@@ -77,9 +79,9 @@ class GenerationCache(Generic[K, V]):
         return self._young_bytes + self._old_bytes
 
     def recall(self, key: K) -> V | None:
-        """Returns the value of a key from the old generation, or None if it has no such key.
+        """Returns the value of a key from the old generation, or None if the old generation does not have the key.
 
-        Moves the entry to `young`.
+        Moves the entry to the young generation (`young`), because it was used.
         """
         value = self._old.pop(key, None)
         if value is not None:
@@ -88,14 +90,14 @@ class GenerationCache(Generic[K, V]):
         return value
 
     def add(self, key: K, value: V) -> None:
-        """Adds a key that is neither in `young` nor found by `recall`."""
+        """Adds a key that is in neither generation: not in `young`, and not found by `recall`."""
         if self._forgotten is not None:
             place = hash(key) % FORGOTTEN_BITS
             self._came_again += self._forgotten[place >> 3] >> (place & 7) & 1
         self._put(key, value)
 
     def resize(self, change_bytes: int) -> None:
-        """Records that the value of a key in `young` has grown by this many bytes.
+        """Records that the value of a key in the young generation has grown by this many bytes.
 
         A negative number means that the value has shrunk.
         """

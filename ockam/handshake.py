@@ -12,7 +12,7 @@ two framings:
     legacy    u16 length   version  hops onward  type of hop  size of hop's value    its first byte, or the size's rest
 
 A legacy frame with 84 or 9f as byte 5 has a first hop of 132 bytes or more, in a frame of 256 or 257 bytes. The size of
-such a hop takes two bytes, 5 and 6, and byte 6 is 01.
+such a hop takes two bytes, 5 and 6, and byte 6 is 01. In the head framing, byte 6 is never 01.
 """
 
 from __future__ import annotations

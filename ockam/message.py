@@ -37,7 +37,10 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     holdings: Holdings = UNCOUNTED
 
     def is_behind(self, backlog_bytes_max: int) -> bool:
-        """Whether the unsent bytes for the other side exceed the given limit, or the limit of this origin."""
+        """Whether the unsent bytes for the other side exceed the lower of two limits.
+
+        The limits are the parameter `backlog_bytes_max` and the attribute of the same name.
+        """
         return self.backlog_bytes() > min(backlog_bytes_max, self.backlog_bytes_max())
 
 

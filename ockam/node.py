@@ -66,7 +66,7 @@ class Node:
 
     depth: the number of nested open batches, 0 if no batch is open.
 
-    Invariant: a cell that is running, is not paused and has messages is in `_ready` exactly once.
+    Invariant: a cell (a worker with its mailbox) that runs, is not paused and has messages is in `_ready` exactly once.
     """
 
     def __init__(self, nursery: trio.Nursery) -> None:

@@ -49,7 +49,7 @@ IDLE_INTERVAL_S = 10.0
 """The time between two searches for idle connections, in seconds. The message headers that a connection remembers are
 freed after the connection was idle for one to two of these intervals."""
 NO_ROOM_CLOSED_MAX = 16
-"""The largest number of connections without a message that are closed when the process can open no more files."""
+"""The most connections that are closed together if no more files can be opened. They have sent no message yet."""
 REFUSALS_TOLD_INTERVAL_S = 10.0
 """The shortest time between two log lines about too many connections, in seconds. Without this limit, there could be
 thousands of lines in one second."""
@@ -266,9 +266,9 @@ class TcpTransport:
             self._tell_gone(connection)
 
     def _tell_gone(self, connection: Connection) -> None:
-        """Answers the open requests that were forwarded over an ended connection.
+        """Sends an `error` for each unanswered request that was forwarded over an ended connection.
 
-        The destination cannot answer them any more.
+        The destination cannot answer these requests any more.
         """
         if connection.open_requests is not None:
             with self._node.batch():

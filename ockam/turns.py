@@ -34,13 +34,13 @@ STEP_S = 0.003
 """The longest time, in seconds, for which a connection should use the event loop without a pause while the loop is
 busy.
 
-After a longer time, the connection reads fewer bytes at a time.
+A connection that uses the loop for longer reads fewer bytes at a time afterwards.
 """
 STEP_QUIET_S = 0.01
 """The longest time, in seconds, for which a connection should use the event loop without a pause while the loop is not
 busy.
 
-After a longer time, the connection reads fewer bytes at a time.
+A connection that uses the loop for longer reads fewer bytes at a time afterwards.
 """
 COST_S = 0.0002
 """The expected time to handle the first bytes that a connection reads, in seconds. Later reads are expected to take as
@@ -158,7 +158,7 @@ class Turns:
     def note(self, share: Share, began_s: float) -> None:
         """Records that the connection has used the event loop from `began_s` until now.
 
-        If this time was long, the connection reads fewer bytes at a time from now on. If it was short, more bytes."""
+        After a long time the connection reads fewer bytes at once from now on, and after a short time it reads more."""
         now_s = trio.current_time()
         cost_s = now_s - began_s
         self._used_s = self._recent_s(now_s) + cost_s

@@ -24,7 +24,7 @@ MESSAGE_ARRAY = 0x84
 INDEFINITE_ARRAY, BREAK = 0x9F, 0xFF
 ONE_BYTE_SIZE = 0x58
 """The first byte of a CBOR byte string whose size is in the next byte. Nearly every payload begins with this byte, so
-such payloads are decoded by a faster way.
+faster code decodes such payloads.
 """
 
 

@@ -213,7 +213,7 @@ def names_in(type_: Type) -> list[Name]:
 def is_in_order(definitions: Iterable[Definition]) -> bool:
     """Whether every definition comes after the definitions that it uses.
 
-    Names without a definition here are ignored.
+    Names that `definitions` does not define are ignored.
     """
     listed = list(definitions)
     waiting = {definition.name for definition in listed}
@@ -227,8 +227,8 @@ def is_in_order(definitions: Iterable[Definition]) -> bool:
 def in_order(definitions: Mapping[str, Definition]) -> list[Definition]:
     """Sorts definitions so that each definition comes after the definitions that it uses.
 
-    Otherwise the order does not change. If types contain each other, no such order exists. Then the type of the cycle
-    that is reached first comes last.
+    Otherwise the order does not change. If types contain each other, no such order exists: among these types, the type
+    that the search reaches first then comes last.
     """
     placed: dict[str, Definition] = {}
     open_names: set[str] = set()

@@ -42,8 +42,8 @@ from bare.schema.markdown import blocks
 class Schema:
     """The codecs of one schema, by type name. Iterating yields the type names that the schema's text defines.
 
-    document: the syntax tree of the text. known: another schema, whose type names can be used too; any other name
-    raises KeyError. types: the Python classes of the structs and enums, by name.
+    document: the syntax tree of the text. known: another schema, whose type names the methods accept too. An
+    unknown name raises KeyError. types: the Python classes of the structs and enums, by name.
     """
 
     def __init__(self, document: ast.Document, known: Schema | None = None, limits: Limits = LIMITS_DEFAULT) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 """The number of unsent bytes above which a consumer is slow. A slow consumer gets no further answers until it has taken
-some."""
+some of these bytes."""
 PULL_MEMORY_BYTES = 1_500
 """The memory that a waiting pull takes, in bytes, in addition to the addresses of its return route."""
 

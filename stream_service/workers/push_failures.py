@@ -1,4 +1,4 @@
-"""Encodes the answers to pushes that were not stored, or for which this is unknown.
+"""Encodes the answers to pushes that failed: the message is not stored, or it is unknown whether it is stored.
 
 A client of the real services knows only a confirm with the status ERROR, so it gets this confirm. A client whose return
 address begins with `extensions.TOLD` gets `node/push_failed/1` instead, with the outcome and the reason. The client

@@ -10,7 +10,8 @@ loss. The pushes of one append are a run. The decisions of a run are tentative u
     last + 2 or more  OUT_OF_ORDER    no        last + 1
     last or less      DUPLICATE       no        its index; 0 if RECENT_MAX newer messages are stored
 
-If the publisher is forgotten but the message is remembered, the first number is a DUPLICATE, too.
+A stream remembers only some publishers. If a publisher is forgotten, its next push counts as its first. But if the
+index of that push's message is still remembered, the push is a DUPLICATE.
 """
 
 from __future__ import annotations

@@ -122,7 +122,8 @@ class Tail:
     def find_page(self, index: int, limit: int, bytes_max: int, first_bytes_max: int) -> list[Record] | None:
         """Returns the same page as `storage.contract.Log.read` would, from the messages in memory.
 
-        Returns None if the first message of the page is not in memory.
+        Returns None if the first message of the page is not in memory. The page is empty if the data of its first
+        message exceeds `first_bytes_max`.
         """
         if not self._runs or index < self._runs[0].first_index:
             return None
