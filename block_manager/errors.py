@@ -63,7 +63,7 @@ class BlockConflict(BlockManagerError):
     """BlockConflict: the error of a block whose id cannot be accepted.
 
     Either a different block has the same id, or the branch contains the id twice, or the id is the null id. `add_store`
-    also raises it if the store has a block without the parent, although the parent is in memory.
+    also raises this error if a block is in memory and in the store, and its parent is only in memory.
     """
 
     def __init__(self, block_id: str, what: str) -> None:

@@ -145,11 +145,10 @@ class BlockManager:
         return BlockIterator(BranchWalk(tip), self._known.find, Hold(self._known, tip))
 
     def branch_diff(self, tip: str, exclude: str) -> BlockIterator:
-        """Returns an iterator over the blocks of the branch that ends at `tip`, without the blocks that both branches
-        share.
+        """Returns an iterator over the blocks that are on the branch of `tip` but not on the branch of `exclude`.
 
-        The second branch is the one that ends at `exclude`. The blocks come newest first. The iterator holds references
-        to both blocks until the end of the iteration or `close`. Raises the same errors as `branch`.
+        The branch of a block is the block and all its ancestors. The blocks come newest first. The iterator holds
+        references to both blocks until the end of the iteration or `close`. Raises the same errors as `branch`.
         """
         return BlockIterator(DiffWalk(tip, exclude), self._known.find, Hold(self._known, tip, exclude))
 

@@ -28,8 +28,8 @@ class References(msgspec.Struct):
 class ReferenceCount(msgspec.Struct, frozen=True):
     """ReferenceCount: the reference count of the RFC for one block, split into two parts.
 
-    external: the number of references from outside the manager: by `ref_block`, `put`, `add_store`, iterators, context
-    managers and `persist`.
+    external: the number of references that are not from children: from `ref_block`, `put`, `add_store`, iterators,
+    context managers and `persist`.
     internal: the number of children that are in memory, plus 1 if a store has both the block and a child of the block.
     """
 

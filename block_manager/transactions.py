@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 CHECKPOINT_PAGES = 1_000
 """The size of the WAL, in pages, at which a commit copies the WAL into the database file.
 
-It is the default of SQLite. The other sessions of the database never copy the WAL during a commit.
+The number is the default of SQLite. Only the writing session of `SessionTransactions` copies the WAL in its commits.
 """
 
 

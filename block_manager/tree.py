@@ -96,8 +96,8 @@ class ForkTree:
         new: the blocks, parents before children. The parent of the first block must be in the tree or in a store, or
         must be the null id.
 
-        Each new block has one reference afterwards (RFC, `put`): from its child in `new`, or from the caller if it has
-        no child in `new`.
+        Each new block has one reference afterwards (RFC, `put`): from its child in `new`, or from the caller if the
+        block has no child in `new`.
         """
         for block in new:
             self._insert(block)
@@ -119,13 +119,12 @@ class ForkTree:
     def release(self, block_id: str, *, owned: bool = False) -> bool:
         """Remove one external reference to a block. Returns whether the block was dropped.
 
-        A block in memory is dropped when it has no references. Then its parent is dropped if it has no references
-        either, and so on. A stored block is never dropped; only its reference counts are removed.
+        A block in memory is dropped when it has no references. Then its parent is dropped if the parent has no
+        references either, and so on. A stored block is never dropped; only its reference counts are removed.
 
         owned: whether the reference belongs to an iterator, a context manager or a `persist` call.
 
-        Raises ReferenceBelowZero if `owned` is False and all external references of the block are owned, or there are
-        none.
+        Raises ReferenceBelowZero if `owned` is False and the block has no external reference without such an owner.
         """
         entry = self._entries.get(block_id)
         if owned:
@@ -148,7 +147,7 @@ class ForkTree:
             self._leave_parent(block)
 
     def load(self, displaced: Sequence[Block], *, root_id: str | None = None) -> None:
-        """Add blocks to memory that were removed from the last store that had them.
+        """Add blocks to memory after their removal from a store, because no other store has them.
 
         They keep their reference counts. Blocks without references are dropped at once.
 

@@ -61,11 +61,11 @@ class BranchWalk:
 
 
 class DiffWalk:
-    """DiffWalk: a walk over the blocks of the branch that ends at `tip`, without the blocks that both branches share.
+    """DiffWalk: a walk over the blocks that are on the branch of `tip` but not on the branch of `exclude`.
 
-    The second branch ends at `exclude`. Two cursors move down, one on each branch. In each step, the cursor at the
-    higher number moves. Numbers increase along every branch, so both cursors reach the newest common block. If there is
-    no common block, the walk covers the whole branch of `tip`.
+    The branch of a block is the block and all its ancestors. Two cursors move down, one on each branch. In each step,
+    the cursor at the higher number moves. Numbers increase along every branch, so both cursors reach the newest common
+    block. If there is no common block, the walk covers the whole branch of `tip`.
     """
 
     def __init__(self, tip: str, exclude: str) -> None:

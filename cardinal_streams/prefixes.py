@@ -22,8 +22,8 @@ _POSIX_CLASS = re.compile(r"\[[^\]]*\[:\^?[a-z]+:\]")
 class TopicMap:
     """Maps keys to topics by the prefix patterns of a producer. If several patterns match a key, the first one is used.
 
-    Raises `PrefixError` if a pattern is not a regular expression or matches the empty text. Raises it, too, if one
-    pattern begins with the text of another pattern, because the real producer refuses such patterns.
+    Raises `PrefixError` if a pattern is not a regular expression or matches the empty text. Also raises `PrefixError`
+    if one pattern begins with the text of another pattern, because the real producer refuses such patterns.
     """
 
     __slots__ = ("_rules",)

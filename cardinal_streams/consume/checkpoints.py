@@ -6,8 +6,8 @@ update. Then every update is processed exactly once.
 On the node, a checkpoint has two parts. The checkpoint's text is the last message of a stream that belongs to the
 client id (`checkpoint_stream`). The offset of each partition is saved in the index service under the client id, so that
 `stream-node index list` shows the consumer's lag. The text decides where reading continues: it is one message, so it
-never mixes two states. A lower offset in the index service moves only its partition back, so that the partition is read
-again from there.
+never mixes two states. If a partition's offset in the index service is lower than the one in the text, the partition is
+read again from the lower offset.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Consumption(Generic[M, T]):
     def lags(self) -> dict[str, int]:
         """Returns, by source (`topic:partition`), the number of messages that the consumer has not taken yet.
 
-        The ends of the partitions are those that the receivers know without asking the transport.
+        The numbers use the ends of the partitions that the receivers already know; the transport is not asked.
         """
         ends = {source: end for receiver in self._feeds.receivers() for source, end in receiver.ends.items()}
         return {source: end - self._read.get(source, 0) for source, end in ends.items()}

@@ -139,10 +139,10 @@ class ChainState:
         return [[base, *tree.best_path(node)] for base, node in off_chain]
 
     def join_below(self, lowest: Node, is_applied: bool) -> Iterator[Node]:
-        """Adds earlier blocks to the low end of the chain: waiting ancestors of `lowest`, then a node for a missing
-        one.
+        """Adds the known ancestors of `lowest` to the low end of the chain, then a node for the first missing ancestor.
 
-        Yields each node that joins the chain. `is_applied`: whether the application has these blocks.
+        The node of the missing ancestor has only a hash. Stops early if the chain's lowest block is final. Yields each
+        node that joins the chain. `is_applied`: whether the application has the added blocks.
         """
         node = lowest
         while node.parent is not None and not self.chain.is_final:
@@ -158,7 +158,7 @@ class ChainState:
             node = below
 
     def sink(self, events: list[ChainEvent]) -> None:
-        """Drops the waiting blocks up to the final block's number, unless they are heavier than the head.
+        """Drops the waiting blocks whose number is at most the final block's, unless they are heavier than the head.
 
         The heavier blocks are checked again when the final block's number has grown by the reorg threshold plus 1.
         """
@@ -222,7 +222,8 @@ class ChainState:
     def bury(self, hash_: bytes, events: list[ChainEvent]) -> None:
         """Notes that this block, which is not in memory, forks off before the final block.
 
-        Its waiting descendants are dropped, except those that are heavier than the head and the descendants of these.
+        Its waiting descendants are dropped. A descendant that is heavier than the head is kept with its own
+        descendants.
         """
         buried = [hash_]
         for each in buried:

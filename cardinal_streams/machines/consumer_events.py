@@ -43,9 +43,9 @@ class ReadAgain(msgspec.Struct, frozen=True):
 
 
 class ReorgRefused(msgspec.Struct, frozen=True):
-    """A message of the Reorg protocol was dropped, or a whole reorg.
+    """A message of the Reorg protocol, or a whole reorg, was dropped. `why` is the reason.
 
-    `hash` is the message's hash or the common ancestor.
+    `hash` is the hash in the dropped message, or the common ancestor of the reorg.
     """
 
     hash: bytes

@@ -154,7 +154,7 @@ class ChainConsumer:
 
     def receive_reorg(self, ancestor: bytes, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent]:
         """Takes a message from the channel of the reorg with this common ancestor. Messages of closed channels are
-        dropped. Raises `RuntimeError` if `feeds` does not name the channel because another reorg is active."""
+        dropped. Raises `RuntimeError` for an open channel while the reorg of another channel is active."""
         self._channel_sources.put(source, ancestor)
         try:
             message = decode(key, value, self._message_limits)
@@ -300,7 +300,7 @@ class ChainConsumer:
                 self._reverts[id(event)] = reorg
 
     def _give_up(self, step: ReorgGivenUp, out: list[ConsumerEvent]) -> None:
-        """Gives up a reorg and returns to the heaviest chain. Some of its blocks may have to be read again. If the
+        """Gives up a reorg and returns to the heaviest chain. The normal feed may have to be read again. If the
         consumer restarts before the application has finished the resulting updates, it begins this reorg again and
         gives it up again."""
         events, read_again = self._chain.abandon_reorg(step.hash, step.number)

@@ -4,8 +4,9 @@ A parent may be missing: the children of a block that has not arrived are stored
 module `chain_order_machine` decides which blocks are added and removed.
 
 Why this is not the tree of `block_manager`: that tree refuses a block whose parent is missing, which is a usual case
-here. It keeps a block as long as somebody has a reference to the block, while here the distance from the head decides.
-It has no weights. It cannot store a bare hash without its block, such as the hash at which a consumer starts.
+here. That tree keeps a block as long as somebody has a reference to the block, while here the distance from the head
+decides. That tree has no weights. It also cannot store a hash without the block, such as the hash at which a consumer
+starts.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ Several producers may write to one channel. A second Reorg before the ReorgCompl
 the first ReorgComplete may repeat the whole reorg. The first block shows whether such messages are a repetition or
 another reorg to the same ancestor: another reorg begins with another child of the ancestor.
 
-Memory. The machine knows at most `announced_max` channels. Beyond this limit it gives up the oldest channel that is not
-active, but first channels whose ancestor had a finished reorg. It remembers `reorgs_max` finished reorgs.
+Memory. The machine knows at most `announced_max` channels. Beyond this limit it gives up a channel that is not active:
+the oldest one whose ancestor had a finished reorg, else the oldest one. It remembers `reorgs_max` finished reorgs.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Reread:
     `read`: by source ("topic:partition"), the offset up to which the source was read before the restart. `needed`: the
     hashes of the blocks that were still needed then.
 
-    Invariant: `left` has the sources that have not delivered a new message yet.
+    Invariant: `left` has the sources in `read` that have not delivered a message from their `read` offset on.
     """
 
     __slots__ = ("_needed", "left")

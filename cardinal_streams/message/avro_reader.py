@@ -7,8 +7,9 @@ It refuses forms that many Avro readers accept: varints that are longer than nec
 size is not the size of its items, booleans other than 00 and 01, repeated map keys, and bytes after the end. Apart from
 its Avro blocks, a value therefore has only one form.
 
-A length in the data never causes an allocation: a count only loops over bytes that have arrived. The reader is as fast
-as the usual alternative, an Avro library whose result is written again and compared in order to find such forms.
+A length in the data never causes an allocation: a count only loops over bytes that have arrived. Another way to find
+the refused forms is to read a value with an Avro library, write the result again, and compare the bytes. This reader is
+as fast.
 """
 
 from __future__ import annotations
@@ -91,8 +92,8 @@ class Cursor:
     def read_block(self) -> tuple[int, int | None]:
         """Reads the head of an Avro block.
 
-        Returns the number of items that follow, and the offset at which they must end, or None if the head does not say
-        it.
+        Returns the number of items that follow, and the offset at which they must end. The offset is None if the
+        head does not contain the size of the block.
         """
         start = self.offset
         count = self.read_varint()

@@ -41,7 +41,7 @@ Outgoing = dict[str, list[Record]]
 
 
 class ProducerStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a `Producer`, counted since it was made, except `open_sub_batches`.
+    """The statistics of a `Producer`. All fields except `open_sub_batches` count since the producer was made.
 
     `open_sub_batches`: the present number of sub batches that a block announced and that were not sent yet.
     """

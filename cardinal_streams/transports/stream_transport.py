@@ -3,8 +3,8 @@
 The key of a message is stored with the message, and chooses its partition. The channel of a reorg is a stream with one
 partition. The transport saves no offsets; the module `checkpoints` saves them.
 
-The first client that opens a topic decides how many partitions the topic has; all other clients use this number. If
-partitions are added later, only subscriptions that begin after that read them.
+The first client that opens a topic decides how many partitions the topic has; all other clients use this number.
+Partitions that are added later are read only by subscriptions that begin after the addition.
 """
 
 from __future__ import annotations
@@ -40,7 +40,10 @@ WINDOW = 4_096
 KEY_BYTES_MAX = 4 * 1024
 
 OnHole: TypeAlias = Callable[[str, int, int], None]
-"""A function that is called for records that were deleted: source, first missing offset, first offset that exists."""
+"""A function that is called when deleted records are missing.
+
+Its arguments are the source (`topic:partition`), the first missing offset, and the first later offset that exists.
+"""
 
 
 class StreamTransport:
@@ -124,7 +127,8 @@ class StreamTransport:
     async def _open(self, topic: str) -> Sequence[Stream]:
         """Opens all partitions of a topic.
 
-        An existing topic is created again, which does not change the topic but gives the client its addresses.
+        The request to create the topic is sent even if the topic exists. In this case the request changes nothing, but
+        its answer has the addresses of the partitions.
         """
         wanted = 1 if is_reorg_topic(topic) else self.partitions
         try:
