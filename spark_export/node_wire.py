@@ -114,7 +114,7 @@ def read_frame(message: memoryview) -> Answer | None:
 class CborReader:
     """A reader of the CBOR values in a frame from the node (docs/wire.md).
 
-    Raises BadAnswer for other values.
+    Raises BadAnswer for a kind of value that such frames never have.
     """
 
     def __init__(self, source: memoryview) -> None:

@@ -128,8 +128,10 @@ class Delivered(dict[int, Pending]):
         return len(self) < limits.pending_blocks and self.size_bytes < limits.pending_bytes
 
     def overdue(self, now_s: float, processing_s_max: float) -> list[int]:
-        """Returns the blocks that were not stored within `processing_s_max` seconds. Their waiting time starts
-        again."""
+        """Returns the blocks that were not stored within `processing_s_max` seconds.
+
+        For each of them, the measured time starts again at 0.
+        """
         found = [number for number, pending in self.items() if now_s - pending.since_s >= processing_s_max]
         for number in found:
             self[number].since_s = now_s
@@ -138,7 +140,9 @@ class Delivered(dict[int, Pending]):
 
 
 class BatchSize:
-    """BatchSize: the number of blocks for the next request, so that they probably fit into its share of the buffer.
+    """BatchSize: the number of blocks for the next request, so that the blocks probably fit into the `chunk_bytes` of
+    one
+    request.
 
     Invariant: 1 <= `_blocks` <= `limits.batch_blocks`.
     """
@@ -166,8 +170,9 @@ class BatchSize:
         self._block_bytes = max(float(size_bytes), self._block_bytes * SIZE_FADES)
 
     def overflowed(self, chunk: FetchedRange) -> None:
-        """Records that the blocks of a request were too large for its share of the buffer. The next request has fewer
-        blocks.
+        """Records that the blocks of a request did not fit into the buffer that one request may use.
+
+        The next request asks for fewer blocks.
         """
         came = chunk.next_block - chunk.first
         self._block_bytes = max(self._block_bytes, chunk.size_bytes / max(1, came))

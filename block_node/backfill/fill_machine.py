@@ -140,8 +140,8 @@ class FillMachine:
             self._remove_if_done(chunk)
 
     def overflowed(self, chunk_id: int) -> None:
-        """Ends a request whose blocks are too large for its share of the buffer. This is not a failure of the source
-        node.
+        """Ends a request whose blocks do not fit into the buffer that one request may use. This is not a failure of the
+        source node.
         """
         chunk = self._chunks[chunk_id]
         number, single = chunk.next_block, chunk.first == chunk.last

@@ -88,7 +88,7 @@ class BlockReader:
 
     Every error is a VerificationFailed. After an error the reader must not be used any more.
 
-    Invariant: `_plain` is empty except in `Phase.ITEMS`. So items are hashed without further checks only in this phase.
+    Invariant: `_plain`, the kinds of item that are hashed without further checks, is empty except in `Phase.ITEMS`.
     """
 
     def __init__(self, number: int | None, settings: VerifierSettings) -> None:

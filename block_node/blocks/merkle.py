@@ -72,8 +72,10 @@ def place_of(kind: int) -> int | None:
 
 
 def fold(hashes: Sequence[bytes], rules: HashRules = SHA384) -> bytes:
-    """Returns the root hash of a tree with the given leaf hashes. Without any, returns the root hash of the empty
-    tree."""
+    """Returns the root hash of a tree with the given leaf hashes.
+
+    Without leaves, returns the root hash of the empty tree.
+    """
     tree = StreamingTree(rules)
     tree.extend(list(hashes))
     return tree.root()

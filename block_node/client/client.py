@@ -70,7 +70,9 @@ class BlockClient:
         wait: bool = True,
         compress: bool = False,
     ) -> AsyncIterator[Subscription]:
-        """Subscribe to events: items of blocks as they arrive. For blocks larger than memory, or to see blocks early.
+        """Subscribe to events: items of blocks as they arrive. Use this for blocks that are larger than the memory, or
+        to
+        see items before their block ends.
 
         - start: the first block. None: the first available block if `end` is given, else the next new block.
         - end: the last block. None: no end.

@@ -52,8 +52,8 @@ class SubscribeService(Plugin):
     """The plugin that answers at `block_subscribe`.
 
     now_s: a clock in seconds that never jumps. new_id: returns 16 hexadecimal digits. Invariant: `_sessions` lists the
-    registered workers of subscriptions. `_under_way` lists the blocks that may still be stored even if no publisher
-    sends anything more.
+    registered workers of subscriptions. `_under_way` lists the blocks whose items have begun to arrive and
+    which are neither stored nor dropped yet.
     """
 
     name: ClassVar[str] = "subscribe"

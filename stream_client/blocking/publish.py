@@ -70,7 +70,10 @@ class Publisher:
 
     @property
     def failed(self) -> Sequence[Push]:
-        """The failed pushes whose result the program has not taken. With `keep_failed`, it is always empty."""
+        """The failed pushes whose result the program has not taken.
+
+        A publisher made with `keep_failed` does not collect them, so its sequence is always empty.
+        """
         return tuple(push for push in self._queue.failed or () if not push.taken)
 
     def close(self) -> None:
