@@ -32,7 +32,9 @@ MERGE_BYTES_MAX = 512 * 1024 * 1024
 Parquet usually compresses messages to a third or a quarter. The merged file then has a size of about FILE_BYTES_MAX.
 """
 ROW_BYTES = 64
-"""The estimated memory of a row without the message data, in bytes: index, timestamp, key, headers."""
+"""The estimated size in memory of a row's index, timestamp, key and headers, in bytes. The data is
+counted separately.
+"""
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,13 @@ class Compactor:
         self._table = table
 
     async def run(self, files_min: int | None = 2, *, bytes_max: int | None = None) -> Compaction:
-        """Recovers from a crash, merges the small files of each stream and date, and removes old replaced files.
+        """Merges the small files of each stream and date, and removes files that were replaced long enough ago.
 
-        files_min: the smallest number of small files of one stream and date that are merged. None merges nothing.
-        bytes_max: the largest size of the messages to merge now, in bytes, or None for no limit. Raises TableDamaged,
-        and ExportError, for example if a crash interrupted a run before its publication. After an error, the table has
-        the same rows.
+        Before that, completes or drops a compaction that a crash interrupted. files_min: small files of one stream and
+        date are merged only if there are at least this many; None merges nothing. bytes_max: the largest size of the
+        messages to merge now, in bytes, or None for no limit. Raises TableDamaged if a file of the table is missing or
+        damaged, and ExportError if a crash interrupted a run before its publication. After an error, the table has the
+        same rows.
         """
         await self._rewriter.recover()
         files = await self._rewriter.load_files()
@@ -145,9 +148,10 @@ def plan_merges(files: Sequence[RunFile], files_min: int = 2) -> list[list[RunFi
 
 
 def limit_merges(groups: Sequence[list[RunFile]], bytes_max: int | None) -> list[list[RunFile]]:
-    """Returns as many of the first groups and files as have at most `bytes_max` bytes of message data.
+    """Shortens a list of groups so that their files have at most `bytes_max` bytes of message data together.
 
-    The first two files are returned even if they are larger. bytes_max: None for no limit.
+    Takes groups from the front of the list, and the files of a group in the order of their runs. The first two files
+    are always taken, even if they have more bytes. bytes_max: None for no limit.
     """
     if bytes_max is None:
         return list(groups)

@@ -1,6 +1,6 @@
-"""The exporter's daemon: starts runs at an interval until a signal stops the daemon.
+"""The exporter's daemon: exports all new messages at an interval, until a signal stops the daemon.
 
-A run that fails is logged and counted.
+Each such export is a run. A run that fails is logged and counted, and the daemon goes on.
 """
 
 from __future__ import annotations
@@ -92,7 +92,10 @@ async def run_daemon(
 async def _run_once(
     exporter: Exporter, stop: asyncio.Event, on_step: Callable[[Step], Awaitable[None]], upkeep: Upkeep | None
 ) -> Outcome | None:
-    """Executes one run. Returns None if the run failed, or if a signal abandoned the run."""
+    """Executes one run. Returns None if the run failed with an expected error, or if `stop` abandoned the run.
+
+    Raises TakenOver if another exporter has taken over the table.
+    """
 
     async def recover_and_run() -> Outcome:
         if upkeep is not None:

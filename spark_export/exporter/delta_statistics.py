@@ -1,6 +1,7 @@
-"""The statistics of a data file for the log of a Delta table, with which readers can skip whole files.
+"""Computes the statistics of a Parquet file for a Delta table's log: row count, minimum, maximum, number of nulls.
 
-A reader that selects indexes or times opens only the files whose minimum and maximum include some of them.
+Readers use the statistics to skip files. A reader that selects a range of indexes or times opens only the files whose
+minimum and maximum overlap this range.
 """
 
 from __future__ import annotations
@@ -17,16 +18,17 @@ from spark_export.exporter.write_files import ERA
 from spark_export.store.paths import FilePath
 
 BOUNDED = ("partition", "index", "timestamp", ERA)
-"""The columns whose minimum and maximum go into the log. Delta has no minimum and maximum of binary columns."""
+"""The columns whose minimum and maximum go into the log. Delta stores none for binary columns such as `data`."""
 COUNTED = (*BOUNDED, "key")
 """The columns whose number of nulls goes into the log."""
 MILLISECOND = timedelta(milliseconds=1)
 
 
 def read_delta_statistics(path: FilePath) -> str:
-    """Returns the statistics of a Parquet file, taken from its footer, as JSON in the form that Delta's protocol wants.
+    """Returns the statistics of a Parquet file as JSON text, in the form that Delta's protocol defines.
 
-    Raises TableDamaged if the footer cannot be read, and FileNotFoundError.
+    The statistics come from the footer of the file. Raises TableDamaged if the footer cannot be read, and
+    FileNotFoundError if the file does not exist.
     """
     try:
         with path.open("rb") as file:

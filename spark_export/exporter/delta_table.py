@@ -1,4 +1,4 @@
-"""A Delta table, written without Spark's connector. The exporter writes the data files, `deltalake` the log.
+"""A Delta table, written without Spark's connector. The exporter writes the data files, and `deltalake` writes the log.
 
 Each run is one transaction in the log. The transaction contains the export's id and the run's id, so the log shows
 which runs the table has. Readers of Delta ignore files that are in no transaction.
@@ -41,14 +41,17 @@ SCHEMA = FILE_SCHEMA.append(pa.field("stream", pa.string(), False)).append(pa.fi
 
 
 CHECKPOINT_COMMITS = 20
-"""The number of transactions after which `expire` writes a checkpoint, so that readers skip earlier log entries."""
+"""The number of transactions after which `expire` writes a checkpoint, a file with the state of the whole table.
+
+Readers start at the latest checkpoint and skip the log entries before it.
+"""
 
 
 class DeltaLog(FlatTable):
     """The log of a Delta table, in a folder or on a store. A subclass stores the data files.
 
-    _address: the address of the table for deltalake. _options: the options of the store for deltalake. _table_id: the
-    id of the export, which marks the transactions of the export in the log.
+    _address: the address of the table. _options: the options of the store. Both are in the form that deltalake expects.
+    _table_id: the id of the export, which marks the transactions of the export in the log.
     """
 
     with_stream = False
@@ -68,7 +71,7 @@ class DeltaLog(FlatTable):
 
     @property
     def _fences(self) -> str:
-        """The application id of fences. Its number in the log is the latest run that must no longer be published."""
+        """The application id under which the log stores the id of the latest forbidden run (see `_fence`)."""
         return f"{self._application}-fences"
 
     def missing(self) -> str | None:
@@ -122,10 +125,10 @@ class DeltaLog(FlatTable):
             raise TakenOver(f"another exporter has taken over the table {self._address}, and published run {run_id}")
 
     def _fence(self, run_id: int) -> None:
-        """Adds a transaction without files, called a fence, so that the run can no longer be published.
+        """Forbids the publication of this run, by a transaction without files. Such a transaction is called a fence.
 
-        A transaction of `_commit` that began earlier fails, because both transactions set the number of the latest run.
-        A later `_commit` finds the fence in the log.
+        If another exporter has already begun to commit the run, its commit fails, because both transactions set the
+        number of the latest run. A later `_commit` of the run finds the fence in the log and raises TakenOver.
         """
         table = self._open()
         latest = table.transaction_version(self._application) or 0
@@ -170,10 +173,10 @@ class DeltaLog(FlatTable):
         return number
 
     def _expire_log(self, now_s: float, keep_s: float) -> int:
-        """Writes a checkpoint after every CHECKPOINT_COMMITS transactions, and then removes expired log files.
+        """Writes a checkpoint if there are at least CHECKPOINT_COMMITS transactions since the last one.
 
-        Log files expire after the time in the table's property delta.logRetentionDuration, which is 30 days by default.
-        Returns by how much the number of log files became smaller.
+        After a checkpoint, removes the log files that are older than the table's property delta.logRetentionDuration
+        (30 days by default). Returns by how much the number of log files became smaller.
         """
         before = len(list(self._log.iterdir()))
         table = self._open()
@@ -210,7 +213,7 @@ class DeltaLog(FlatTable):
         )
 
     def _begin(self) -> DeltaTable:
-        """Opens the log for the commit of a run. The commit fails if a fence is added after this."""
+        """Returns the table for the commit of a run. The commit fails if another exporter calls `_fence` after this."""
         return self._open()
 
     def _open(self) -> DeltaTable:
@@ -238,9 +241,10 @@ class StoreDeltaTable(StoreFlatTable, DeltaLog):
         self._address, self._options, self._table_id = log_address(store), delta_options(store), table_id
 
     def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
-        """Removes data files that no version of the last `keep_s` seconds needs, and sometimes old entries of the log.
+        """Removes data files that no version of the last `keep_s` seconds needs. Returns the number of removed files.
 
-        Returns the number of removed data files.
+        At every CHECKPOINT_COMMITS-th version of the table, it also writes a checkpoint and removes old entries of
+        the log.
         """
         table = self._open()
         with _told(f"old files of {self._address} cannot be removed"):

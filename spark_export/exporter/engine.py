@@ -1,4 +1,4 @@
-"""Engines, which execute the tasks of a run, in threads or on Spark, and return the files that the tasks wrote."""
+"""Engines: they execute the tasks of a run, in threads or on Spark, and return the files that the tasks wrote."""
 
 from __future__ import annotations
 

@@ -49,11 +49,13 @@ class TaskFailed(ExportError):
 
 
 class RangeIncomplete(ExportError):
-    """A task read messages whose indexes are not exactly those of its index range, once each and in order."""
+    """A task did not read exactly the messages of its index range, each once and in order."""
 
 
 class FolderNotSeen(ExportError):
-    """A task does not see the folder into which it is to write its files."""
+    """A task cannot find the folder for its files, for example on an executor that does not share the
+    exporter's disk.
+    """
 
 
 class TakenOver(ExportError):
@@ -80,11 +82,13 @@ class ExtraMissing(ExportError):
 
 
 class NodeFailed(ExportError):
-    """The node could not be reached, or did not answer, during an export by a scheduler's task."""
+    """The node could not be reached, or did not answer, during `run_export`, the call for schedulers such
+    as Airflow.
+    """
 
 
 class ExportStopped(ExportError):
-    """A signal or the caller stopped the export of a scheduler's task.
+    """A signal or the caller stopped `run_export`, the call for schedulers such as Airflow.
 
-    A later export takes the unpublished messages.
+    A later export takes the messages that were not published.
     """

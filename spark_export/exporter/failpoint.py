@@ -28,11 +28,12 @@ SITES: Final = frozenset(
 )
 """The names of all failpoints.
 
-A name of a run's state, such as `planned`, is reached right after the ledger has committed this state. `writing` is
-reached when the first rows of a run are in a file."""
+A failpoint with the name of a run's state, such as `planned`, comes right after the ledger (the record of all runs) has
+committed this state. The failpoint `writing` comes when the first rows of a run are in a file.
+"""
 
 PIPELINE_SITES: Final = frozenset({"pipeline_begun", "pipeline_taken", "pipeline_written", "pipeline_published"})
-"""Places in a run of the pipeline (`spark_export.pipeline.jobs`)."""
+"""The names of the failpoints in a run of the pipeline (`spark_export.pipeline.jobs`)."""
 
 _armed = os.environ.get(ENVIRONMENT_VARIABLE)
 if _armed and _armed not in SITES | PIPELINE_SITES:

@@ -1,7 +1,8 @@
-"""The targets of a task's files: a folder, or a store. Executors load this module, and it needs only pyarrow.
+"""The places into which a task writes its files: a folder (`FolderTarget`), or an address on a store (`StoreTarget`).
 
-A file on a store gets its final name at once. The name is unique, so a repetition of the task uses another name. The
-file exists on the store only after it was completed.
+Spark executors load this module, so it imports no library except pyarrow. A file on a store has its final name from the
+beginning, and exists there only after it was completed. The name is unique: if a task is repeated, it writes a file of
+another name.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from spark_export.store.place import parse_place
 
 
 class TargetFile(Protocol):
-    """A file that is being written."""
+    """A file that a task is writing."""
 
     def write(self, data: Any) -> int:
         """Appends bytes. Returns the number of appended bytes."""
@@ -70,7 +71,7 @@ class _FolderFile:
 class StoreTarget:
     """A `Target` that is an address on a store. An abandoned file is deleted if the store allows it.
 
-    The exporter later deletes abandoned files that are still there (`Table.sweep`).
+    If the deletion fails, the exporter deletes the file later (`Table.sweep`).
     """
 
     def __init__(self, address: str, options: Mapping[str, str]) -> None:
@@ -104,5 +105,5 @@ class _StoreFile:
 
 
 def open_target(folder: Path, store: str, options: Mapping[str, str]) -> Target:
-    """Returns the target of a task's files: the address `store`, or `folder` if the address is empty."""
+    """Returns the place into which a task writes its files: the address `store`, or `folder` if `store` is empty."""
     return StoreTarget(store, options) if store else FolderTarget(folder)

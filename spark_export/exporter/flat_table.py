@@ -20,7 +20,7 @@ from spark_export.store.paths import FilePath
 from storage.durable_files import sync
 
 RUN_PREFIX, REWRITTEN_PREFIX = "run-", "rewritten-"
-"""The prefixes of the names of data files: from a run, and from a compaction or repair."""
+"""The beginnings of the names of data files: those that a run wrote, and those that a compaction or repair wrote."""
 
 
 class FlatTable:
@@ -66,9 +66,10 @@ class FlatTable:
         return arranged
 
     def staged_whole(self, run_id: int, entries: Sequence[FileEntry]) -> bool:
-        """Returns whether each file has its full size, in the table's data folder or in staging.
+        """Returns whether each file exists with its full size, in the table's data folder or in the staging folder.
 
-        A crash in `publish` can leave some files moved to the data folder and the others in staging."""
+        A crash in `publish` can leave some files in the data folder and the others in the staging folder.
+        """
         return all(self._find(run_id, entry) is not None for entry in entries)
 
     def publish(self, run_id: int, entries: Sequence[FileEntry], ranges: Sequence[Range] = ()) -> None:
@@ -152,7 +153,7 @@ class FlatTable:
         raise NotImplementedError
 
     def _begin(self) -> Any:
-        """Opens the table for the commit of a run. The commit fails if a fence is added after this."""
+        """Returns the table for the commit of a run. The commit fails if another exporter calls `_fence` after this."""
         raise NotImplementedError
 
     def _read_generation(self) -> int | None:
@@ -172,15 +173,20 @@ class FlatTable:
         raise NotImplementedError
 
     def _commit(self, run_id: int, entries: Sequence[FileEntry]) -> None:
-        """Adds one entry with the files and the run's id to the table's log."""
+        """Adds one entry with the files and the run's id to the table's log, unless the log already has this entry.
+
+        Raises TakenOver if another exporter has forbidden this run (`_fence`) or published other files for it.
+        """
         raise NotImplementedError
 
     def _fence(self, run_id: int) -> None:
-        """Makes all commits of this run fail: the later commits, and a commit that another exporter has begun."""
+        """Forbids the publication of this run. A later commit of the run fails, and so does a commit that has
+        already begun.
+        """
         raise NotImplementedError
 
     def _find(self, run_id: int, entry: FileEntry) -> Path | None:
-        """Returns the path of the file, in the table's data folder or in staging.
+        """Returns the path of the file, in the table's data folder or in the staging folder of the run.
 
         Returns None if neither folder has the file with its full size.
         """

@@ -1,4 +1,7 @@
-"""The names of folders that carry values, as Hive and Spark read and write them. Executors load this module."""
+"""Makes the names of folders such as `stream=orders/date=2026-11-21`, from which Hive and Spark read column values.
+
+Spark executors load this module.
+"""
 
 from __future__ import annotations
 

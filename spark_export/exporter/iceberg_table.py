@@ -48,10 +48,10 @@ RUN_PROPERTY = "stream-node.run"
 """The key in a snapshot's summary under which the export's id and the run's id are stored."""
 
 FENCE_PROPERTY = "stream-node.fence"
-"""The table property with the export's id and the id of the latest run that must no longer be published."""
+"""The table property that stores the export's id and the id of the latest run that must not be published any more."""
 METADATA = f"{TABLE}/metadata"
 GENERATION_PROPERTY = "stream-node.generation"
-"""The table property with the export's id and the number of the latest compaction or repair."""
+"""The table property that stores the export's id and the number of the latest compaction or repair."""
 
 
 class IcebergLog(FlatTable):
@@ -62,7 +62,7 @@ class IcebergLog(FlatTable):
 
     with_stream = True
     keeps_latest_run = False
-    """False, because other tools may expire the snapshots that contain the ids of the runs."""
+    """Whether the table always shows its latest run. It does not: other tools may remove the snapshots of runs."""
     _table_id: str
     _root: str
     _catalog: Catalog
@@ -140,9 +140,10 @@ class IcebergLog(FlatTable):
             raise TakenOver(f"another exporter has taken over the table {self._root}, and published run {run_id}")
 
     def _fence(self, run_id: int) -> None:
-        """Adds a snapshot without files, called a fence, so that the run can no longer be published.
+        """Forbids the publication of this run, by a snapshot without files. Such a snapshot is called a fence.
 
-        A commit that began earlier fails, because the current snapshot has changed. A later commit finds the fence.
+        If another exporter has already begun to commit the run, its commit fails, because the current snapshot has
+        changed. A later `_commit` of the run finds FENCE_PROPERTY and raises TakenOver.
         """
         table = self._open()
         with _told(f"the snapshot that abandons run {run_id} failed"), table.transaction() as change:
@@ -232,7 +233,7 @@ class IcebergLog(FlatTable):
         return names
 
     def _begin(self) -> Any:
-        """Opens the table for the commit of a run. The commit fails if a fence is added after this."""
+        """Returns the table for the commit of a run. The commit fails if another exporter calls `_fence` after this."""
         with _told("the table cannot be read"):
             return self._open()
 
@@ -253,13 +254,16 @@ class IcebergLog(FlatTable):
         return {int(name.removeprefix(own)) for name in names if name.startswith(own)} - {0}
 
     def _fenced(self, table: Any) -> int:
-        """Returns the id of the latest run that must no longer be published; 0 if there is none."""
+        """Returns the id of the latest forbidden run, or 0 if there is none. FENCE_PROPERTY stores this id."""
         own, _, number = table.properties.get(FENCE_PROPERTY, "").partition("/")
         return int(number) if own == self._table_id else 0
 
     @contextmanager
     def _answered(self, is_done: Callable[[], bool]) -> Iterator[None]:
-        """Ignores an ExportError in the `with` block if `is_done` says that the commit succeeded without an answer."""
+        """Ignores an ExportError in the `with` block if `is_done` returns True.
+
+        In this case the commit succeeded, and only the catalog's answer was lost.
+        """
         try:
             yield
         except ExportError:

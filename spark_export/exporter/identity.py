@@ -1,9 +1,9 @@
-"""The identity of a table: each table has its own consumer at the node.
+"""The identity of a table: each table has its own consumer, under whose name the node saves the indexes of the export.
 
-The consumer keeps the saved indexes of the export. The exporter compares these indexes with the table, and so notices
-that the node was restored to an earlier state. If two tables shared a consumer, the higher indexes of one table would
-hide such a restore from the other table. A folder and its copy share a consumer, and so may two folders with the same
-last name from earlier versions. This module detects a shared consumer, and gives the table another consumer.
+The exporter compares the saved indexes with the table, and so notices that the node was restored to an earlier state.
+If two tables shared a consumer, the higher indexes of one table would hide such a restore from the other table. A
+folder and its copy share a consumer. Two folders with the same last name may share one if an earlier version made them.
+This module detects a shared consumer, and gives the table another consumer.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ def check_positions(
 
 
 async def check_place(layout: Layout, ledger: Ledger) -> None:
-    """Raises ExportMismatch if the folder is a copy of an export that still exists. Otherwise records the folder's
-    path.
+    """Checks that the folder is not a copy of another export, and records the folder's path in the ledger.
 
-    A moved folder is not a copy, because the export no longer exists at the old path.
+    Raises ExportMismatch if the path that the ledger recorded before is another folder and still has this export. A
+    moved folder is accepted, because the old path no longer has the export.
     """
     here, noted = str(layout.folder), await ledger.load_place()
     if noted == here:
@@ -73,12 +73,12 @@ async def check_place(layout: Layout, ledger: Ledger) -> None:
 
 
 async def adopt(layout: Layout, ledger: Ledger, node: NodeSide, client_id: str | None) -> str:
-    """Gives the table its own consumer, whose saved indexes are the ends of the exported messages.
+    """Gives the table its own consumer at the node, and saves the ends of the exported messages under its name.
 
-    client_id: the name of the consumer, or None for a new name. Returns the name. Raises ExportMismatch if the node has
-    higher saved indexes under this name than the table can have saved. Also raises ClientErrors. A run that a crash
-    interrupted may be unfinished; the next run saves the indexes of that run under the new name. The call can be
-    repeated after a crash.
+    client_id: the name of the consumer, or None for a new name. Returns the name. The call can be repeated after a
+    crash. A run that a crash interrupted may be unfinished; the next run saves the indexes of that run under the new
+    name. Raises ExportMismatch if the node has higher saved indexes under this name than the table can have saved,
+    and ClientErrors.
     """
     name = client_id or make_consumer(layout.place.name, uuid.uuid4().hex)
     exported, ends = await ledger.load_exported(), node.list_ends(Selection())

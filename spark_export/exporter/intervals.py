@@ -1,7 +1,6 @@
-"""Sets of indexes as lists of intervals, so that millions of indexes can be compared. This module does no input or
-output.
+"""Sets of indexes as lists of intervals, so that millions of indexes can be compared.
 
-An interval is a pair (start, end); the end is exclusive.
+An interval is a pair (start, end); the end is exclusive. This module does no input or output.
 """
 
 from __future__ import annotations

@@ -33,7 +33,10 @@ from spark_export.store.place import Place
 
 INLINE = "inline"
 AUTO = "auto"
-"""The default master: tasks run inline, or on an embedded Spark if more than SPARK_BYTES_MIN bytes are new."""
+"""The default master, which decides where tasks run: in threads of the exporter, or on a Spark in its process.
+
+Spark is started if Java is installed and more than SPARK_BYTES_MIN bytes of message data are new.
+"""
 SPARK_BYTES_MIN = 64 * 1024**3
 """The size of new message data, in bytes, above which the default master starts Spark."""
 
@@ -114,7 +117,7 @@ async def open_exporter(
     engine: Engine | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> AsyncIterator[Exporter]:
-    """Opens an exporter as `open_kept_exporter` does, but yields only the exporter."""
+    """Opens an exporter in the same way as `open_kept_exporter`, and yields only the exporter, without the `Upkeep`."""
     async with open_kept_exporter(settings, engine=engine, on_progress=on_progress) as (exporter, _):
         yield exporter
 
@@ -132,8 +135,8 @@ async def open_kept_exporter(
     Locks the folder, opens the ledger (the record of all runs), and creates a missing table.
 
     engine: executes the tasks, in place of the engine that `settings` choose. The engine, also a given one, is closed
-    at the end of the `with` block. files_min: see `Upkeep`. The first run with new messages starts the engine. Since
-    the start takes seconds, errors of the folder or the node are raised first. Raises ExportError.
+    at the end of the `with` block. files_min: see `Upkeep`. The engine takes seconds to start, so it is started only by
+    the first run with new messages, after the folder and the node were checked. Raises ExportError.
     """
     identity = (settings.format, settings.consumer)
     node = NodeSide(settings.node)
@@ -185,8 +188,8 @@ async def open_kept_exporter(
 async def open_for_reading(folder: Path | Place | Address) -> AsyncIterator[tuple[Layout, Ledger]]:
     """Opens an existing export, to verify the export or to list its runs. Yields its paths and its ledger.
 
-    The ledger is the SQLite record of all runs. An exporter may work in the folder at the same time. Raises
-    ExportMismatch, LedgerError, StoreError.
+    The ledger is the record of all runs. An exporter may work in the folder at the same time. Raises ExportMismatch,
+    LedgerError, StoreError.
     """
     async with open_workplace(Address.of(folder), now_us=now_us(), writes=False) as work:
         yield work.layout, work.ledger

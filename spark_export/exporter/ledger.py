@@ -1,9 +1,8 @@
-"""The ledger of an export: an SQLite file that records all runs, their index ranges and their files.
+"""The ledger of an export: a database that records all runs, their index ranges and their files.
 
-SQLAlchemy's async engine reads and writes the file.
-
-A method that changes the ledger returns when the change is on disk (`synchronous=EXTRA`). One exporter at a time writes
-the ledger (`layout.py::ExportLock`); other processes may read the ledger meanwhile.
+This module opens a ledger in an SQLite file; `ledger_database.py` opens one in PostgreSQL. A method that changes the
+ledger returns when the change is on disk. One exporter at a time changes the ledger: a file lock
+(`layout.py::ExportLock`) or `Ledger.take_over` ensures this. Other processes may read the ledger meanwhile.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ The first field, `run_id`, is missing here: its column is `runs.id`.
 
 
 NewIdentity: TypeAlias = tuple[str, Callable[[str], str]]
-"""The table format of a new export, and a function from the table's id to the client id of the export."""
+"""The identity of a new export: its table format, and a function that returns its client id, given the table's id."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ class Ledger(GenerationsPart, IdentityPart):
             await check_owner(connection, self._owner)
 
     async def begin_run(self, planned: Iterable[Range], now_us: int) -> int:
-        """Adds a run in state planned, with the index ranges that the run will export. Returns the id of the run."""
+        """Adds a run in state planned. Returns its id. Raises LedgerError if a compaction or repair is unfinished."""
         async with self._writing() as connection:
             # A rewrite that is published later would leave out the files of a run that it does not know.
             if (await connection.execute(select(generations.c.id).where(generations.c.state != "published"))).first():
@@ -182,7 +181,8 @@ class Ledger(GenerationsPart, IdentityPart):
     async def load_exported(self) -> dict[tuple[str, int], Exported]:
         """Returns the end of the exported messages, by stream and partition.
 
-        If a stream was deleted and created again, only the exports of the latest stream count."""
+        If a stream was deleted and created again, only the messages of the newest stream count.
+        """
         statement = (
             select(ranges.c.stream, ranges.c.partition, ranges.c.era, ranges.c.made_us, func.max(ranges.c.end_index))
             .join(runs)

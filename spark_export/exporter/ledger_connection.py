@@ -16,7 +16,7 @@ BUSY_TIMEOUT_MS = 5_000
 
 
 class Copy(Protocol):
-    """The copy of a ledger in a store. The copy is authoritative: the local SQLite file follows it.
+    """The copy of a ledger in a store. If the copy and the local SQLite file differ, the copy is right.
 
     The implementation is in `store_ledger.py`.
     """
@@ -68,7 +68,10 @@ def set_pragmas(connection: Any, _record: object) -> None:
 
 
 async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Executes `work` to its end, even if the caller is cancelled, and raises the cancellation only then."""
+    """Waits until `work` has ended, even if the caller is cancelled. The CancelledError is raised only after that.
+
+    If the caller was cancelled, an error of `work` is dropped; otherwise it is raised.
+    """
     task = asyncio.create_task(work)
     try:
         await asyncio.shield(task)

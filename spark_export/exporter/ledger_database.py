@@ -149,7 +149,10 @@ async def _ensure(
 
 
 def _name(schema: str) -> str:
-    """Returns the name of a schema for use in SQL. Raises ExportMismatch for a name with special characters."""
+    """Checks the name of a schema before it becomes a part of SQL text, and returns the name.
+
+    Raises ExportMismatch if the name has other characters than ASCII letters, digits and `_`, or begins with a digit.
+    """
     if not schema.isidentifier() or not schema.isascii():
         raise ExportMismatch(f"the schema {schema!r} of --ledger is no plain name")
     return schema

@@ -88,13 +88,15 @@ class GenerationsPart:
             await connection.execute(delete(generations).where(generations.c.id == generation))
 
     async def load_losses(self, generation: int) -> list[Loss]:
-        """Returns the exported indexes that repairs gave up, up to this generation (version of the table)."""
+        """Returns the exported indexes that repairs gave up, in this and earlier generations (versions of
+        the table).
+        """
         async with self._writing() as connection:
             return await find_losses(connection, generation)
 
 
 async def find_losses(connection: AsyncConnection, generation: int) -> list[Loss]:
-    """Returns the exported indexes that repairs gave up, up to this generation (version of the table)."""
+    """Returns the exported indexes that repairs gave up, in this and earlier generations (versions of the table)."""
     if not await _has_losses(connection):
         return []
     columns = [losses.c[field] for field in LOSS_FIELDS]

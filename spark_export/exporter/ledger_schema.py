@@ -26,7 +26,9 @@ exports = Table(
     Column("client_id", Text, nullable=False),
     Column("created_us", BigInteger, nullable=False),
 )
-"""The identity of the export, in a single row. table_id: the name of the export in the log of a Delta or Iceberg table.
+"""The identity of the export, in a single row.
+
+table_id: the id of the table, and the name of the export in the log of a Delta or Iceberg table.
 """
 
 runs = Table(

@@ -75,7 +75,7 @@ class ExporterStatistics:
     def after_upkeep(self, done: Compaction | None) -> ExporterStatistics:
         """Returns the metrics after the daemon compacted the table or removed old files.
 
-        done: the result, or None if this failed.
+        done: the result, or None if the compaction or removal failed.
         """
         if done is None:
             return replace(self, failed_upkeeps=self.failed_upkeeps + 1)

@@ -1,7 +1,6 @@
 """The data classes of the exporter: partitions, exported index ranges, tasks, files and runs.
 
-They are dataclasses of the standard library, since Spark sends some of them to executors, and this project need not be
-installed there.
+They need only the standard library, because Spark sends some of them to executors where this project is not installed.
 """
 
 from __future__ import annotations
@@ -162,11 +161,12 @@ class RunState(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Run:
-    """One run of the exporter, as the ledger (an SQLite file) records it. Times are in microseconds since 1970.
+    """One run of the exporter, as the ledger (the record of all runs) has it. Times are in microseconds since 1970.
 
     finished_us: None if the run has not ended. data_bytes: the size of the messages' data. file_bytes: the size of the
     files. lost: the number of messages that retention removed before they could be exported. error: the reason why the
-    run was abandoned; None for other runs."""
+    run was abandoned; None for other runs.
+    """
 
     run_id: int
     state: RunState

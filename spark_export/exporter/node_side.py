@@ -1,4 +1,7 @@
-"""The exporter's requests to a node: list streams, and load and save the export's indexes. Tasks read the messages."""
+"""The exporter's requests to a node: list streams, and load and save the indexes of the export.
+
+This module does not read messages; tasks do (`task.py`).
+"""
 
 from __future__ import annotations
 

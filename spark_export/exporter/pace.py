@@ -10,27 +10,30 @@ from dataclasses import dataclass
 
 STEP_ROWS_MAX = 5_000_000
 STEP_BYTES_MAX = 2 * 1024 * 1024 * 1024
-"""The default size of a step, in rows and in bytes of message data.
+"""The default size of a step: at most STEP_ROWS_MAX rows and at most STEP_BYTES_MAX bytes of message data.
 
-One machine writes a step of this size in some seconds. Publishing the step takes a small part of this time.
+One machine writes such a step in some seconds. Publishing the step takes a small part of this time.
 """
 CLUSTER_FACTOR = 10
-"""The factor by which the default size of a step is larger on a cluster, which executes many tasks at the same time."""
+"""On a cluster, the default size of a step is this many times larger, because a cluster executes many tasks at once."""
 FIRST_STEP_ROWS = 100_000
-"""The number of rows of the first step if the time is limited, because the rate of the export is not yet known."""
+"""The largest number of rows in the first step, if the export has a time limit. Its speed is not known yet."""
 TIME_SHARE = 0.5
-"""The share of the remaining time that one step may take. The rate of the previous step gives the estimate."""
+"""The share of the remaining time, from 0 to 1, that one step of an export with a time limit may take.
+
+The speed of the previous step shows how many rows this time allows.
+"""
 WORTH_ROWS = 10_000
-"""The smallest number of rows for which a step begins if the time is limited. The last rows may be fewer."""
+"""In an export with a time limit, a step begins only if there is time for this many rows, or for all remaining rows."""
 
 
 @dataclass(frozen=True)
 class Bounds:
     """The limits of an export.
 
-    rows_max: the largest size of one step, in rows. bytes_max: the same in estimated bytes of message data.
-    seconds_max: the time limit of the export, or None for no limit. No step begins after this time, and steps become
-    smaller so that they end before.
+    rows_max: the largest number of rows in one step. bytes_max: the largest estimated size of the message data in one
+    step, in bytes. seconds_max: how long the export may take, in seconds, or None for no limit. After this time no step
+    begins. Before it, steps get smaller, so that the last step should end in time.
     """
 
     rows_max: int = STEP_ROWS_MAX
@@ -52,8 +55,8 @@ class Pace:
     def next_rows(self, now_s: float, rows_left: int) -> int | None:
         """Returns the largest number of rows of the next step, or None if no further step may begin.
 
-        now_s: the present time of the same clock as `started_s`. rows_left: the number of rows that are not exported
-        yet.
+        now_s: the present time, from the same clock as `started_s`. rows_left: the number of rows that are not
+        exported yet.
         """
         if self._bounds.seconds_max is None:
             return self._bounds.rows_max
@@ -66,6 +69,9 @@ class Pace:
         return rows if rows >= min(WORTH_ROWS, rows_left, self._bounds.rows_max) else None
 
     def took(self, rows: int, seconds: float) -> None:
-        """Computes the rate of the export from the step that has ended."""
+        """Computes the speed of the export from the step that has just ended.
+
+        rows: the number of rows of the step. seconds: its duration.
+        """
         if rows and seconds > 0:
             self._rows_per_s = rows / seconds

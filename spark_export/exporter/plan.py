@@ -12,13 +12,12 @@ from spark_export.exporter.errors import DataLost
 from spark_export.exporter.model import Exported, LeftOut, PartitionEnd, Piece, Range, Task
 
 TASK_ROWS_MIN = 100_000
-"""The smallest number of rows for which a further task pays: starting a task costs about 0.15 s of a core.
-"""
+"""The planned size of a task is at least this many rows, because starting a task takes about 0.15 s of one core."""
 TASK_ROWS_MAX = 4_000_000
 TASK_BYTES_MAX = 1024 * 1024 * 1024
-"""The largest estimated size of a task, in bytes of data.
+"""The largest estimated size of a task, in bytes of message data.
 
-A task that fails is repeated as a whole, which takes some seconds.
+A failed task is repeated as a whole. A task of this size takes some seconds.
 """
 
 
@@ -66,9 +65,10 @@ def plan_ranges(
 
 
 def cut_at(ranges: Iterable[Range], until: Mapping[tuple[str, int], int]) -> list[Range]:
-    """Returns the ranges up to the index `until` of their partition. Partitions that are not in `until` are left out.
+    """Cuts each range at the end index that `until` has for its partition. Returns the ranges that are not empty.
 
-    until: an exclusive end for each stream and partition.
+    until: the exclusive end index for each stream and partition. The ranges of other partitions are left out. A range
+    without rows is still returned if it records lost messages.
     """
     cut = [
         _cut_one(each, until[each.stream, each.partition]) for each in ranges if (each.stream, each.partition) in until
@@ -81,11 +81,12 @@ def _cut_one(each: Range, until: int) -> Range:
 
 
 def take_step(ranges: Sequence[Range], rows_max: int, bytes_max: int) -> list[Range]:
-    """Returns the first part of each range. These parts together make one step of an export.
+    """Shortens the ranges so that together they are one step of an export. Returns the first part of each range.
 
-    A step has at most `rows_max` rows and about `bytes_max` bytes of data, by the estimated sizes of the ranges. Each
-    range gets one row, and the rest of the step is shared among the ranges in proportion to their rows. So each step
-    exports rows of every partition. A step has more than `rows_max` rows only if there are more ranges than that.
+    Each range gets one row. The other rows of the step are shared among the ranges in proportion to their sizes. So
+    each step exports rows of every partition. rows_max: the largest number of rows in the step; the step has more only
+    if there are more ranges than `rows_max`. bytes_max: the approximate largest size of the step's data, in bytes, by
+    the estimated sizes of the ranges.
     """
     filled = [each for each in ranges if each.rows]
     share = min(
@@ -97,10 +98,10 @@ def take_step(ranges: Sequence[Range], rows_max: int, bytes_max: int) -> list[Ra
 
 
 def _share(most: float, total: float, first: float) -> float:
-    """Returns the share of the ranges, without their first rows, that fits into a step, as a number from 0 to 1.
+    """Returns the share of the rows that fits into a step, from 0 to 1, not counting the first row of each range.
 
-    most: the largest size of the step. total: the size of all ranges. first: the total size of the first rows of all
-    ranges. All three sizes have the same unit: rows or bytes.
+    most: the largest size of the step. total: the size of all ranges. first: the size of the first rows of all ranges
+    together. All three sizes have the same unit: rows or bytes.
     """
     return 1.0 if total <= most else max(0.0, (most - first) / (total - first)) if total > first else 0.0
 

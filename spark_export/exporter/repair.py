@@ -1,9 +1,10 @@
-"""Repair: reads the rows of damaged and lost files again from the node, and replaces these files atomically.
+"""Repair: reads the rows of damaged and missing files again from the node, and replaces these files atomically.
 
-The ledger, the record of all runs, has all exported indexes. The exported indexes that no undamaged file has are the
-indexes of the damaged files, so a damaged file is not read. Readers of the table see either the old files or the new
-files (`rewrite.py`). Rows that are no longer on the node are given up only on request. The ledger records these rows,
-and `verify` counts them.
+The ledger, the record of all runs, lists every exported index. Repair takes away the indexes that are in undamaged
+files, and reads the remaining indexes from the node. It never uses the content of a damaged file. Readers of the
+table see either all old files or all new files (`rewrite.py`). If rows are no longer on the node, repair raises an
+error, unless the user accepts the loss (`--accept-lost`). In this case the ledger records the lost rows, and `verify`
+counts them.
 """
 
 from __future__ import annotations
@@ -113,8 +114,10 @@ class Repairer:
     async def _sort_out(
         self, files: Sequence[RunFile], on_file: Callable[[int, int], None] | None
     ) -> tuple[list[RunFile], list[tuple[RunFile, str]], Intervals]:
-        """Returns the undamaged files, the damaged files with a description each, and the indexes of the undamaged
-        files.
+        """Checks every file.
+
+        Returns the undamaged files, then the damaged files, each with a description of its damage, then the indexes in
+        the undamaged files. on_file: see `run`.
         """
         sound, damaged, there = list[RunFile](), list[tuple[RunFile, str]](), defaultdict[Place, list[Interval]](list)
         for number, file in enumerate(files):
@@ -133,8 +136,9 @@ class Repairer:
     def _take(self, folder: Path, pieces: Sequence[Piece], runs: Mapping[tuple[str, int], int]) -> list[RunFile]:
         """Reads the pieces from the node, writes their rows into `folder`, and checks the indexes of the new files.
 
-        runs: the number of the run to which new files belong, by stream and era. Raises ExportError if a stream cannot
-        be read, or if the new files have other indexes than the pieces.
+        runs: the id of the run to which the new files are assigned, by stream and era. The era is the number of times
+        that the stream was created again. Raises ExportError if a stream cannot be read, or if the new files have other
+        indexes than the pieces.
         """
         if not pieces:
             return []
@@ -176,9 +180,10 @@ def find_missing(ranges: Sequence[Range], losses: Sequence[Loss], there: Mapping
 
 
 def check_explained(missing: Mapping[Place, Sequence[Interval]], damaged: Sequence[RunFile]) -> None:
-    """Raises ExportMismatch unless the number of missing indexes is the number of rows of the damaged files.
+    """Raises ExportMismatch if the damaged files do not explain the missing indexes.
 
-    The numbers are compared for each stream and era (how often the stream was created again).
+    For each stream and era, the number of missing indexes must be the number of rows that the damaged files had. The
+    era is the number of times that the stream was created again.
     """
     should: dict[tuple[str, int], int] = defaultdict(int)
     for file in damaged:
@@ -199,7 +204,7 @@ def split_available(
     ranges: Sequence[Range],
     ends: Mapping[tuple[str, int], PartitionEnd],
 ) -> tuple[list[Piece], list[Loss]]:
-    """Returns the missing indexes that are still on the node, and the missing indexes that are lost.
+    """Divides the missing indexes into those that the node still has, returned first, and those that are lost.
 
     ranges: all exported indexes. ends: the first and the next index of each partition on the node.
     """

@@ -2,10 +2,10 @@
 
 The order of the actions in a run ensures that each message gets into the table exactly once.
 
-A run uses the ledger, an SQLite file that records all runs, and a staging folder for unpublished files.
+A run uses the ledger, a database that records all runs, and a staging folder for unpublished files.
 
-1. Finish or abandon every earlier run that a crash interrupted (`run_machine.py::recover`). Then empty the staging
-folder.
+1. Finish or abandon every earlier run that a crash interrupted (`run_machine.py::recover`). Then empty the
+staging folder.
 2. Ask the node for the ends of its partitions, and the ledger for the ends of the export. Plan to export the messages
 between these ends, at most as many as a step may have. A stream that has lost messages is left out.
 3. Tasks write files into the run's staging folder, and check that they get every index. Each file is hashed and synced.
@@ -92,10 +92,10 @@ class Outcome:
 class Exporter:
     """Executes the runs of one export folder, one at a time. The caller holds the folder's lock.
 
-    settings: for the tasks of all runs. accept_lost: whether to go on if messages were removed before they could be
-    exported. If False, the stream of these messages is left out. now_us: returns the wall-clock time in microseconds
-    since 1970. bounds: the size of a step, and the time after which no step begins. on_progress: called about every
-    PROGRESS_INTERVAL_S while tasks write files.
+    settings: the settings of the tasks of all runs. selection: the streams to export. accept_lost: whether to go on if
+    messages were removed before they could be exported. If False, the stream of these messages is left out. now_us:
+    returns the wall-clock time in microseconds since 1970. bounds: the size of a step, and the time after which no step
+    begins. on_progress: called about every PROGRESS_INTERVAL_S seconds while tasks write files.
     """
 
     def __init__(
@@ -126,12 +126,14 @@ class Exporter:
         self._steps = StepRunner(layout, ledger, table, node, engine, settings=settings, now_us=now_us)
 
     async def run(self, *, on_step: Callable[[Step], Awaitable[None]] | None = None) -> Outcome:
-        """Exports all messages that are new at the time of the call. Each step is published separately.
+        """Exports all messages that are on the node at the time of the call, in steps that are published separately.
 
-        The next call exports later messages, so that each export ends. on_step: called after each published step.
-        Raises ExportError, ClientError. After an error, the earlier steps are in the table, and the next call exports
-        the rest. Raises StreamsLeftOut at the end if a stream could not be exported. If the caller cancels this call
-        during a publication, the publication is completed first.
+        Later messages are left to the next call, so this call ends even if new messages keep coming. on_step:
+        called after each published step. If the caller cancels this call during a publication, the publication is
+        completed first.
+
+        Raises StreamsLeftOut at the end if a stream could not be exported, and other ExportErrors and ClientErrors at
+        once. After such an error, the published steps are in the table, and the next call exports the rest.
         """
         started_s = time.monotonic()
         self._steps.is_ending = False
@@ -184,8 +186,8 @@ class Exporter:
     ) -> Callable[[int, int], None]:
         """Returns a function that reports the progress of the whole export, given the progress of the current step.
 
-        steps: the published steps. rows_left, data_bytes_left: the number of rows and of bytes that were not exported
-        at the beginning of the current step.
+        steps: the published steps. rows_left, data_bytes_left: the number of rows and of bytes of message data that
+        were not exported yet when the current step began.
         """
         number, rows = len(steps) + 1, sum(each.rows for each in steps)
         data_bytes = sum(each.data_bytes for each in steps)
@@ -251,5 +253,8 @@ class Exporter:
         return action, 0
 
     def _sweep(self) -> int:
-        """Removes all files in staging; no run needs them, since every run has ended. Returns the number of files."""
+        """Removes all unpublished files, in the staging folder and on the store. Returns the number of removed files.
+
+        The caller ensures that every run has ended, so no run needs these files.
+        """
         return sum(remove_tree(folder) for folder in self._layout.staging.iterdir()) + self._table.sweep()

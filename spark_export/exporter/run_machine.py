@@ -8,7 +8,7 @@ This module does no input or output.
 planned: the ledger has the index ranges of the run. writing: tasks may write into the run's staging folder. written:
 every file is complete, synced, and in the ledger with its checksum. published: readers of the table see the rows of the
 run. saved: the node has the saved indexes of the export. abandoned: the run has no rows in the table, and a later run
-exports its messages. The ledger is an SQLite file that records all runs.
+exports its messages. The ledger is a database that records all runs.
 """
 
 from __future__ import annotations

@@ -59,14 +59,15 @@ async def log_step(step: Step) -> None:
 
 
 class _NothingRead(Exception):
-    """No stream of a step could be read. The text is the reason for one of the streams."""
+    """No stream of a step could be read. The text of this error says why one of the streams could not be read."""
 
 
 class StepRunner:
-    """Executes steps of one export folder, one at a time. The caller holds the folder's lock.
+    """Executes the steps of one export, one at a time. The caller holds the lock of the export folder.
 
     settings: the settings of the tasks of all steps. now_us: returns the wall-clock time in microseconds since 1970.
-    is_ending: whether the caller was cancelled during a publication, which the runner then completed.
+    is_ending: True after the caller was cancelled during a publication. The runner completes the publication, and the
+    caller then begins no further step.
     """
 
     def __init__(
@@ -141,7 +142,10 @@ class StepRunner:
         )
 
     async def to_its_end(self, work: Awaitable[None]) -> None:
-        """Executes `work` to its end. If the caller is cancelled during `work`, sets `is_ending` and raises nothing."""
+        """Waits until `work` has ended, even if the caller is cancelled meanwhile.
+
+        A cancellation only sets `is_ending`; no CancelledError is raised.
+        """
         task = asyncio.ensure_future(work)
         try:
             await asyncio.shield(task)
@@ -239,9 +243,10 @@ async def _watch(attempts: Path, on_rows: Callable[[int, int], None]) -> None:
 
 
 async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Executes `work` to its end, even if the caller is cancelled, and raises the cancellation only then.
+    """Waits until `work` has ended, even if the caller is cancelled, and returns its result.
 
-    Otherwise `work` could continue after this exporter has released the folder's lock.
+    If the caller was cancelled, the CancelledError is raised only after `work` has ended. Otherwise `work` could
+    continue after this exporter has released the folder's lock.
     """
     task = asyncio.create_task(work)
     try:

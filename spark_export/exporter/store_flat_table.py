@@ -1,7 +1,8 @@
 """The common part of Delta and Iceberg tables on stores.
 
-Tasks write the data files under their final names. A commit adds the files to the table: in Delta by a conditional put
-to the log, in Iceberg by the catalog. A file that no commit names does not belong to the table.
+Tasks write the data files under their final names. A commit adds the files to the table. A commit to Delta is a new
+object in the log, which only one of several writers can create. A commit to Iceberg goes through the catalog. A file
+that no commit names does not belong to the table.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ from spark_export.store.store import Store
 class StoreFlatTable(FlatTable):
     """The base class of a `Table` on a store with a log; a subclass writes the log.
 
-    Another exporter may take over the table while this exporter is paused. Only the owner of the ledger (the record of
-    all runs) can set a run to the state written. `_fence` makes later commits of the paused exporter fail.
+    While this exporter is paused, another exporter may take over the table. After that, this exporter must publish
+    nothing more. Two rules ensure this: only the owner of the ledger (the record of all runs) can set a run to the
+    state written, and `_fence` makes the later commits of a paused exporter fail.
     """
 
     def __init__(self, layout: Layout, store: Store, data: str) -> None:
@@ -67,17 +69,17 @@ class StoreFlatTable(FlatTable):
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
         """Makes sure that the run is never published. Returns 0, because it removes no files.
 
-        `sweep` or `expire` removes the files later. Until then, another exporter may have taken over the table and may
-        publish these files.
+        `sweep` or `expire` removes the files later. They are not removed now, because another exporter may have taken
+        over the table and may still publish them.
         """
         if entries:
             self._fence(run_id)
         return 0
 
     def sweep(self) -> int:
-        """Removes the files of all runs after the latest published run, and returns their number.
+        """Removes the files of all runs after the latest published run. Returns the number of removed files.
 
-        No run may be unfinished, so these runs were abandoned.
+        The caller ensures that no run is unfinished. So the later runs were abandoned.
         """
         latest, named = self.latest_run(), self._names_in_log()
         found = (each.name for each in self._store.list_objects(self._folder))
@@ -113,9 +115,9 @@ class StoreFlatTable(FlatTable):
         self._commit_rewrite(generation, old, new)
 
     def drop_rewrite(self, generation: int) -> None:
-        """Does nothing.
+        """Does nothing: a compaction or repair that the ledger has not recorded as written is never committed.
 
-        A rewrite that the ledger does not have as written is never committed, and `expire` removes its files.
+        `expire` removes its files.
         """
 
     def _path_to(self, path: str) -> FilePath:

@@ -23,9 +23,9 @@ from spark_export.store.store import Store
 
 DATA = "data"
 SWEPT_RUNS = 8
-"""The number of latest runs of a large table in which `sweep` looks for files that no manifest names."""
+"""The number of latest runs whose folders `sweep` checks in a large table, for files that no manifest names."""
 SWEPT_FILES = 5_000
-"""The number of files above which a table is large, so that `sweep` looks only at the latest runs."""
+"""The number of files above which a table is large, so that `sweep` checks only the folders of the latest runs."""
 COPY_BYTES = 8 * 1024 * 1024
 
 
@@ -103,8 +103,8 @@ class StoreParquetTable:
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
         """Makes sure that the run is never published. Returns 0, because it removes no files.
 
-        `sweep` removes the files after the ledger has recorded the run as abandoned. Until then, another exporter may
-        have taken over the table and may publish these files.
+        `sweep` removes the files after the ledger has recorded the run as abandoned. They are not removed now, because
+        another exporter may have taken over the table and may still publish them.
         """
         if entries:
             # The exporter that began the run may be about to publish it. The fence takes the needed manifest number.
@@ -176,8 +176,9 @@ class StoreParquetTable:
     def _remove_unnamed(self, folder: str, *, after: str = "") -> int:
         """Deletes the files in a folder that no manifest names. Returns the number of deleted files.
 
-        Such files come from failed or repeated tasks, and from abandoned runs and rewrites. Only the exporter that owns
-        the ledger may call this, and only while no task is being executed. after: skips the names up to this one.
+        Such files come from failed or repeated tasks, and from abandoned runs, compactions and repairs. Only the
+        exporter that owns the ledger may call this, and only while no task is being executed. after: objects up to this
+        name, in alphabetical order, are kept.
         """
         state = self._log.state
         found = (each.name for each in self._store.list_objects(folder, after=after))

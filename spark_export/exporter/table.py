@@ -1,4 +1,6 @@
-"""The common interface of the table formats (plain Parquet, Delta, Iceberg), so that a run works with each of them."""
+"""The interface that all table formats (plain Parquet, Delta, Iceberg) implement, so that a run works with each
+of them.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +36,14 @@ class Table(Protocol):
 
     @property
     def keeps_latest_run(self) -> bool:
-        """Whether `latest_run` never becomes smaller, whatever other tools do to the table."""
+        """Whether the table always shows its latest run.
+
+        If False, other tools can remove the ids of runs, and `latest_run` may then return a smaller id.
+        """
         ...
 
     def missing(self) -> str | None:
-        """Returns the path of the table's link, log or catalog if it is missing, and None if it exists."""
+        """Returns a description of the missing link, log or catalog entry of the table, or None if the table exists."""
         ...
 
     def prepare(self) -> None:
@@ -57,10 +62,7 @@ class Table(Protocol):
         ...
 
     def sweep(self) -> int:
-        """Removes the unpublished files of ended runs outside of the staging folder.
-
-        Returns the number of removed files.
-        """
+        """Removes the unpublished files of ended runs, except those in the staging folder. Returns their number."""
         ...
 
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
@@ -93,7 +95,7 @@ class Table(Protocol):
     def sync(self) -> None:
         """Calls fsync on the log or folder that makes runs visible to readers.
 
-        This is needed since a crash can leave a run visible but not synced.
+        After a crash, a run can be visible but not synced. Recovery calls this method for such a run.
         """
         ...
 
@@ -119,11 +121,11 @@ class Table(Protocol):
         ...
 
     def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
-        """Removes replaced files and old versions of the table that are old enough. Returns the number of removed
-        items.
+        """Removes replaced files and old versions of the table that were kept long enough. Returns their number.
 
-        current: all files that the ledger has. now_s: the present time in seconds since 1970. keep_s: how long older
-        versions of the table stay readable, in seconds. No run and no rewrite may be unfinished.
+        current: all files of the table that the ledger has. now_s: the present time in seconds since 1970. keep_s: how
+        long old versions of the table stay readable, in seconds. The caller ensures that no run, compaction or repair
+        is unfinished.
         """
         ...
 

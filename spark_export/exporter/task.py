@@ -127,9 +127,11 @@ def _open_progress(path: Path, settings: TaskSettings) -> int | None:
 
 
 def _is_of_the_stream(error: Exception, options: ReadOptions) -> bool:
-    """Returns whether the node still answers after an error, so that only one stream cannot be read.
+    """Returns whether an error concerns only the stream that was being read. The task can then go on with
+    other streams.
 
-    The node closes the connection at a damaged page. Only another request shows whether the node itself is reachable.
+    A broken connection can have two causes: the node is not reachable, or it closed the connection at a damaged page of
+    one stream. So this function sends another request, and returns False if the node does not answer.
     """
     if options.path is not None or not isinstance(error, (NodeUnreachable, ConnectionBroken)):
         return True

@@ -16,10 +16,9 @@ Each compaction reads the rows of the small files again. A smaller number causes
 readers open more small files.
 """
 UPKEEP_BYTES_MAX = 4 * 1024 * 1024 * 1024
-"""The largest size of the messages that one compaction merges, in bytes, so that the next run does not wait for long.
-"""
+"""The largest size of the messages that one compaction merges, in bytes. The next run waits for this compaction."""
 EXPIRE_INTERVAL_S = 600.0
-"""The time between two removals of old files if no files are merged, in seconds."""
+"""The time in seconds after which the daemon removes old files again. A compaction also removes them."""
 
 
 class Upkeep:
@@ -44,7 +43,10 @@ class Upkeep:
         self._expired_at_s: float | None = None
 
     async def recover(self) -> None:
-        """Completes or drops a compaction that an error interrupted. No run can begin before this call."""
+        """Completes or drops a compaction that an error interrupted.
+
+        The daemon calls this before each run, because no run can begin while a compaction is unfinished.
+        """
         await self._rewriter.recover()
 
     async def run(self) -> Compaction | None:

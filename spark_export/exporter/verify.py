@@ -159,9 +159,9 @@ def read_intervals(path: FilePath) -> Iterator[tuple[int, Interval]]:
 
 
 def batch_intervals(batch: pa.RecordBatch) -> Iterator[tuple[int, Interval]]:
-    """Yields pairs of a partition and an interval.
+    """Yields the indexes in a batch of rows, as pairs of a partition and an interval of indexes.
 
-    An interval ends where the partition changes or the index does not rise by one.
+    A new interval begins where the partition changes, or where the index does not rise by one.
     """
     partition, index = batch.column("partition"), batch.column("index")
     if not batch.num_rows:
@@ -177,11 +177,12 @@ def batch_intervals(batch: pa.RecordBatch) -> Iterator[tuple[int, Interval]]:
 def _check_indexes(
     ranges: Sequence[Range], there: dict[tuple[str, int, int], list[Interval]], losses: Sequence[Loss]
 ) -> Iterator[str]:
-    """Yields a description of each problem with the exported indexes.
+    """Compares the exported indexes with the indexes in the files. Yields a description of each problem.
 
-    ranges: all exported indexes. losses: the exported indexes that a repair gave up. there: the indexes in the files.
-    The files must have each exported index exactly once, except the indexes of `losses`, and no other index. Each range
-    must begin at the end of the partition's previous range, or later by as many indexes as retention removed.
+    ranges: all exported indexes. there: the indexes in the files, by stream, era and partition. losses: the exported
+    indexes that a repair gave up. The files must have each exported index exactly once, except those in `losses`, and
+    no other index. Each range must begin where the partition's previous range ended, or later by as many indexes as
+    retention removed.
     """
     wanted: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
     for each in ranges:
