@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ockam.connection_machine import ConnectionLimits, ConnectionStatistics
     from ockam.errors import AddressInUse, ConnectFailed, FrameTooLarge, InvalidAddress, OckamError, RemoteProtocolError
     from ockam.frames import BadFrame, FrameReader, FrameWriter
+    from ockam.identity import ANONYMOUS, NODE, Identity
     from ockam.mailbox import Mailbox
     from ockam.message import HERE, Message, Origin, reply_to
     from ockam.node import Node, NodeStatistics
@@ -34,12 +35,14 @@ if TYPE_CHECKING:
     from ockam.worker import Context, HandlingFailed, Worker, WorkerFactory
 
 __all__ = [
+    "ANONYMOUS",
     "DEFAULT_PORT",
     "ERROR",
     "HEAD",
     "HERE",
     "LEGACY",
     "LOCAL",
+    "NODE",
     "TCP",
     "Address",
     "AddressInUse",
@@ -53,6 +56,7 @@ __all__ = [
     "FrameWriter",
     "Framing",
     "HandlingFailed",
+    "Identity",
     "InvalidAddress",
     "Mailbox",
     "Message",
@@ -77,6 +81,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "ANONYMOUS": "identity",
     "Address": "address",
     "AddressInUse": "errors",
     "BadFrame": "frames",
@@ -93,11 +98,13 @@ _MODULES = {
     "HEAD": "wire_head",
     "HERE": "message",
     "HandlingFailed": "worker",
+    "Identity": "identity",
     "InvalidAddress": "errors",
     "LEGACY": "wire_legacy",
     "LOCAL": "address",
     "Mailbox": "mailbox",
     "Message": "message",
+    "NODE": "identity",
     "Node": "node",
     "NodeStatistics": "node",
     "OckamError": "errors",

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from ockam.address import Address, Route
+from ockam.identity import ANONYMOUS, NODE, Identity
 from ockam.memory import UNCOUNTED, Holdings
 
 
@@ -22,7 +23,7 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     """The place where a message entered this node. The node sets the origin; a peer cannot choose it.
 
     kind: "local" for a worker of this node, "tcp" for a connection. peer: the `host:port` of the other side, for logs.
-    identity: the identity that the other side has proved; "anonymous" for a plain connection. frame_bytes_max: the
+    identity: the identity that the other side has proved; ANONYMOUS for a plain connection. frame_bytes_max: the
     largest frame that can carry an answer, in bytes. backlog_bytes: returns the number of unsent bytes for the other
     side. backlog_bytes_max: returns the number of unsent bytes above which no more answers should be sent; the number
     depends on the memory of all peers. holdings: the memory that this node uses for the other side.
@@ -30,7 +31,7 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
 
     kind: str
     peer: str = ""
-    identity: str = "anonymous"
+    identity: Identity = ANONYMOUS
     frame_bytes_max: int = 16 * 1024 * 1024
     backlog_bytes: Callable[[], int] = _no_backlog
     backlog_bytes_max: Callable[[], int] = _no_bound
@@ -44,7 +45,7 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
         return self.backlog_bytes() > min(backlog_bytes_max, self.backlog_bytes_max())
 
 
-HERE = Origin("local", identity="node")
+HERE = Origin("local", identity=NODE)
 """The origin of messages from this node's own workers."""
 
 

@@ -1,0 +1,39 @@
+"""Identity: who the other side of a connection or channel has proved to be. It does not decide what an identity may do.
+
+An identity is a fact of the connection or of the channel through which a message came. No route, no payload and no
+forwarding node can set or change it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Source = Literal["anonymous", "local", "certificate", "token", "channel"]
+
+
+class Identity(msgspec.Struct, frozen=True):
+    """The other side of a connection or channel, or a worker of this node.
+
+    source: how the identity was proved.
+        anonymous: nothing was proved; the other side of a plain connection.
+        local: a worker of this node.
+        certificate: a client certificate in TLS.
+        token: a token that the client sent first on its connection.
+        channel: an Ockam secure channel.
+    name: the name within this source, for example the common name of a certificate; empty for anonymous.
+    """
+
+    source: Source
+    name: str = ""
+
+    def __str__(self) -> str:
+        """The text of the identity in rules, logs and answers, for example `certificate:alice` or `anonymous`."""
+        return f"{self.source}:{self.name}" if self.name else self.source
+
+
+ANONYMOUS = Identity("anonymous")
+"""The identity of a plain connection."""
+NODE = Identity("local", "node")
+"""The identity of this node's own workers."""
