@@ -33,7 +33,7 @@ from stream_service.names import refusal_of_name
 from stream_service.workers.directory import StreamDirectory
 
 WRITERS = {STREAM_PREFIX: "the block node"}
-"""The only permitted writer of all streams whose name has a prefix: a map from the prefix to the writer."""
+"""A map from a prefix of stream names to the only permitted writer of the streams with this prefix."""
 LEVELS = {level.name.lower(): level for level in Level if level.name is not None}
 
 
@@ -174,8 +174,8 @@ def _backfill_settings(config: Config) -> BackfillSettings:
 
 
 def _first_block(config: Config) -> int:
-    """Returns the number of the first block of an empty node. If backfill is on, it is at least the first block that
-    backfill fetches."""
+    """Returns the number of the first block that an empty node accepts. If backfill is on, this number is not below the
+    first block that backfill fetches."""
     if not config.backfill_block_node_sources:
         return config.block_first
     return max(config.block_first, config.backfill_first_block_available)

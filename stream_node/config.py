@@ -202,8 +202,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The longest time for the verification of a block, and also the longest time for storing it. After this time, the
     node disconnects all publishers with an error."""
     block_publish_stall_blocks_max: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 3
-    """When a block is complete, the node ends the session of each publisher whose own block is still incomplete and has
-    a number that is lower than the complete one by more than this limit."""
+    """When a block is complete, the node ends the sessions of publishers that are too far behind: those whose
+    incomplete block has a number lower by more than this limit."""
     block_publish_ahead_blocks_max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 256
     """The maximum number of blocks that are received at one time. If it is reached, the node reads only from the
     publisher of the lowest block."""

@@ -48,7 +48,8 @@ PASSING_FILE_SYSTEMS = {"overlay": "a container's own layer", "ramfs": "memory",
 SYNC_COUNT = 100
 SYNC_BYTES = 4096
 SYNC_TIME_S_MAX = 2.0
-"""The maximum duration of the measurement of syncs, in seconds. A slow disk has fewer measured syncs."""
+"""The maximum duration of the measurement of syncs, in seconds. On a slow disk, fewer than SYNC_COUNT syncs
+are measured."""
 SYNC_P99_MS_MAX = 100.0
 SYNC_P50_MS_MIN = 0.005
 """The smallest credible median of the sync times, in milliseconds. A faster sync does not write to a device."""

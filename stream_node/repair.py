@@ -183,7 +183,8 @@ def _known_log(log: Examined) -> Iterator[bytes]:
 
 
 def _survey(database: Path, log: Examined) -> Iterator[Salvage]:
-    """Yields, for each partition, the messages after the damage. Raises RepairFailed if they cannot be read."""
+    """Yields one `Salvage` for each partition that has messages after the damage. Raises RepairFailed if the log after
+    the damage cannot be read."""
     start = log.found.good if not log.found.lost else log.found.known
     corrected = {each.frame: each for each in log.found.damaged}
     base = rewrite(log.wal, start, corrected) if start else iter(())
@@ -299,9 +300,10 @@ def _install_salvage(database: Path, log: Examined, plan: Plan) -> None:
 
 
 def _restore_partition(connection: sqlite3.Connection, behind: sqlite3.Connection, stream: Salvage) -> None:
-    """Adds the messages of one partition that come after the damage to the new log.
+    """Adds messages of one partition to the new log: those that come after the damage in the old log.
 
-    connection: the copy of the database with the new log. behind: the database with the old log. stream: the messages.
+    connection: the copy of the database with the new log. behind: the database with the old log. stream: the partition
+    and the indexes of these messages.
     """
     log = SqliteLog(connection)
     known = log.find_stream(stream.name, stream.partition)

@@ -18,16 +18,18 @@ import trio
 from stream_client import Push, Stream
 
 TIMED_EVERY_MAX: Final = 64
-"""In a large load, one of this many pushes is timed, so that the timing does not slow down the load noticeably. In a
-small load, more pushes are timed."""
+"""In a large load, one push in 64 is timed, because timing every push would slow down the load. In a small load, a
+larger share of the pushes is timed."""
 TIMED_MIN: Final = 1_000
 """The minimum number of timed pushes, if the load has enough messages. With fewer, the percentile p99.9 would just be
 the slowest push."""
 PUSHED_AT: Final = struct.Struct("<q")
-"""The first bytes of a fan-out message: the time of its push, in nanoseconds of the performance counter."""
+"""The format of the first 8 bytes of a fan-out message: the time of its push, in nanoseconds of the
+performance counter."""
 
 Progress = Callable[[int], None]
-"""A function that is called with the number of further messages that were pushed, pulled or delivered."""
+"""A function that reports progress. Its argument is the number of messages that were pushed, pulled or delivered since
+its last call."""
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +130,8 @@ async def fanout(streams: Sequence[Stream], load: Load, progress: Progress) -> T
     """Pushes messages from the first client. Each other client follows the stream from its beginning and receives
     every message.
 
-    The measured times are those of every delivery, from the call that pushes a message to the receipt in this process.
+    The time of every delivery is measured: from the call that pushes a message until a consumer in this process
+    receives it.
     """
     target, *sources = streams
     padding = os.urandom(max(0, load.size_bytes - PUSHED_AT.size))

@@ -77,8 +77,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 class _Kind(NamedTuple):
     """A kind of load, and how it uses the node.
 
-    load: the function that runs it. verb: the word for the progress line. writers: the number of connections besides
-    those of the clients. is_filled: whether all messages are stored before the load begins.
+    load: the function that runs the load. verb: the word for the progress line. writers: the number of connections that
+    only push, in addition to those of the clients. is_filled: whether all messages are stored before the load begins.
     """
 
     load: Callable[[Sequence[Stream], Load, Progress], Awaitable[Timed]]
@@ -98,8 +98,8 @@ KINDS: Final[dict[Work, _Kind]] = {
 async def run(work: Work, load: Load, connect: Connect, draw: Draw, tell: Callable[[str], None]) -> Result:
     """Measures a load on a new stream. Deletes the stream at the end, even if the load fails.
 
-    connect: opens a connection to the node. draw: shows the progress. tell: called with a sentence about the stream if
-    it could not be deleted. Raises ClientError.
+    connect: opens a connection to the node. draw: shows the progress. tell: prints a message if the stream could not be
+    deleted. Raises ClientError.
     """
     kind = KINDS[work]
     name = f"bench-{secrets.token_hex(6)}"

@@ -33,13 +33,13 @@ SizeOption = Annotated[int, typer.Option(min=0, metavar="BYTES", help="The size 
 StampedSizeOption = Annotated[
     int, typer.Option("--size", min=STAMPED_BYTES, metavar="BYTES", help="The size of each message.")
 ]
-WindowOption = Annotated[
-    int, typer.Option(min=1, help="The number of pushes of each publisher that may wait for their confirms.")
-]
+WindowOption = Annotated[int, typer.Option(min=1, help="The maximum number of unconfirmed pushes of each publisher.")]
 PublishersOption = Annotated[
     int,
     typer.Option(
-        min=1, max=CLIENTS_MAX, help="The number of publishers that share the messages, each with a connection."
+        min=1,
+        max=CLIENTS_MAX,
+        help="The number of publishers, each with a connection. They divide the messages among themselves.",
     ),
 ]
 ReadersOption = Annotated[
@@ -54,7 +54,7 @@ ConsumersOption = Annotated[
         min=1, max=CLIENTS_MAX, help="The number of consumers that each get every message, each with a connection."
     ),
 ]
-PageOption = Annotated[int, typer.Option(min=1, help="The number of messages that a reader asks for at a time.")]
+PageOption = Annotated[int, typer.Option(min=1, help="The number of messages that a reader requests at a time.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -190,8 +190,8 @@ def _measure(
 async def _until_signal(main: Callable[[], Awaitable[Result]]) -> tuple[Result | None, int]:
     """Returns the result of `main` and 0, or None and the number of the signal that ended it.
 
-    The signal cancels `main`. Ctrl-C as trio handles it could end a background task of the client instead, and then
-    nobody would delete the stream of the run.
+    The signals are SIGINT (Ctrl-C), SIGTERM and SIGHUP. A signal cancels `main`, which then deletes the stream of the
+    run. Without this function, Ctrl-C might only end a background task of the client, and the stream would remain.
     """
     from stream_client import stop_on_signals
 

@@ -26,7 +26,9 @@ GAPS_SHOWN = 10
 
 def register(block: typer.Typer) -> None:
     """Registers these commands as the group `backfill` in the group `block`."""
-    group = typer.Typer(help="See and start the fetching of missing blocks from other nodes.", no_args_is_help=True)
+    group = typer.Typer(
+        help="Show how missing blocks are fetched from other nodes, and start a search for them.", no_args_is_help=True
+    )
     for name, command in (("status", status), ("run", run), ("sources", sources)):
         group.command(name)(with_request_options(command, speaks_blocks=True))
     block.add_typer(group, name="backfill")

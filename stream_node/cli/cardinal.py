@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from stream_client import StreamClient
 
 GROUP_BLOCKS = 64
-"""The number of blocks that are sent together. Each group waits for the disk twice."""
+"""The number of blocks that are sent together as a group. For each group, the command waits for the disk twice."""
 
 
 def register(app: typer.Typer) -> None:
@@ -58,7 +58,8 @@ def register(app: typer.Typer) -> None:
 
 def produce(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Files with JSON lists of whole batches. Without files, standard input.")
+        list[Path] | None,
+        typer.Argument(help="Files with JSON lists of whole batches. Without files, the command reads standard input."),
     ] = None,
     application: ApplicationOption = "plain",
     node: NodeOption = None,
@@ -227,7 +228,7 @@ class _UpdatePrinter:
 
 def _first_block(application: Application, start: str | None) -> Start | None:
     """Returns the block from which a consumer without a saved position continues: the block of --start, or the first
-    block of a simulation. Returns None if neither applies."""
+    block of a simulated chain. Returns None without --start and without a simulation."""
     from cardinal_streams.produce.simulation_machine import GENESIS, SIMULATED
 
     if start is not None:
@@ -238,8 +239,8 @@ def _first_block(application: Application, start: str | None) -> Start | None:
 def _read_payloads(files: list[Path]) -> Iterator[Payload]:
     """Reads blocks from the files, or from standard input if there are no files.
 
-    Raises `PayloadTextError`, also for a block with sub-batches: the text does not have their content, so the block
-    could never be complete.
+    Raises `PayloadTextError` if a text is invalid or a block has sub-batches. The text lacks the content of
+    sub-batches, so such a block could never be complete.
     """
     from cardinal_streams.errors import PayloadTextError
     from cardinal_streams.payload_text import parse_payloads

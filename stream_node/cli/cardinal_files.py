@@ -69,16 +69,20 @@ def inspect(
 
 def simulate(
     seed: Annotated[int | None, typer.Option(help="The same seed makes the same messages.")] = None,
-    blocks: Annotated[int, typer.Option(help="The length of the chain that wins.")] = 100,
+    blocks: Annotated[int, typer.Option(help="The number of blocks of the chain that wins over all forks.")] = 100,
     keys: Annotated[int, typer.Option(help="How many keys each block updates under each prefix.")] = 2,
     fork_rate: Annotated[float, typer.Option(help="The chance that a fork begins at a block.")] = 0.2,
-    deep_reorgs: Annotated[int, typer.Option(help="The number of reorgs beyond the threshold.")] = 1,
-    producers: Annotated[int, typer.Option(help="The number of producers that each send everything.")] = 1,
+    deep_reorgs: Annotated[
+        int, typer.Option(help="The number of reorgs that are deeper than the reorg threshold of consumers.")
+    ] = 1,
+    producers: Annotated[int, typer.Option(help="The number of producers. Each of them sends all messages.")] = 1,
     duplicate_rate: Annotated[float, typer.Option(help="The chance that a message is delivered twice.")] = 0.1,
     loss_rate: Annotated[
         float, typer.Option(help="The chance that a message is lost at first, and sent again.")
     ] = 0.05,
-    delay_max: Annotated[int, typer.Option(help="The number of places by which a message may be late.")] = 100,
+    delay_max: Annotated[
+        int, typer.Option(help="The maximum number of messages by which a message may be late.")
+    ] = 100,
     expect: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A file for the chain that consumers must have at the end.")
     ] = None,
@@ -129,8 +133,8 @@ def simulate(
 
 
 async def _send(transport: Transport, steps: list[Step]) -> None:
-    """Sends these messages. In a recording they keep their order; elsewhere, messages in different partitions have
-    no order."""
+    """Sends the messages of these steps. A recording keeps their order. On a node or in Kafka, only the messages of one
+    partition keep their order."""
     from cardinal_streams.produce.producer import Outgoing
     from cardinal_streams.transports.file_transport import FileTransport
 

@@ -41,8 +41,8 @@ EVM = re.compile(r"evm(?:-([1-9][0-9]{0,18}))?")
 START = re.compile(r"([0-9]{1,20}):0x([0-9a-f]{64}):([0-9]{1,78})")
 PARTITIONS = 4
 NODE_VARIABLE = "STREAM_NODE_ADDRESS"
-"""The environment variable with the address of a node. This variable alone does not conflict with --recording
-or --kafka."""
+"""The environment variable with the address of a node. The options --recording and --kafka are allowed while it is set,
+and take precedence."""
 
 
 def find_application(name: str) -> Application:
@@ -86,8 +86,8 @@ def with_transport(
 ) -> None:
     """Runs an async function with a transport: a recording, a Kafka cluster, or the chosen node.
 
-    The second argument of the function is the client of the node; None if there is no node. partitions: the number of
-    partitions of each topic that is made. Raises UsageError if more than one of the three is chosen.
+    The function gets the transport, and the client of the node or None if no node is used. partitions: the number of
+    partitions of each new topic. Raises UsageError if more than one of the three is chosen.
     """
     from cardinal_streams.transports.stream_transport import StreamTransport
 

@@ -137,8 +137,8 @@ async def open_partition(client: StreamClient, name: str, partition: int) -> Str
 
 
 async def _ask_for(client: StreamClient, name: str, partition: int) -> Stream:
-    """Returns a partition of a peer without the protocol `node/stream_list/1`. Such a peer tells the route only in its
-    answer to the creation of the partition."""
+    """Returns a partition on a peer that lacks the protocol `node/stream_list/1`. Such a peer tells the route to a
+    partition only when it is asked to create the partition."""
     return (await client.create_partitioned(name, partition + 1)).partitions[partition]
 
 

@@ -38,7 +38,7 @@ Settings: TypeAlias = Callable[[], dict[str, Any]]
 
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
 NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
-"""The positions of the columns in HEAD that have numbers, counted from 0."""
+"""The positions in HEAD of the columns that contain numbers, counted from 0."""
 SPARK_PARTS = {"pyspark", "pyarrow", "py4j", "aiosqlite", "greenlet", "adbc_driver_sqlite"}
 """The modules that the optional extra `spark` installs."""
 
@@ -66,9 +66,11 @@ def run(
     log_level: LogLevelOption = "warning",
     as_json: JsonOption = False,
 ) -> None:
-    """Export all messages that are new since the last run, then exit. Safe to repeat and to kill. What is new is
-    published in steps, one by one. A stream that has lost messages or cannot be read is left out and reported, and the
-    exit code is 1.
+    """Export all messages that are new since the last run, then exit. The command may be killed and repeated at
+    any time.
+
+    The new messages are published in steps. After each step, readers of the table see its messages. A stream that has
+    lost messages or cannot be read is left out and reported, and the exit code is 1.
 
     Example: stream-node export run ./lake --stream orders
 
@@ -115,7 +117,9 @@ def daemon(
     ] = None,
     compact_files: Annotated[
         int,
-        typer.Option(min=0, help="Compact with this many small files of one stream and date; 0 for never."),
+        typer.Option(
+            min=0, help="Compact the files of one stream and date when this many of them are small; 0 for never."
+        ),
     ] = 16,
     keep: KeepOption = None,
     nice: NiceOption = NICE,
@@ -124,8 +128,8 @@ def daemon(
 ) -> None:
     """Export new messages at intervals, until SIGTERM or Ctrl-C. If Spark is needed, it starts once.
 
-    If a run is still in progress when the next one is due, the next one is skipped. A run that fails is logged
-    and repeated. Between runs, the daemon compacts the table and removes what readers need no more.
+    If a run is still in progress when the next one is due, the next one is skipped. A run that fails is logged and
+    repeated. Between runs, the daemon compacts the table and removes files that readers no longer need.
 
     Example: stream-node export daemon ./lake --every 60s --metrics-file ./export.prom
     """
@@ -187,7 +191,7 @@ def verify(
     ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check that the table has every exported message exactly once. The exit code is 1 if it does not.
+    """Check that the table has every exported message exactly once. If it does not, the exit code is 1.
 
     The check reads the ledger and the files of the export, and needs no node.
 
@@ -224,7 +228,7 @@ def compact(
 ) -> None:
     """Merge the small files of an export into large ones, and remove replaced files.
 
-    Readers of the table see the change in one step. Stop the export daemon first, or let the daemon do it.
+    Readers of the table see the change all at once. Stop the export daemon first, or let the daemon compact the table.
 
     Example: stream-node export compact ./lake
     """
@@ -251,7 +255,7 @@ def repair(
     context: ContextOption = None,
     accept_lost: Annotated[
         bool,
-        typer.Option("--accept-lost", help="Give up rows that the node has no more. The ledger notes them."),
+        typer.Option("--accept-lost", help="Give up rows that the node no longer has. The ledger lists these rows."),
     ] = False,
     keep: KeepOption = None,
     log_level: LogLevelOption = "warning",
@@ -259,9 +263,9 @@ def repair(
     ledger: LedgerOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Replace damaged and lost files of an export: their rows are taken again from the node. Stop the daemon first.
+    """Replace damaged and lost files of an export. Their rows are fetched again from the node. Stop the daemon first.
 
-    Reads every file. Readers of the table see the change in one step.
+    The command reads every file of the export to find damage. Readers of the table see all replacements at once.
 
     Example: stream-node export repair ./lake
     """
@@ -295,8 +299,8 @@ def adopt(
 ) -> None:
     """Give the table of an export a consumer of its own at the node, which continues where the table ends.
 
-    Use it for a copy of an export's folder, and for two folders that save their positions under the same name. Runs
-    notice both, and name this command.
+    Use this command for a copy of an export's folder, and for two folders that save their positions under the same
+    name. A run that notices either case fails with an error that names this command.
 
     Example: stream-node export adopt ./copy-of-lake
     """
@@ -314,7 +318,7 @@ def files(
     store_option: StoreOptionOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the files of a plain Parquet table at one moment, for any reader of Parquet.
+    """List the files that make up a plain Parquet table at this moment. Any reader of Parquet can read them.
 
     Example: stream-node export files s3://bucket/lake
     """

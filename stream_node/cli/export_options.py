@@ -60,12 +60,16 @@ StreamOption = Annotated[
 ]
 PatternOption = Annotated[
     str | None,
-    typer.Option(metavar="REGEX", help="Export the streams whose whole name matches this pattern, new streams too."),
+    typer.Option(
+        metavar="REGEX",
+        help="Export the streams whose whole name matches this pattern, including streams that are created later.",
+    ),
 ]
 DataDirOption = Annotated[
     Path | None,
     typer.Option(
-        help="The node's data directory, on the machine that runs Spark: read directly, not through the node."
+        help="The node's data directory. The export then reads the database directly instead of through the node. "
+        "All tasks must run on the node's machine."
     ),
 ]
 FormatOption = Annotated[str, typer.Option("--format", help="The format of the table: parquet, delta or iceberg.")]
@@ -73,8 +77,8 @@ CatalogOption = Annotated[
     str | None,
     typer.Option(
         metavar="KIND",
-        help="The kind of an Iceberg table's catalog: rest, sql, hive, glue. It is kept with the table. Without it, a "
-        "file in the folder of the export.",
+        help="The kind of an Iceberg table's catalog: rest, sql, hive, glue. Later runs use the same catalog. For a "
+        "new table without this option, the catalog is a file in the folder of the export.",
     ),
 ]
 CatalogOptionOption = Annotated[
@@ -82,8 +86,8 @@ CatalogOptionOption = Annotated[
     typer.Option(
         "--catalog-option",
         metavar="NAME=VALUE",
-        help="A property of the catalog, such as uri=https://catalog:8181, which pyiceberg gets as it is; may be "
-        "repeated. Secrets come from the environment: PYICEBERG_CATALOG__STREAM_NODE__TOKEN.",
+        help="A property of the catalog, such as uri=https://catalog:8181, which is passed to pyiceberg unchanged; "
+        "may be repeated. Secrets come from the environment: PYICEBERG_CATALOG__STREAM_NODE__TOKEN.",
     ),
 ]
 CatalogTableOption = Annotated[
@@ -94,8 +98,8 @@ MasterOption = Annotated[
     str,
     typer.Option(
         help="What runs the tasks. inline: threads of the command, without Spark and Java. local[*,4], "
-        "spark://HOST:PORT, yarn, k8s://…: Spark with this master. auto: inline, and local[*,4] if more than 64 GiB "
-        "are new and Java is there."
+        "spark://HOST:PORT, yarn, k8s://…: Spark with this master. auto: inline, or local[*,4] if there are "
+        "more than 64 GiB of new data and Java is installed."
     ),
 ]
 RemoteOption = Annotated[
@@ -108,7 +112,8 @@ AotCacheOption = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="With Java 25: a file for loaded classes (0.2 GB). The first run writes it; later runs start faster.",
+        help="A file in which Spark keeps its loaded classes (0.2 GB); needs Java 25. The first run writes it, and "
+        "later runs start faster.",
     ),
 ]
 ClientOption = Annotated[
@@ -121,15 +126,15 @@ AcceptLostOption = Annotated[
     bool,
     typer.Option(
         "--accept-lost",
-        help="Continue, and report the loss, where retention has deleted messages that were not exported.",
+        help="If retention has deleted messages that were not exported yet, report the loss and continue.",
     ),
 ]
 VerifyChecksumsOption = Annotated[
     bool,
     typer.Option(
         "--verify-checksums",
-        help="Compute the checksum of every message again: a stream with a message that the node's disk has changed is "
-        "left out. It takes about half a second for a million messages.",
+        help="Check the checksum of every message. A stream with a damaged message is left out. The check takes "
+        "about half a second for a million messages.",
     ),
 ]
 RowsMaxOption = Annotated[
@@ -137,16 +142,16 @@ RowsMaxOption = Annotated[
     typer.Option(
         min=1,
         metavar="N",
-        help="The largest number of rows that are published together: what is new is exported in such steps, and a "
-        "crash loses one step. Without it, 5 million; 50 million on a cluster.",
+        help="The maximum number of rows in one step. New messages are exported in steps, and a crash loses at most "
+        "the current step. Without it, 5 million; 50 million on a cluster.",
     ),
 ]
 BytesMaxOption = Annotated[
     str | None,
     typer.Option(
         metavar="SIZE",
-        help="The same in bytes of data, as estimated from the average message: 500MB, 10GiB. Without it, 2GiB; "
-        "20GiB on a cluster.",
+        help="The maximum size of the data in one step, estimated from the average message: 500MB, 10GiB. Without "
+        "it, 2GiB; 20GiB on a cluster.",
     ),
 ]
 SecondsMaxOption = Annotated[
@@ -154,30 +159,34 @@ SecondsMaxOption = Annotated[
     typer.Option(
         min=0,
         metavar="SECONDS",
-        help="After this time no step begins, and steps are made small enough to end before. The rest is left for the "
-        "next run.",
+        help="The time after which the run begins no step. Steps are made small enough to end before it. The next "
+        "run exports the rest.",
     ),
 ]
 NiceOption = Annotated[
     int,
-    typer.Option(min=0, max=19, help="How far the export and its Spark give way to the node, as in nice(1)."),
+    typer.Option(
+        min=0,
+        max=19,
+        help="The niceness of the export and its Spark, as in nice(1). A higher value leaves more processor time to "
+        "the node.",
+    ),
 ]
 NICE = 5
-"""The niceness of an export, as in nice(1). On two cores, pushes keep 0.84 of their rate during an export. On a busy
-machine, an export with a larger value would get almost no processor time."""
+"""The default niceness of an export, as in nice(1). With it, on a machine with two cores, pushes keep 84 % of their
+rate during an export. With a larger value, an export on a busy machine would get almost no processor time."""
 MASTERS = r"auto|inline|local(-cluster)?(\[.+\])?|spark://.+|yarn|k8s://.+"
 KeepOption = Annotated[
     str | None,
     typer.Option(
         metavar="TIME",
-        help="How long replaced files, and old snapshots, stay for readers. Without it: 1h; for Delta and Iceberg 5d.",
+        help="How long replaced files and old snapshots are kept for readers. Without it: 1h; for Delta and Iceberg "
+        "5d.",
     ),
 ]
 LogLevelOption = Annotated[
     str,
-    typer.Option(
-        help="The least important level that is logged, as JSON lines on stderr: debug, info, warning or error."
-    ),
+    typer.Option(help="The lowest level of log lines, which are JSON lines on stderr: debug, info, warning or error."),
 ]
 
 
@@ -264,7 +273,8 @@ def settings_of(
 
 
 def address_of(folder: Any, store_option: list[str] | None, ledger: str | None) -> Any:
-    """Checks the options of an address, and returns the address of the export. Raises UsageError."""
+    """Returns the address of an export: its folder, the options of its store, and its ledger. Raises UsageError if one
+    of them is invalid."""
     from spark_export.exporter.address import Address
     from spark_export.exporter.errors import ExportError
     from spark_export.exporter.ledger_url import parse_url

@@ -48,8 +48,8 @@ def get(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the index of the next message for a consumer, or "none" without a saved position. Does not create
-    a position.
+    """Print the saved position of a consumer: the index of its next message, or "none" if no position is saved. The
+    command does not create a position.
 
     Example: stream-node index get orders --client billing
     """
@@ -150,8 +150,8 @@ async def _places(
 ) -> list[tuple[int, int | None]]:
     """Returns each chosen partition with the new index for it.
 
-    partition: None means all partitions. start: where the consumer continues; None means that the position is deleted,
-    and then the returned index is None.
+    partition: None means all partitions. start: where the consumer continues. None means that the position is to be
+    deleted; the returned index is then None, too.
     """
     if start is None and partition is not None:
         # A position may exist after its stream is deleted, so the stream is not looked up to delete a position.

@@ -29,8 +29,9 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 def read_inputs(files: list[Path], *, whole: bool, framed: bool) -> Iterator[list[bytes]]:
     """Yields the messages of the files one after the other, or those of standard input if there are no files.
 
-    Each list has the messages of one read, so that a message does not wait for later ones from a slow writer. whole:
-    whether each file is one message. framed: whether each message follows its length. Otherwise each line is a message.
+    Each list has the messages of one read, so that no message waits for later ones from a slow writer. whole: whether
+    each file is one message. framed: whether the length of each message precedes it. If both are False, each line is
+    a message.
     """
     split = split_framed if framed else split_lines
     # The reader is unbuffered. A thread that waits in a buffered reader holds a lock that the process needs to exit.
@@ -97,7 +98,7 @@ def _framed_bytes(left: bytearray, at: int) -> int | None:
 
 
 def split_key(line: bytes) -> tuple[bytes, bytes]:
-    """Splits a line of `pull --keys` into the key and the message. Raises UsageError."""
+    """Splits a line of `pull --keys` into the key and the message. Raises UsageError if the line has no tab."""
     key, tab, data = line.partition(b"\t")
     if not tab:
         raise UsageError(f"no tab ends the key in the line {line[:40].decode(errors='replace')!r}; leave --keys out")
@@ -107,7 +108,8 @@ def split_key(line: bytes) -> tuple[bytes, bytes]:
 class MessageInput(NamedTuple):
     """A message to push.
 
-    key: its key; None if it has none. partition: the partition that its line names; None if it names none.
+    key: the key of the message; None without a key. partition: the partition that its input line names; None if the
+    line names none.
     """
 
     data: bytes
@@ -195,7 +197,7 @@ class PrintFormat(NamedTuple):
     def of(
         cls, keys: bool, headers: bool, times: bool, as_json: bool, ndjson: bool, framed: bool = False, *, raw: bool
     ) -> PrintFormat:
-        """Makes the format from the options of a command. Raises UsageError if an option would have no effect."""
+        """Makes the format from the options of a command. Raises UsageError if the options cannot be combined."""
         if framed and (keys or headers or times or as_json or ndjson):
             raise UsageError(
                 "--length-framed prints the data of a message and nothing else; use --ndjson alone, which has its key, "
@@ -206,7 +208,7 @@ class PrintFormat(NamedTuple):
 
     @property
     def is_rich(self) -> bool:
-        """Whether a column needs more than a plain pull returns."""
+        """Whether the chosen columns need keys, headers or times, which a plain pull does not return."""
         return self.keys or self.headers or self.times
 
 

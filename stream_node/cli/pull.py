@@ -35,7 +35,8 @@ NdjsonOption = Annotated[
     ),
 ]
 RawOption = Annotated[
-    bool, typer.Option("--raw", help="Print bytes as they are, also at a terminal. In a pipe they always are.")
+    bool,
+    typer.Option("--raw", help="Do not escape control characters at a terminal. Elsewhere they are never escaped."),
 ]
 AllOption = Annotated[bool, typer.Option("--all-partitions", help="Read every partition of the stream.")]
 StopOption = Annotated[int | None, typer.Option(min=1, help="Stop after this number of messages.")]

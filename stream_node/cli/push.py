@@ -42,7 +42,7 @@ WholeOption = Annotated[
     bool, typer.Option("--file-per-message", help="Push each file, or all of standard input, as one message.")
 ]
 FramedInputOption = Annotated[
-    bool, typer.Option("--length-framed", help="Each message follows its length (u32, big-endian).")
+    bool, typer.Option("--length-framed", help="The length of each message precedes it (u32, big-endian).")
 ]
 KeyOption = Annotated[str | None, typer.Option(help="The key of every message.")]
 KeyedLinesOption = Annotated[
@@ -58,18 +58,18 @@ SpreadOption = Annotated[
     bool,
     typer.Option(
         "--all-partitions",
-        help="Spread the messages over all partitions: by their keys, or in turn where they have none.",
+        help="Spread the messages over all partitions: by key, or in rotation for messages without a key.",
     ),
 ]
 IdempotentOption = Annotated[
     bool,
     typer.Option(
-        "--idempotent", help="Store each message once. A message that may be stored is sent again until the node knows."
+        "--idempotent", help="Store each message once. A push with an unknown result is repeated until it is known."
     ),
 ]
 RepeatOption = Annotated[int, typer.Option(min=1, help="Push the whole input this many times.")]
-RateOption = Annotated[float | None, typer.Option(min=0.001, help="The number of messages a second, at most.")]
-WindowOption = Annotated[int, typer.Option(min=1, help="The number of pushes that may wait for their confirms.")]
+RateOption = Annotated[float | None, typer.Option(min=0.001, help="The maximum number of messages per second.")]
+WindowOption = Annotated[int, typer.Option(min=1, help="The maximum number of unconfirmed pushes.")]
 
 
 def push(
@@ -167,8 +167,8 @@ def _check(
 class _Spread(enum.Enum):
     """How the partition of each message is chosen if the messages go to several partitions.
 
-    TURNS: by the key of the message, or in rotation for messages without a key. AS_SAID: each line of the input names
-    its partition; without a name it is partition 0.
+    TURNS: the key of a message decides. Messages without a key go to the partitions in rotation. AS_SAID: each line of
+    the input names a partition. A line that names none goes to partition 0.
     """
 
     TURNS = enum.auto()
@@ -178,9 +178,9 @@ class _Spread(enum.Enum):
 class _Job(NamedTuple):
     """Where and how to push.
 
-    place: the number of a partition, or how the partition of each message is chosen. window: the maximum number of
-    unconfirmed pushes. rate: the maximum number of messages per second; None means no limit. extent: the size of the
-    input. input_is_typed: whether the user types the input at the terminal.
+    place: the number of a partition, or the way in which the partition of each message is chosen. window: the maximum
+    number of unconfirmed pushes. rate: the maximum number of messages per second; None means no limit. extent: the size
+    of the input. input_is_typed: whether the user types the input at the terminal.
     """
 
     stream: str
@@ -196,8 +196,12 @@ class _Job(NamedTuple):
 async def _push_all(
     client: StreamClient, job: _Job, lines: AsyncGenerator[bytes, None], message_of: Callable[[bytes], MessageInput]
 ) -> None:
-    """Pushes the input until its end or the first failed push. Prints which messages were confirmed, also after
-    a failure."""
+    """Pushes the input until its end or the first failure. Prints the number and the indexes of the stored messages,
+    also after a failure.
+
+    Raises PushesFailed if a push failed. Raises UsageError, OSError or StreamNotFound if a message cannot be read or
+    has no partition; the messages before it are still pushed and confirmed.
+    """
     import trio
 
     from stream_client import PushesFailed, StreamNotFound
@@ -227,8 +231,8 @@ async def _push_all(
 async def _opened(
     client: StreamClient, job: _Job, publishers: AsyncExitStack
 ) -> Callable[[MessageInput], Awaitable[Push]]:
-    """Returns a function that pushes one message to its partition. `publishers` closes the publishers.
-    Raises StreamNotFound."""
+    """Returns a function that pushes one message to its partition. The publishers that it uses are closed when
+    `publishers` is closed. Raises StreamNotFound."""
     options: dict[str, Any] = {"window": job.window, "idempotent": job.idempotent}
     if job.place is _Spread.TURNS:
         spread = await publishers.enter_async_context((await client.get_stream(job.stream)).publisher(**options))
@@ -277,7 +281,7 @@ async def _push_lines(
 
 def _report(counts: PushCounts, job: _Job) -> None:
     """Prints the number and the indexes of the stored messages, for each partition that was pushed to. If nothing was
-    pushed, it reports 0 messages for the chosen partition or partition 0."""
+    pushed, prints 0 messages for the chosen partition, or for partition 0 if none was chosen."""
     seconds = time.monotonic() - counts.started_s
     for partition in sorted(counts.partitions) or [job.place if isinstance(job.place, int) else 0]:
         stored = counts.partitions.get(partition, PartitionCounts())
@@ -293,11 +297,11 @@ def _report(counts: PushCounts, job: _Job) -> None:
 async def _read_messages(
     batches: Callable[[], Iterator[list[bytes]]], times: int, *, from_input: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yields all messages of the input, and repeats this `times` times.
+    """Yields all messages of the input, `times` times in all.
 
-    A thread reads the input, so that pushes and confirms continue while the input is slow. from_input: whether
-    the messages come from standard input. It can be read only once, so its messages are kept in memory if they
-    are repeated.
+    A thread reads the input, so that pushes and confirms continue while the input is slow. from_input: whether the
+    messages come from standard input. Standard input can be read only once, so its messages are kept in memory if
+    `times` is more than 1.
     """
     import trio
 
@@ -315,7 +319,7 @@ async def _read_messages(
 
 
 async def _pace(counts: PushCounts, rate: float) -> None:
-    """Waits until the next message is due at `rate` messages per second. Messages that are already late are
+    """Waits until the next message is due at `rate` messages per second. A message that is already late is
     not delayed."""
     import trio
 
@@ -325,9 +329,8 @@ async def _pace(counts: PushCounts, rate: float) -> None:
 class _Extent(NamedTuple):
     """The size of the input.
 
-    total_bytes: the size of the whole input, or None if it is unknown. around_bytes: the size of the line end or
-    the length that belongs to each message. It is added to the size of each message, so that the progress reaches
-    the total.
+    total_bytes: the size of the whole input, or None if it is unknown. around_bytes: the size of the line end or the
+    length prefix of each message. The progress counts it, too.
     """
 
     total_bytes: int | None

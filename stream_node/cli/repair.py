@@ -23,9 +23,12 @@ def register(app: typer.Typer) -> None:
 
 def repair(
     data_dir: DataDirOption = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Repair, and do not ask.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do the repair. Without this flag, the command only prints what it would do.")
+    ] = False,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="If something is lost, save the rest and list the loss.")
+        bool,
+        typer.Option("--accept-loss", help="Repair even if messages are lost. The command lists the lost messages."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

@@ -23,7 +23,8 @@ TimeoutOption = Annotated[
     typer.Option(
         min=0.001,
         metavar="SECONDS",
-        help="The time to wait for an answer. Without it: 2 s for the first sign of life, 30 s for other answers.",
+        help="The longest wait for an answer. Without it: 2 s for the first answer of the node, 30 s for later "
+        "answers.",
     ),
 ]
 ServiceOption = Annotated[
@@ -41,7 +42,8 @@ IndexServiceOption = Annotated[
         "--index-service",
         metavar="NAME",
         envvar="STREAM_NODE_INDEX_SERVICE",
-        help="The name of the index service on that node, if it is not that of --service with _index.",
+        help="The name of the index service on that node. Without it: the name of --service with _index added, as in "
+        "stream_index.",
     ),
 ]
 FramingOption = Annotated[
@@ -49,7 +51,8 @@ FramingOption = Annotated[
     typer.Option(
         "--framing",
         envvar="STREAM_NODE_FRAMING",
-        help="The framing: legacy for Ockam services from before June 2024, auto to find out.",
+        help="The framing of messages on the connection: legacy for Ockam services from before June 2024, auto to "
+        "find it out. Without it: head.",
     ),
 ]
 

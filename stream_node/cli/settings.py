@@ -82,7 +82,10 @@ def add(
     index_service: IndexServiceOption = None,
     framing: FramingOption = None,
     use: Annotated[
-        bool, typer.Option("--use", help="Use this context from now on. The first context is used anyway.")
+        bool,
+        typer.Option(
+            "--use", help="Make this context the current one. The first context always becomes the current one."
+        ),
     ] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Replace the context that has this name.")] = False,
     as_json: JsonOption = False,

@@ -45,7 +45,7 @@ BytesOption = Annotated[
 ]
 HEAD = ("stream", "partition", "first", "next", "messages", "bytes", "newest", "keeps")
 NUMBERS = frozenset({1, 2, 3, 4, 5})
-"""The positions of the columns in HEAD that have numbers, counted from 0."""
+"""The positions in HEAD of the columns that contain numbers, counted from 0."""
 
 
 def register(app: typer.Typer) -> None:
@@ -69,7 +69,10 @@ def create(
     stream: StreamArgument,
     partitions: Annotated[
         int | None,
-        typer.Option(min=1, help="The number of partitions that the stream has at least. A new stream has 1."),
+        typer.Option(
+            min=1,
+            help="The minimum number of partitions. Missing partitions are created. Without it, a new stream gets 1.",
+        ),
     ] = None,
     max_age: AgeOption = None,
     max_messages: CountOption = None,
@@ -253,7 +256,8 @@ def retention(
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Set the retention of a stream, which replaces its old one. Messages beyond its limits are deleted within seconds.
+    """Replace the retention of a stream: how long, how many or how large messages are kept. Messages beyond its limits
+    are deleted within seconds.
 
     Example: stream-node stream retention orders --max-age 7d --max-bytes 10GiB --dry-run
 

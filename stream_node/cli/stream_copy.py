@@ -32,7 +32,10 @@ def copy(
         ),
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Continue a copy that was interrupted or is behind.")
+        bool,
+        typer.Option(
+            "--resume", help="Continue a copy that was interrupted, or copy the messages that are new since then."
+        ),
     ] = False,
     node: NodeOption = None,
     context: ContextOption = None,
@@ -47,7 +50,7 @@ def copy(
 
     Every message keeps its partition and index, so saved positions of consumers stay valid. Messages that are published
     during the copy may be missing. --resume copies them, and is safe to repeat. If the target node has a default
-    retention, it applies to the copy, by the original times of the messages.
+    retention, it applies to the copy. The age of a message is then counted from its original time.
     """
     if to is None and source == target:
         raise UsageError("a stream cannot be copied onto itself; choose another name, or another node with --to")

@@ -23,8 +23,8 @@ ERRORS = {
     socket.EAI_NONAME: "there is no host of that name",
     socket.EAI_AGAIN: "the host's name cannot be looked up just now",
 }
-"""The explanation of each error number of the system and of its name resolver. The numbers of the resolver are negative
-on Linux."""
+"""Explanations of error numbers, both of the system and of the resolver that looks up host names. On Linux, the numbers
+of the resolver are negative."""
 _NUMBERED = re.compile(r"\[Errno (-?\d+)\] (.*?)(?:: ['\"](.*)['\"])?$")
 
 

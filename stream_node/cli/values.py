@@ -27,7 +27,8 @@ class CommandFailed(Exception):
 
 
 def parse_start(text: str, now: datetime) -> StartLike:
-    """Parses first, last, new, an index, a time or an age into the form that the client takes. Raises UsageError."""
+    """Parses the start of a reading: "first", "last", "new", an index, a time or an age. Returns it in the form that
+    the client takes. Raises UsageError."""
     from stream_client import FIRST, LAST, NEW
 
     named: dict[str, StartLike] = {"first": FIRST, "last": LAST, "new": NEW}
@@ -62,8 +63,8 @@ def _parse_time(text: str, others: str) -> datetime:
 
 
 def _find_time(text: str) -> datetime | None:
-    """Parses a time in ISO 8601. Returns None if the text is no time. A date alone means its midnight, also with a Z
-    after the date."""
+    """Parses a time in ISO 8601. A date alone, with or without a Z after it, means midnight of that date. Returns None
+    if the text is no time."""
     for each in (text, text.removesuffix("Z") + "T00:00Z" if text.endswith("Z") else text):
         try:
             return datetime.fromisoformat(each)

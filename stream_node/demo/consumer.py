@@ -55,7 +55,8 @@ async def consume(node: str, via: str, name: str, partitions: list[int], client_
 
 
 async def _consume_one(stream: Stream, positions: SavedIndexes, out: BinaryIO) -> None:
-    """Writes and flushes each message before the position after it is saved, so that a kill loses no message."""
+    """Writes each message to `out` and flushes it. Only then the consumer saves the position after the message, so that
+    a kill loses no message."""
     consumer = Consumer(stream, positions)
     async for message in consumer.messages():
         out.write(RECORD.pack(stream.partition, message.index, len(message.data)) + message.data)

@@ -42,8 +42,8 @@ PARTITIONS_OF = {"reader-1": (0, 1), "reader-2": (2, 3)}
 KILL_CONSUMER_AT, KILL_STORE_AT = 0.25, 0.5
 """The fractions of the input that are confirmed when the consumer and the store are killed."""
 HELD_BACK = 0.25
-"""The fraction of the messages of each partition that is pushed only when the kill of the store is due. So the kill
-comes during the pushes, however fast they are."""
+"""The fraction of the messages of each partition that is pushed last, just before the store is killed. So some pushes
+are still unconfirmed when the store is killed, however fast pushes are."""
 READ_TIMEOUT_S = 60.0
 
 
@@ -218,7 +218,7 @@ class Demo:
     async def _wait_confirmed(self, part: float) -> None:
         """Waits until a fraction of the input is confirmed. Shows the progress.
 
-        part: the fraction. Until the kill of the store is due, the wait also ends when all lines that may be pushed
+        part: the fraction. Before the last lines (see HELD_BACK) may be pushed, the wait also ends when all other lines
         are confirmed.
         """
         wanted = part * len(self._lines)
@@ -231,8 +231,8 @@ class Demo:
             await trio.sleep(0.01)
 
     async def _wait_under_way(self) -> int:
-        """Lets the remaining lines be pushed, and waits until some pushes are unconfirmed. Returns their number. Raises
-        DemoFailed if all pushes are confirmed too early."""
+        """Lets the remaining lines be pushed, and waits until some pushes are under way. Returns the number of
+        unconfirmed pushes. Raises DemoFailed if all lines are pushed and confirmed before any is seen under way."""
         self._about_to_kill.set()
         while not (under_way := self._unconfirmed()):
             if sum(map(len, self._pushes)) == len(self._lines):
@@ -275,8 +275,8 @@ class Demo:
 
 
 def _held_back(messages: int) -> int:
-    """Returns how many of the last messages of a partition are pushed only when the kill of the store is due. This is
-    at least one, unless there are no messages."""
+    """Returns how many messages of a partition are pushed last, just before the store is killed (see HELD_BACK). The
+    result is at least one, unless `messages` is 0."""
     return math.ceil(messages * HELD_BACK)
 
 
