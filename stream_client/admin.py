@@ -57,7 +57,7 @@ class StreamAdmin:
         return (await self.session.ask(self.handle, INFO, InfoRequest(0))).info
 
     async def truncate(self, before: BeforeLike) -> TruncateResponse:
-        """Delete the messages whose index or time is lower than `before`.
+        """Delete the messages whose index is lower, or whose time is earlier, than `before`.
 
         Returns the number of deleted messages and the partition's new first index.
         """
@@ -94,7 +94,7 @@ class StreamAdmin:
 
 
 class Listing(Generic[T]):
-    """An iterator over items that the node lists. It fetches them page by page. You may stop at any item."""
+    """An iterator over items that the node lists. The iterator fetches them page by page. You may stop at any item."""
 
     def __init__(self, session: Session, page_items: int) -> None:
         self._session = session

@@ -25,8 +25,8 @@ kept. A list may repeat a name."""
 StartLike: TypeAlias = int | datetime | FromIndex | FromTime | FromEnd
 """The type of the place where reading begins: an index, a time, or a type of the wire format."""
 BeforeLike: TypeAlias = int | datetime | BeforeIndex | BeforeTime
-"""The type of the limit of a deletion: an index, a time, or a type of the wire format. Messages below the limit are
-deleted."""
+"""The type of a deletion's limit: an index, a time, or a type of the wire format. A deletion removes the messages with
+a lower index or an earlier time."""
 
 FIRST: Final = FromIndex(0)
 """The start for reading from the earliest stored message on."""
@@ -58,8 +58,9 @@ def to_bytes(value: BytesLike, what: str) -> bytes:
 
 
 def to_address(address: str) -> str:
-    """Returns a node's address as `host:port`, with port 4000 if it names no port. Raises InvalidArgument if it is
-    invalid.
+    """Returns a node's address as `host:port`. The port is 4000 if `address` names no port.
+
+    Raises InvalidArgument if the address is invalid.
     """
     if not isinstance(address, str):
         raise InvalidArgument(f"the address of a node is a str such as '127.0.0.1:4000', not {type(address).__name__}")
@@ -78,8 +79,8 @@ def to_key(value: BytesLike | None, what: str = "a key") -> bytes | None:
 
 
 def to_headers(headers: HeadersLike) -> Sequence[Header]:
-    """Converts headers to a list of `Header` objects in the same order. Raises InvalidArgument if they have a wrong
-    type.
+    """Converts headers to a list of `Header` objects in the same order. Raises InvalidArgument for a value of a
+    wrong type.
     """
     if not headers:
         return ()
@@ -102,9 +103,10 @@ def encoded(protocol: Protocol[Q, A], request: Q) -> bytes:
 
 
 def start_of(start: StartLike) -> Start:
-    """Converts the start of reading, given as an index or a time, to its wire type.
+    """Converts the place where reading begins from an index or a time to a type of the wire format.
 
-    Raises InvalidArgument for a value of another type, and for a time without a time zone.
+    A value that already has a type of the wire format is returned unchanged. Raises InvalidArgument for any other type,
+    and for a time without a time zone.
     """
     if isinstance(start, int):
         return FromIndex(start)
@@ -117,10 +119,10 @@ def start_of(start: StartLike) -> Start:
 
 
 def before_of(before: BeforeLike) -> Before:
-    """Converts the limit of a deletion, given as an index or a time, to its wire type. Messages below the limit are
-    deleted.
+    """Converts the limit of a deletion from an index or a time to a type of the wire format.
 
-    Raises InvalidArgument for a value of another type, and for a time without a time zone.
+    A value that already has a type of the wire format is returned unchanged. Raises InvalidArgument for any other type,
+    and for a time without a time zone.
     """
     if isinstance(before, int):
         return BeforeIndex(before)
@@ -132,7 +134,9 @@ def before_of(before: BeforeLike) -> Before:
 
 
 def microseconds(time: datetime) -> int:
-    """Returns the exact number of microseconds from 1970 to `time`. Raises InvalidArgument if it has no time zone."""
+    """Returns the exact number of microseconds from 1970 to `time`. Raises InvalidArgument if `time` has no
+    time zone.
+    """
     if time.tzinfo is None:
         raise InvalidArgument(f"{time.isoformat()} has no time zone: say which one is meant, for example UTC")
     since = time - datetime.fromtimestamp(0, time.tzinfo)

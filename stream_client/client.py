@@ -27,9 +27,10 @@ class StreamClient(Session):
         return f"<StreamClient of {self.address}, {state}>"
 
     async def reached(self) -> None:
-        """Wait until the stream service has answered for the first time; if it has answered before, return at once.
+        """Wait until the node's stream service has answered a request of this client. If it has answered before, return
+        at once.
 
-        Raises NodeUnreachable, NotAStreamNode or RequestTimeout.
+        If no answer comes, raises NodeUnreachable, NotAStreamNode or RequestTimeout.
         """
         route = self.core.service_route
         if not route.reached:
@@ -45,14 +46,15 @@ class StreamClient(Session):
         return (await create_streams(self, name))[0]
 
     async def create_partitioned(self, name: str | None, partitions: int) -> PartitionedStream:
-        """Create a stream with `partitions` partitions, or add the missing partitions to an existing stream.
+        """Make sure that a stream has the partitions 0 to `partitions` - 1. Return all partitions of the stream.
 
-        Returns all partitions of the stream. If the stream already has more partitions, nothing is created. name: the
-        name of the stream; None: the node chooses a name.
+        Only missing partitions are created. name: the name of the stream; None: the node chooses a name.
 
-        Added partitions may move keys: later messages with the same key may go to another partition than earlier ones,
-        since keys are spread over all partitions. A node without `node/stream_list/1` cannot report partitions beyond
-        the first `partitions`, so the result then lacks them.
+        The partition of a key depends on the number of partitions. So after partitions have been added, new messages
+        with a key may go to another partition than the earlier messages with this key.
+
+        A node without the protocol `node/stream_list/1` cannot list partitions. For such a node, the result has only
+        the partitions 0 to `partitions` - 1.
         """
         made = await create_streams(self, name, partitions)
         try:
@@ -87,8 +89,8 @@ class StreamClient(Session):
     def list_streams(self, prefix: str = "", *, page_streams: int = LIST_PAGE) -> StreamListing:
         """Return an iterator over the partitions of all streams whose name begins with `prefix`.
 
-        The partitions are sorted by stream name and number. page_streams: the number of partitions fetched with one
-        request.
+        The iterator gives the description (`StreamInfo`) of each partition, sorted by stream name and then by partition
+        number. page_streams: the number of partitions fetched with one request.
         """
         return StreamListing(self, prefix, page_streams)
 
@@ -101,17 +103,17 @@ class StreamClient(Session):
         return Correspondent(self, await self.create(inbox))
 
     def converse(self, service: str) -> Conversation:
-        """Begin a conversation, which exchanges any number of messages with one service of the node.
+        """Begin a conversation: an exchange of any number of messages with one service of the node.
 
-        The caller must close the conversation.
+        service: the name of the service. The caller must close the conversation.
         """
         return Conversation(self, service)
 
     async def _some_names(self, prefix: str) -> set[str]:
-        """Return stream names to suggest in an error: a page of the names that begin with `prefix`, and a page of all
-        names.
+        """Return names of streams, from which an error suggests those similar to a wrong name.
 
-        If the node cannot list its streams, the result is empty.
+        The names are one page (LIST_PAGE) of those that begin with `prefix`, and one page of all names. If the node
+        cannot list its streams, the result may be empty.
         """
         names: set[str] = set()
         with suppress(ClientError):

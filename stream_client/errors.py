@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Fault: TypeAlias = Literal["caller", "node", "network"]
 """Who must act after an error. "caller": the program must change the request. "node": an operator must look at the
-node. "network": nobody, but the network needs time."""
+node. "network": nobody must act; the network needs time to recover."""
 
 
 class ClientError(Exception):
@@ -139,15 +139,15 @@ class StreamNotFound(ClientError):
 
 
 class PositionBeyondEnd(ClientError):
-    """The position of a reader is higher than the stream's end: the stream was deleted and created again since."""
+    """The position of a reader is higher than the stream's end, because the stream was deleted and created again."""
 
 
 class LeaseLost(ClientError):
-    """A shared consumer has lost the leases of `partitions`: it may no longer process them.
+    """A shared consumer has lost the leases of `partitions`, so the program must stop processing these partitions.
 
-    Other members of the consumer group get the messages after its last saved position. The iterator of a shared
-    consumer raises this error. You may continue the iteration: it returns messages of the partitions that the consumer
-    still has, and of partitions that it gets later.
+    Other members of the consumer group get the messages after this consumer's last saved position. The iterator of a
+    shared consumer raises this error. You may continue the iteration: it returns messages of the partitions that the
+    consumer still has, and of partitions that it gets later.
     """
 
     retriable = True

@@ -1,4 +1,5 @@
-"""Encodes and decodes routed messages: messages with routes, stored as the data of a stream's messages.
+"""Encodes and decodes routed messages. A routed message carries routes, and is stored as the data of a
+stream's message.
 
 The format is that of the bidirectional workers of Ockam's Elixir implementation (facts/ockam.md §6.3):
 
@@ -7,8 +8,8 @@ The format is that of the bidirectional workers of Ockam's Elixir implementation
     | where answers go       |             | the legacy framing's message, without its length  |
     +------------------------+-------------+---------------------------------------------------+
 
-The inner message always has version 1 of the legacy framing, whatever framing the connection uses. This module does no
-I/O.
+The inner message always has version 1 of the legacy framing, whatever framing the connection uses. This module does
+no I/O.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Ends a `with` block when a stop signal arrives, so that the block's consumers and publishers end cleanly.
 
-Otherwise SIGTERM kills a Python program at once: positions are not saved, and leases last until they expire.
+Without such a block, SIGTERM ends a Python program at once: positions are not saved, and leases last until they expire.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ closed terminal."""
 
 
 class Stopped:
-    """The way a block of `stop_on_signals` ended. signal: the number of the signal that ended it; None if no signal
-    did.
-    """
+    """How a block of `stop_on_signals` ended. signal: the number of the signal that ended it; None if no signal did."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -32,7 +30,7 @@ class Stopped:
 async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
     """Cancel the block when one of these signals arrives, and continue with the code after the block.
 
-    async with stop_on_signals(), connect() as client: ...
+        async with stop_on_signals(), connect() as client: ...
 
     signals: the signals that cancel the block; without any, STOP_SIGNALS. The message being processed at that time does
     not count as processed, so the consumer gets it again. A second signal has its normal effect, as outside this block.
@@ -63,9 +61,10 @@ async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
 
 @contextmanager
 def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
-    """Do the same as `stop_on_signals`, for the blocking client: the signal raises an exception inside the block.
+    """End the block when one of these signals arrives. This is `stop_on_signals` for the blocking client.
 
-    The exception ends the block, and the program continues with the code after it.
+    The signal raises an exception inside the block. The exception ends the block, and the program continues with the
+    code after it.
     """
     stopped = Stopped()
     previous = {number: signal.getsignal(number) for number in _not_ignored(signals or STOP_SIGNALS)}
@@ -95,7 +94,7 @@ def stop_on_signals_blocking(*signals: signal.Signals) -> Iterator[Stopped]:
 class _Leave(BaseException):
     """The exception that the signal handler raises to end the block.
 
-    It is not an `Exception`, so no `except Exception` of the program catches it.
+    It is no subclass of `Exception`, so an `except Exception` inside the block does not catch it.
     """
 
 

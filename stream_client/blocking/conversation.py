@@ -84,10 +84,10 @@ class Conversation:
         self._core.send(payload)
 
     def receive(self, timeout_s: float | None = None) -> bytes | None:
-        """Return the payload of the next message, or None if no message arrives within `timeout_s` seconds.
+        """Return the payload of the next message. Return None if no message arrives in time.
 
-        timeout_s: None: wait for ever. Raises ConnectionLost. If the service sends an `error` message, raises that
-        error, for example RequestRefused.
+        timeout_s: the longest wait in seconds; None: no limit. Raises ConnectionLost. If the service sends an `error`
+        message, raises that error, for example RequestRefused.
         """
         # Messages that arrived before the connection ended are complete, so the program receives them first.
         if not self._core.received:

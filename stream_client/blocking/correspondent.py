@@ -27,8 +27,8 @@ from stream_service.extensions import FromIndex, RichMessage
 class Correspondent:
     """One party of two-way messaging over streams. `StreamClient.correspondent` returns a Correspondent.
 
-    inbox: the stream in which the other parties store their answers. strays: how many messages of the inbox `request`
-    has skipped, because they were not routed messages or answered no waiting request.
+    inbox: the stream in which the other parties store their answers. strays: the number of messages in the inbox that
+    answered no waiting request of this party, or that were not routed messages (messages with routes).
     """
 
     def __init__(self, session: Session, inbox: Stream) -> None:
@@ -57,8 +57,8 @@ class Correspondent:
     def reply(self, routed: RoutedMessage, payload: bytes, *, return_route: Route = ()) -> None:
         """Answer the received message `routed`. The answer is stored in the stream that `routed` names for answers.
 
-        payload: the answer. return_route: the route, at this party, to the worker that receives an answer to the
-        answer. Raises ValueError if `routed` names no stream for answers.
+        payload: the answer. return_route: the route, at this party, to the worker that receives what the other party
+        replies to this answer. Raises ValueError if `routed` names no stream for answers.
         """
         if not routed.return_stream:
             raise ValueError("the message names no stream for an answer")
@@ -89,7 +89,10 @@ class Correspondent:
         return answer.routed
 
     def routed(self, messages: Iterator[RichMessage]) -> RoutedMessages:
-        """Return an iterator over the routed messages of an inbox. messages: a Follower or a Consumer of the inbox."""
+        """Return an iterator over the routed messages of an inbox. It skips other messages.
+
+        messages: a Follower or a Consumer of the inbox.
+        """
         return RoutedMessages(messages)
 
     def _reading(self) -> Reader:
@@ -118,10 +121,10 @@ class Correspondent:
         return self._reader
 
     def _arrived(self, reader: Reader) -> None:
-        """Pass the answers in the page that has arrived to their waiting requests.
+        """Pass each answer in a page that has arrived to the request that waits for it.
 
-        Requests another page only while a request is waiting. If an error has arrived in place of the page, every
-        waiting request fails.
+        If requests still wait afterwards, the reader fetches another page. If an error has arrived instead of the page,
+        every waiting request fails with that error.
         """
         try:
             page = reader.take()
@@ -135,7 +138,8 @@ class Correspondent:
             reader.ask()
 
     def _deliver(self, data: bytes) -> None:
-        """Finish the request that a message of the inbox answers. A message that answers no waiting request is a stray.
+        """Finish the request that a message of the inbox answers. A message that answers no waiting request counts as
+        a stray.
 
         data: the data of the message.
         """
@@ -153,7 +157,10 @@ class Correspondent:
 
 
 class RoutedMessages:
-    """An iterator over the routed messages of a stream. strays: the number of other messages, which it has skipped."""
+    """An iterator over the routed messages (messages with routes) of a stream. It skips all other messages.
+
+    strays: the number of skipped messages.
+    """
 
     def __init__(self, messages: Iterator[RichMessage]) -> None:
         self._messages = messages

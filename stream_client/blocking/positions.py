@@ -59,13 +59,13 @@ class SavedIndexes:
         return f"<SavedIndexes of {self.client_id!r}>"
 
     def get(self, stream_name: str, partition: int = 0) -> int:
-        """Return the saved index of one partition; 0 if no index was saved. Raises ClientError and ProtocolError."""
+        """Return the saved index of one partition; 0 if no index was saved. The errors raised are those of `load`."""
         return (self.load(stream_name, (partition,)))[0]
 
     def load(self, stream_name: str, partitions: Sequence[int]) -> Sequence[int]:
         """Return the saved index of each of these partitions, in order; 0 for a partition without a saved index.
 
-        Raises ClientError and ProtocolError.
+        Raises ClientError if a request fails, and ProtocolError if an answer belongs to another request.
         """
         requests = [GetPartitionIndex(self.client_id, stream_name, partition) for partition in partitions]
         answers = self._session.ask_all(INDEX_SERVICE, INDEX_PARTITIONED, requests)
@@ -91,9 +91,10 @@ class SavedIndexes:
 
 
 def to_positions(session: Session, positions: Positions | str) -> Positions:
-    """Return the `SavedIndexes` for a consumer's name, or the given `Positions` object unchanged.
+    """Return the object that saves a consumer's positions.
 
-    Raises InvalidArgument if the name is empty or the object cannot save positions.
+    positions: the consumer's name, for which a `SavedIndexes` is made; or an object that saves positions, which is
+    returned unchanged. Raises InvalidArgument if the name is empty or the object cannot save positions.
     """
     if isinstance(positions, str):
         return SavedIndexes(session, check_name(positions))
@@ -101,7 +102,7 @@ def to_positions(session: Session, positions: Positions | str) -> Positions:
 
 
 def check_keeps_positions(positions: P) -> P:
-    """Return the object if it can save positions. Otherwise raise InvalidArgument."""
+    """Return `positions`, an object that saves positions. If it cannot save positions, raise InvalidArgument."""
     if not hasattr(positions, "save_nowait"):
         raise InvalidArgument(
             "a consumer takes its name, under which the node keeps how far it came, or an object that keeps positions "

@@ -20,16 +20,19 @@ from stream_service.names import partition_of
 WINDOW = 1_000
 """The default window of a publisher: the largest number of unanswered pushes."""
 UNSENT_BYTES_MAX = 64 * 1024
-"""If the connection has more unsent bytes than this, `Publisher.push` lets them be sent before it goes on."""
+"""While the connection has more unsent bytes than this, `Publisher.push` gives the client a chance to send before it
+encodes another message."""
 PUBLISHER_ID_BYTES = 16
 
 
 class Publisher:
     """Pushes messages to one partition without waiting for each confirm. A context manager.
 
-    `Stream.publisher` returns a Publisher. At most `window` pushes are unanswered at a time. If the block ends without
-    an exception, its end waits until every push is answered. It then raises PushesFailed if a push has failed whose
-    result the program has not taken. With `keep_failed` it does not raise.
+    `Stream.publisher` returns a Publisher. At most `window` pushes are unanswered at a time.
+
+    The end of a block without an exception waits until every push is answered. It then raises PushesFailed if some
+    pushes have failed and the program has not asked for their results (`wait`, `Push.result`). With `keep_failed` it
+    never raises PushesFailed.
     """
 
     def __init__(
@@ -70,15 +73,15 @@ class Publisher:
 
     @property
     def failed(self) -> Sequence[Push]:
-        """The failed pushes whose result the program has not taken.
+        """The failed pushes for whose result the program has not asked (`wait`, `Push.result`).
 
-        A publisher made with `keep_failed` does not collect them, so its sequence is always empty.
+        A publisher made with `keep_failed` does not collect failed pushes, so this sequence is always empty.
         """
         return tuple(push for push in self._queue.failed or () if not push.taken)
 
     def close(self) -> None:
-        """End the publisher: the program must not push after this. Pushes made before still get their answers. Safe to
-        repeat.
+        """End the publisher: the program must not push after this. Earlier pushes still get their answers. Safe
+        to repeat.
         """
         self._session.core.close_queue(self._handle, self._queue)
 
@@ -88,10 +91,10 @@ class Publisher:
         return len(self._queue.pushes)
 
     def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> Push:
-        """Send one message, after waiting until the window has room. Returns a Push, whose `done` is true after the
-        answer.
+        """Send one message, and return its Push without waiting for the answer.
 
-        data, key, headers: as in `Stream.push`.
+        If `window` pushes are unanswered, this method first waits until one of them is answered. `Push.done` becomes
+        true when the answer arrives. data, key, headers: as in `Stream.push`.
         """
         queue = self._queue
         # Most messages have neither key nor headers and are bytes already, and this test is cheaper than the call.
@@ -112,7 +115,9 @@ class Publisher:
         return push
 
     def wait(self, push: Push) -> int:
-        """Wait until one push is answered, and return the index of its message. Raises the push's error."""
+        """Wait until one push is answered, and return the index of its message. If the push has failed, raise
+        its error.
+        """
         try:
             self._session.finished(push, None)
         finally:
@@ -150,7 +155,7 @@ class PartitionChooser:
         self._next = 0
 
     def choose(self, key: bytes | None, partition_key: bytes | None) -> int:
-        """Return the number of the partition for a message. For a key, this may be a deleted partition.
+        """Return the number of the partition for a message. The partition of a key may be a deleted one.
 
         key: the message's key, or None. partition_key: used instead of the key, unless it is None.
         """
@@ -162,14 +167,15 @@ class PartitionChooser:
 
 
 class PartitionedPublisher:
-    """Pushes to all partitions of a stream, by key or in turn. Each partition has its own window. A context manager.
+    """Pushes each message to the partition of its key, or to all partitions in turn if it has no key. A
+    context manager.
 
-    `PartitionedStream.publisher` returns it. The end of its block waits and raises as the end of a `Publisher` block
-    does.
+    `PartitionedStream.publisher` returns it. Each partition has its own window. The end of its block waits and raises
+    as the end of a `Publisher` block does.
     """
 
     def __init__(self, name: str, by_partition: Mapping[int, Publisher]) -> None:
-        """by_partition: the publishers of the partitions that still exist, each by the number of its partition."""
+        """by_partition: the publishers of the partitions that still exist, by partition number."""
         self._name = name
         self._by_partition = by_partition
         self._publishers = tuple(by_partition.values())

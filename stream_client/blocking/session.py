@@ -32,13 +32,16 @@ Target: TypeAlias = str | Route | PartitionHandle
 
 
 class Shell(Timers, Protocol):
-    """The interface of the I/O part of a client, which has the socket and the clock, and which waits.
+    """The interface of a client's shell: the part that does the I/O. The shell has the socket and the clock, and
+    it waits.
 
     The other part of a client is its core (`ClientCore`), the logic without I/O.
     """
 
     def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
-        """Wait until the result `waiting` is done, for at most `timeout_s` seconds; None: for ever."""
+        """Wait until the result `waiting` is done, but at most `timeout_s` seconds; None: no limit. A timeout raises
+        no error.
+        """
         ...
 
     def give_way(self) -> None:
@@ -55,7 +58,7 @@ class Session:
 
     address: `host:port` of the node that the client connects to. core: the client's logic without I/O. shell: the
     client's I/O. answer_timeout_s: how many seconds a request waits for its answer; None: for ever. has_rich_pull:
-    whether the node has ever answered a `node/stream_pull/1`.
+    whether the node has ever answered a pull in our own protocol `node/stream_pull/1`.
     """
 
     def __init__(self, address: str, core: ClientCore, shell: Shell, answer_timeout_s: float | None) -> None:
@@ -76,14 +79,16 @@ class Session:
         return self.shell.now_s()
 
     def request(self, service: str, payload: bytes) -> bytes:
-        """Send a payload to a service of the node and return the payload of the answer. Raises RequestRefused,
-        RequestTimeout.
+        """Send a payload to a service of the node and return the payload of the answer.
+
+        Raises RequestRefused, RequestTimeout and other ClientErrors.
         """
         return (self.answered(self.core.call(self.core.route_to(service), payload))).answers[0]
 
     def ask(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> A:
-        """Send a request to a worker and return the decoded answer. Raises RequestRefused, RequestTimeout or
-        UnexpectedAnswer.
+        """Send a request to a worker and return the decoded answer.
+
+        Raises RequestRefused, RequestTimeout, UnexpectedAnswer and other ClientErrors.
         """
         return answer_of(self.answered(self.call(target, protocol, request)), protocol)
 
@@ -96,10 +101,10 @@ class Session:
     def ask_nowait(
         self, target: Target, protocol: WireProtocol[Q, A], request: Q, on_answer: Callable[[A | ClientError], None]
     ) -> Callable[[], None]:
-        """Send a request without waiting. `on_answer` is called with the answer or the error, perhaps before this
-        returns.
+        """Send a request without waiting. `on_answer` is called later with the answer or the error.
 
-        Returns a function that gives up the request, so that `on_answer` is no longer called.
+        If the request fails at once, `on_answer` is called before this method returns. Returns a function that gives up
+        the request, so that `on_answer` is no longer called.
         """
         # An immediate error goes to `on_answer` too, so that the caller handles errors in one place.
         try:
@@ -124,20 +129,19 @@ class Session:
         return cancel
 
     def tell(self, service: str, payload: bytes) -> None:
-        """Send a message that the service does not answer. The message is lost if there is no connection or if it
-        breaks.
-        """
+        """Send a message that the service does not answer. The message may be lost if the connection is lost."""
         self.core.tell(service, payload)
         self.shell.give_way()
 
     def call(self, target: Target, protocol: WireProtocol[Q, A], request: Q) -> Call:
         """Send a request and return its `Call`, which receives the answer. `answered` waits for the answer.
 
-        Raises InvalidArgument. If the client has ended, raises the error that ended it.
+        Raises InvalidArgument if the request cannot be encoded. If the client has ended, raises the error that
+        ended it.
 
-        Real Ockam index services never answer a request of our own protocols (`node/...`). So for such a request,
-        `ServiceRoute` asks whether the node has these protocols. If not, the call fails at once and not after its whole
-        timeout.
+        A real Ockam index service never answers a request in our own protocols (`node/...`). So before the client waits
+        for such an answer, `ServiceRoute` finds out whether the node has these protocols. If not, the call fails at
+        once instead of after its timeout.
         """
         route = self.core.route_to(target) if isinstance(target, str) else target
         call = self.core.call(route, encoded(protocol, request))
@@ -168,10 +172,10 @@ class Session:
                 self.core.forget(call)
 
     def finished(self, waiting: Waiting, timeout_s: float | None) -> None:
-        """Wait until the result `waiting` is done. Raises its error, or RequestTimeout after `timeout_s` seconds; None:
-        no limit.
+        """Wait until the result `waiting` is done. If it is an error, raise the error.
 
-        If the service has never answered, the error may say why instead (`no_contact`).
+        timeout_s: the longest wait in seconds; None: no limit. After this time, raises RequestTimeout. If the stream
+        service has never answered this client, it may instead raise an error that says why (`no_contact`).
         """
         if not waiting.done:
             self.shell.wait(waiting, timeout_s)

@@ -42,7 +42,7 @@ from stream_service.protocol import StreamMessage
 
 
 class Stream(StreamAdmin):
-    """One partition of a stream: pushes, pulls and consumes messages.
+    """One partition of a stream, with methods that push, pull and consume its messages.
 
     `StreamClient.create` returns a Stream. The tasks of one event loop may share it.
     """
@@ -69,7 +69,7 @@ class Stream(StreamAdmin):
         data: bytes, or text, which is stored in UTF-8. key, headers: stored with the data; they need the protocol
         `node/stream_push/1`. The headers are a dictionary, or a list of (name, value) pairs.
 
-        Raises PushFailed and other ClientErrors.
+        Raises PushFailed if the node could not store the message, and other ClientErrors, for example RequestTimeout.
         """
         queue = self.handle.queue
         data, key, headers = to_bytes(data, "the data of a message"), to_key(key), to_headers(headers)
@@ -129,10 +129,10 @@ class Stream(StreamAdmin):
 
     @with_options_shown
     def consumer(self, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> Consumer:
-        """Return an iterator that begins at the saved position, and saves the position as the program processes
-        messages.
+        """Return an iterator over the partition's messages that saves its position.
 
-        positions: the name under which the node saves the position, or an object that saves it (`Positions`).
+        The iterator begins at the saved position, and saves the position as the program processes messages. positions:
+        the name under which the node saves the position, or an object that saves it (`Positions`).
 
         page_messages: the number of messages pulled with one request. save_messages: save the position after this many
         messages; None: after each page. save_interval_s: the longest time in seconds between the processing of a
@@ -153,7 +153,8 @@ class Stream(StreamAdmin):
     ) -> Publisher:
         """Return a publisher: a context manager that pushes messages without waiting for each confirm.
 
-        At its end, the block waits until all pushes are answered. window: the largest number of unanswered pushes.
+        The end of its `with` block waits until all pushes are answered. window: the largest number of
+        unanswered pushes.
 
         idempotent: store each message only once, even if the client sends it again after a lost confirm. publisher_id:
         an id that stays the same when the program restarts; it makes the publisher idempotent. The program then numbers
@@ -166,17 +167,16 @@ class Stream(StreamAdmin):
         return Publisher(self.session, self.handle, window, sequences, keep_failed)
 
     def find_index(self, start: StartLike) -> int:
-        """Return the index at which reading from `start` begins now.
+        """Return the index of the first stored message that a reader beginning at `start` gets.
 
-        This is the index of a stored message; if no message is stored there or later, it is the index of a future
-        message.
+        If there is no such message yet, returns the index from which that reader waits for a message.
         """
         page = self.pull_page(start, 1)
         return page.messages[0].index if page.messages else page.resume_index
 
 
 class PartitionedStream:
-    """Some or all partitions of one stream, without deleted ones. partitions: these partitions, in order."""
+    """Some or all existing partitions of one stream. partitions: these partitions, in order of their numbers."""
 
     def __init__(self, partitions: Sequence[Stream]) -> None:
         self.partitions = tuple(partitions)
@@ -196,7 +196,10 @@ class PartitionedStream:
 
     @property
     def count(self) -> int:
-        """The number of partitions of the stream, deleted ones included. The partition of a key depends on it."""
+        """The highest number of these partitions plus one, so a deleted partition below it is counted too.
+
+        The partition to which a key belongs depends on this count.
+        """
         return self._count
 
     def partition_for(self, key: BytesLike) -> Stream:
@@ -233,10 +236,10 @@ class PartitionedStream:
     def publisher(
         self, window: int = WINDOW, *, idempotent: bool = False, keep_failed: bool = False
     ) -> PartitionedPublisher:
-        """Return a publisher that pushes to all partitions: by key, or in turn for messages without a key.
+        """Return a publisher that pushes each message to the partition of its key.
 
-        window: the largest number of unanswered pushes in each partition. The other arguments are those of
-        `Stream.publisher`.
+        Messages without a key are distributed over the partitions in turn. window: the largest number of unanswered
+        pushes in each partition. The other arguments are those of `Stream.publisher`.
         """
         publishers = {
             stream.partition: stream.publisher(window, idempotent=idempotent, keep_failed=keep_failed)
@@ -287,8 +290,7 @@ class PartitionedStream:
 
 
 def create_streams(session: Session, name: str | None, partitions: int = 1) -> list[Stream]:
-    """Create those of the first `partitions` partitions of a stream that do not exist. Returns the first `partitions`
-    ones.
+    """Create the partitions 0 to `partitions` - 1 of a stream if they do not exist, and return them.
 
     name: the name of the stream; None: the node chooses a name.
     """

@@ -1,6 +1,6 @@
 """Consumers: iterators that resume at their saved position, over one partition or over several partitions of a stream.
 
-`ReadingLoop` reads the messages and decides which count as processed. `Positions` saves the positions.
+`ReadingLoop` reads the messages and decides which messages count as processed. `Positions` saves the positions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 class BaseConsumer:
     """The base class of all consumers; subclasses add the iteration. A context manager.
 
-    The end of the block saves the position.
+    The end of its block saves the position of each partition.
     """
 
     def __init__(self, streams: Sequence[StreamAdmin], positions: Positions, options: ConsumerOptions) -> None:
@@ -36,10 +36,11 @@ class BaseConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Save the position.
+        """Save the positions, and stop reading.
 
-        If the block ended without an error, its last message counts as processed, and this method waits until the
-        position is stored. Otherwise it sends the position without waiting.
+        After a block without an error, the last message that the program received counts as processed, and this method
+        waits until the positions are stored. After an error, that message does not count as processed, and the
+        positions are sent without waiting.
         """
         try:
             if kind is None:
@@ -67,9 +68,9 @@ class BaseConsumer:
         return self._loop.processed
 
     async def save(self, *, with_last: bool = False) -> None:
-        """Save the position now, if it has changed. When this method returns, the position is safely stored.
+        """Save the changed positions now. When this method returns, they are safely stored.
 
-        with_last: whether the last message that the program has received counts as processed too.
+        with_last: whether the last message that the program has received counts as processed.
         """
         if with_last:
             self._loop.commit()
@@ -135,7 +136,7 @@ class PartitionedConsumer(BaseConsumer):
 class Messages(Generic[T]):
     """An iterator over the messages of a consumer. You may stop at any message and continue later.
 
-    show: a function that returns the next item from a partition that has messages.
+    show: a function that is given a partition with unread messages, and returns the next item of the iteration.
     """
 
     def __init__(

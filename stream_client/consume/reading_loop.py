@@ -87,8 +87,8 @@ class ReadingLoop:
 
     readings: the partitions being read, by number. current: the partition whose page the program receives at the
     moment; None if there is none. holes: the number of missing indexes, in all partitions. processed: how many messages
-    the program has processed since the start. woken: whether `wake` was called and neither `next_reading` nor the
-    consumer has reacted yet.
+    the program has processed since the start. woken: whether `wake` was called and nobody has reacted yet;
+    `next_reading` and the consumer react.
     """
 
     def __init__(self, session: Session, stream_name: str, positions: Positions, options: ConsumerOptions) -> None:
@@ -151,8 +151,9 @@ class ReadingLoop:
         self._merge.wake()
 
     def commit(self) -> None:
-        """Count the last message that the program has received as processed. Called when the program asks for the next
-        one.
+        """Count the last message that the program has received as processed.
+
+        Consumers call this method when the program asks for the next message.
         """
         reading = self.current
         if reading is None or reading.handed_index == reading.next_index:
@@ -241,8 +242,9 @@ class ReadingLoop:
         self._save_due_s = math.inf
 
     def _ask(self, stop_at_end: bool) -> None:
-        """Request the next page of each partition. With stop_at_end, skip the partitions that have been read to their
-        end.
+        """Request the next page of each partition.
+
+        stop_at_end: whether to skip the partitions that have been read to their end.
         """
         for reading in self.readings.values():
             reading.reader.waits = not stop_at_end

@@ -121,8 +121,8 @@ class Calls:
     def send_again(self, call: Call, route: Route) -> None:
         """Send a request to a service once more.
 
-        If a part of a several-part answer has arrived, all parts are awaited again, at a new return address. Otherwise
-        a part of the first answer that arrives late would be counted twice.
+        If some, but not all, answers to a request have arrived, they are dropped, and all answers are awaited at a new
+        return address. Otherwise a late answer to the first copy of the request would be counted twice.
         """
         if call.answers:
             del self._calls[call.address]
@@ -138,8 +138,8 @@ class Calls:
             call.state = after(call.state, Event.DISCONNECTED)
 
     def take(self, message: Message) -> None:
-        """Use a received message as an answer, or as one part of an answer. A message that belongs to no request is
-        dropped.
+        """Use a received message as the answer, or one of several answers, to its request. Drop a message that belongs
+        to no request.
         """
         call = self._calls.get(message.onward_route[0])
         if call is None:

@@ -19,7 +19,7 @@ from stream_client.core.states_machine import ConnectionState, Event, after
 from stream_client.errors import ClientError, RequestRefused
 
 UP = ConnectionState.UP
-"""The state of the connection while nearly all bytes arrive. Reading a global name is faster than reading a member of
+"""`ConnectionState.UP`, the state in which nearly all bytes arrive. Python reads a global name faster than a member of
 an enumeration."""
 
 
@@ -151,7 +151,7 @@ class ClientConnection:
         return data
 
     def put_back(self, data: bytes) -> None:
-        """Return the part of `data_to_send` that the socket did not accept. It is sent before all other bytes."""
+        """Take back the part of `data_to_send` that the socket did not accept. It is sent before all other bytes."""
         self.sent_bytes -= len(data)
         self._outgoing.insert(0, data)
         if not self.outgoing_bytes:
@@ -159,10 +159,11 @@ class ClientConnection:
         self.outgoing_bytes += len(data)
 
     def taken(self) -> Waiting:
-        """Return a result that is done when the shell has taken the present bytes to send, or the connection has ended.
+        """Return a result that is done when the shell has taken all present bytes with `data_to_send`, or the
+        connection has ended.
 
-        A sender of much data waits for this result between two portions, so that only one portion is in memory at a
-        time.
+        A sender of much data waits for this result between two portions, so that only one portion is in memory at
+        a time.
         """
         if self._taken is None:
             self._taken = Waiting()
@@ -171,7 +172,8 @@ class ClientConnection:
     def messages(self, data: bytes) -> Sequence[Message]:
         """Process received bytes, and return the messages that are now complete. After the client's end, return none.
 
-        Raises RemoteProtocolError, which contains the messages before the fault.
+        Raises RemoteProtocolError if no node sends such bytes. A BadFrame among these errors contains the messages
+        before the fault.
         """
         if self.wire is None:
             assert self.closed is not None, "bytes came without a connection"
@@ -200,8 +202,8 @@ class ClientConnection:
             self._finish_taken()
 
     def finish_attempt(self) -> None:
-        """Finish the result of `attempted`. After a success, call this when all parts of the client use the
-        connection.
+        """Finish the result of `attempted`. After a new connection, call this only when all parts of the
+        client use it.
         """
         attempted, self._attempted = self._attempted, None
         if attempted is not None:

@@ -3,7 +3,7 @@
 It turns received bytes into answered requests, and requests into bytes to send. One core serves one node, over one
 connection at a time. It lives longer than a connection: after `connected`, it finds the routes to all streams in use
 again, and repeats all unanswered requests in order. It reads no sockets, has no clock and starts no tasks. A shell does
-that, and calls these methods:
+these things, and calls these methods:
 
     connected, disconnected     a connection was made, or has ended
     unreachable                 an attempt to connect has failed
@@ -41,15 +41,16 @@ from stream_client.errors import ClientClosed, ClientError, ConnectionLost, Rout
 from stream_service.protocol import PULL, PullRequest
 
 SILENT_CHECKS_MAX = 8
-"""The number of checks for late answers after which a connection counts as dead. It counts checks since the last
-received bytes, while requests were waiting."""
+"""A connection counts as dead if no bytes arrive during this many checks for late answers while requests
+are waiting."""
 
 
 class ClientCore:
     """All state of one client: its connection, its streams in use, its unanswered requests and its conversations.
 
     Invariant: the core has every unanswered request, every unanswered push and every conversation that is not closed.
-    It sends or opens them again after a reconnect. `check` checks the invariants of the parts too.
+    After a reconnect, it sends the requests and pushes again, and opens the conversations again. `check` checks the
+    invariants of the parts too.
     """
 
     def __init__(
@@ -260,11 +261,16 @@ class ClientCore:
             self._conversations.pop(conversation.address, None)
 
     def route_to(self, service: str) -> Route:
-        """Return the route to a service of the node that has the streams. service: its name in this package."""
+        """Return the route to a service of the node that has the streams.
+
+        service: STREAM_SERVICE, INDEX_SERVICE, or the name that another service has at that node.
+        """
         return (*self._via, local(self._names.get(service, service)))
 
     def create(self, name: str | None, partitions: int = 1) -> Create:
-        """Request the creation of a stream from the stream service. The request is done after `partitions` answers."""
+        """Send a request that creates a stream, and return the request. It is done when it has an answer for
+        each partition.
+        """
         self.connection.check_open()
         return self._streams.create(name, partitions)
 
@@ -273,7 +279,7 @@ class ClientCore:
         return self._streams.handles(request)
 
     def find_handles(self, name: str, partitions: Sequence[int]) -> list[PartitionHandle]:
-        """Return the handles of existing partitions, whose addresses are computed from their names. Creates
+        """Return the handles of partitions that exist. Their addresses are computed from the stream's name. Creates
         no streams.
         """
         self.connection.check_open()
@@ -292,11 +298,13 @@ class ClientCore:
         return self._streams.open_queue(handle, sequences)
 
     def close_queue(self, handle: PartitionHandle, queue: PushQueue) -> None:
-        """End a publisher's queue. The queue is dropped when all its pushes are answered; none may be added."""
+        """End a publisher's queue: no push may be added. The queue is dropped when all its pushes are answered."""
         self._streams.close_queue(handle, queue)
 
     def push(self, handle: PartitionHandle, data: bytes) -> Push:
-        """Send one message, and return its Push. It is sent again after every reconnect until it is confirmed."""
+        """Send one message, and return its Push. The message is sent again after every reconnect until it
+        is confirmed.
+        """
         return handle.queue.push(data)
 
     def pull(self, handle: PartitionHandle, index: int, limit: int) -> Call:
@@ -389,9 +397,10 @@ class ClientCore:
         self._calls.disconnected()
 
     def _route_lost(self, error: RouteLost) -> bool:
-        """Stop sending over a lost route, since a message sent now would arrive twice when the route works again.
+        """Record that the route to the services is lost, and stop sending over it.
 
-        Returns whether unanswered requests are kept until then.
+        A message sent now would arrive twice when the route works again. Returns whether unanswered requests are kept
+        until then. If false, the request that met the error fails.
         """
         kept = self.service_route.lost(error)
         if kept:

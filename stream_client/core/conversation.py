@@ -97,8 +97,8 @@ class CoreConversation:
     def close(self, error: ClientError | None = None) -> None:
         """End the conversation. Messages that arrive later are dropped.
 
-        error: the reason, which later calls of `send` raise; None: the reason for which it is not open, or
-        ClientClosed.
+        error: the error that later calls of `send` raise. None: the error that `send` raises already; if there is
+        none, ClientClosed.
         """
         self.state = after(self.state, Event.CLOSED)
         self.error = error or self.error or ClientClosed("the conversation has been closed")

@@ -25,7 +25,9 @@ SIGNS: tuple[tuple[bytes, str], ...] = (
 
 
 def describe(first: bytes) -> str:
-    """Return a text for an error that describes the server with these first bytes. No node sends such bytes."""
+    """Return a text for an error that describes a server which is not a node. first: the first bytes that the
+    server sends.
+    """
     found = find_sign(first)
     if found is not None:
         return found

@@ -101,7 +101,7 @@ class StreamInUse:
 
     @property
     def partitions(self) -> int:
-        """The number of partitions that the stream needs so that every partition in use exists."""
+        """The number of partitions with which to create the stream again, so that every partition in use exists."""
         return max(self.handles, default=0) + 1
 
     @property
@@ -145,9 +145,9 @@ class StreamInUse:
                 queue.fail_all(error)
 
     def is_stalled(self) -> bool:
-        """Whether the oldest push of any queue is still unanswered since the last call of this method.
+        """Whether a push queue of the stream makes no progress (`PushQueue.is_stalled`).
 
-        It asks every queue, since each queue remembers its oldest push at that call.
+        The method always asks every queue, because each queue compares its state with that at its last call.
         """
         stalled = [queue.is_stalled() for handle in self.handles.values() for queue in handle.queues]
         return any(stalled)

@@ -1,8 +1,9 @@
-"""PushQueue: sends the pushes of one publisher to one partition, again after a reconnect, and finishes them by
-confirms.
+"""PushQueue: the pushes of one publisher to one partition. It sends each push, and finishes it when the
+confirm arrives.
 
-Each queue has its own return address, so its confirms do not mix with those of other publishers. The queue stores the
-route to its partition only as the encoded header of a frame. Without a route, it keeps its pushes.
+After a reconnect, the queue sends its unanswered pushes again. Each queue has its own return address, so its confirms
+do not mix with those of other publishers. The queue stores the route to its partition only as the encoded header of a
+frame. Without a route, it keeps its pushes.
 
 This code runs hundreds of thousands of times a second, so every step for a push must be cheap.
 """
@@ -22,20 +23,20 @@ from stream_service.extensions import PUSH_FAILED, RICH_PUSH, Header, PushFailur
 from stream_service.protocol import PUSH, Status
 
 DOUBTFUL_CHECKS_MAX = 150
-"""The number of checks (five minutes) for which pushes in doubt are sent again. A push is in doubt if the node answers
-that it does not know whether the message is stored. After that time the push fails with PushUnknown. `Reconnect` limits
-the waiting for a node that does not run."""
+"""Pushes in doubt are sent again during this many checks for late answers (five minutes), and then fail with
+PushUnknown. A push is in doubt if the node answers that it does not know whether the message is stored. While the node
+does not run, `Reconnect` limits the waiting instead."""
 FAILED_KEPT = 100
-"""A queue with this many failed pushes drops those whose result the program has taken."""
+"""When a queue has collected this many failed pushes, it drops those for whose result the program has asked."""
 
 
 class PushQueue:
     """The unanswered pushes of one publisher to one partition.
 
     address: the return address of the confirms. partition: the number of the partition. pushes: the unanswered pushes,
-    in order, by request id. failed: the failed pushes whose result the program has not taken; None if nobody asks for
-    them. sent_again: the number of pushes that were sent more than once. gone: the error that every later push gets
-    because the partition was deleted; None: it was not deleted.
+    in order, by request id. failed: the failed pushes for whose result the program has not asked; None if failed pushes
+    are not collected. sent_again: the number of pushes that were sent more than once. gone: the error that every later
+    push gets because the partition was deleted; None: it was not deleted.
 
     Invariant: request ids ascend in `pushes`, and none of these pushes is done. While the route is known, all of them
     have been sent, except pushes that `SequenceMachine` delays.
@@ -162,7 +163,7 @@ class PushQueue:
             return
 
     def settle(self) -> None:
-        """Send delayed pushes that may be sent after the new answers, and wake the publisher.
+        """Send the delayed pushes that may be sent after the latest answers, and wake the publisher.
 
         Call this once after several calls of `take`.
         """
@@ -202,7 +203,9 @@ class PushQueue:
         return stalled
 
     def _admit(self, request_id: int, push: KeyedPush) -> bool:
-        """Whether a new push is to be sent as soon as the route is known. If false, it has failed or is delayed."""
+        """Whether to send a new push as soon as the route is known. If false, the push has failed or must wait for
+        other pushes.
+        """
         error = push.refusal()
         if error is not None:
             self._fail(request_id, error)
@@ -357,7 +360,11 @@ class SequencedPushQueue(PushQueue):
         return (each for each in self.pushes.values() if isinstance(each, KeyedPush))
 
     def _finished(self, request_id: int, finished: Sequence[KeyedPush]) -> None:
-        """Remove the pushes that an answer has finished. finished: no push, the answered push, or also later pushes."""
+        """Remove the pushes that an answer has finished.
+
+        request_id: the id of the answered push. finished: the finished pushes: none, only the answered push, or later
+        ones too.
+        """
         if len(finished) == 1:
             self._drop_finished((request_id,))
         elif finished:

@@ -89,7 +89,7 @@ class SequenceMachine:
         return released
 
     def abandon(self) -> None:
-        """Record that the queue has failed all unanswered pushes.
+        """Record that the push queue has failed all its unanswered pushes.
 
         Any of them may be stored, so the epoch fails: its publisher id is not used any more.
         """
@@ -192,7 +192,9 @@ class SequenceMachine:
         push.skipped = False
 
     def _number(self, push: KeyedPush) -> bool:
-        """Give the push its sequence number. Returns False if the push has failed instead."""
+        """Give the push its sequence number, and return True. Returns False if the push has failed and got
+        no number.
+        """
         if self._epoch.failed:
             if self._new_id is None:
                 push.finish(_behind_a_failure(push))

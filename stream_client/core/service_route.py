@@ -57,7 +57,7 @@ class ServiceRoute:
         on_refused: Callable[[RouteRefused], None],
         on_found: Callable[[], None],
     ) -> None:
-        """on_refused: called when a node on the route may not forward messages. on_found: called when a lost route
+        """on_refused: called when a node on the route refuses to forward messages. on_found: called when a lost route
         works again.
         """
         self.state = RouteState.UNREACHED
@@ -124,9 +124,9 @@ class ServiceRoute:
         return call
 
     def lost(self, error: RouteLost) -> bool:
-        """Record that a node on the route cannot reach the next node.
+        """Record that a node on the route cannot reach the next node. error: that node's report.
 
-        Returns whether unanswered requests are to be kept until the route works again.
+        Returns whether to keep unanswered requests until the route works again.
         """
         self.trouble = error
         if self.on_lost is None:
@@ -141,7 +141,7 @@ class ServiceRoute:
         self._unreachable(Event.DISCONNECTED, error)
 
     def need_extensions(self, call: Call, protocol: str) -> None:
-        """Fail a request in one of our own protocols, now or later, if the service has none of them.
+        """Make a request in one of our own protocols fail soon if the service has none of these protocols.
 
         Such a service would never answer the request. If the protocols of the service are unknown, ask the service
         first. protocol: the protocol's name, for the error.

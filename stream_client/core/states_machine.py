@@ -19,8 +19,8 @@ from typing import TypeAlias, TypeVar
 class _Member(Enum):
     """A state or an event. The table finds it by its identity.
 
-    Each request looks up its state and its event several times. The hash of a normal Enum is computed in Python from
-    the member's name, which would make each look-up half as slow again.
+    Each request looks up its state and its event several times. The hash of a normal Enum member is computed in Python
+    from its name, so each look-up would take half as much time more.
     """
 
     __hash__ = object.__hash__
@@ -49,8 +49,8 @@ class RouteState(_Member):
     REACHED = auto()
     """The service has answered, and neither the connection nor the route has been lost since."""
     GONE = auto()
-    """The service has answered over an earlier connection. It has not answered over the current connection, or there is
-    none."""
+    """The service has answered over an earlier connection. Either there is no connection now, or the service has not
+    answered over the current one."""
     LOST = auto()
     """The service has answered, but later a node on the route has reported that it cannot reach the next node."""
 
@@ -61,7 +61,8 @@ class StreamState(_Member):
     NAMED = auto()
     """This client has not created the stream. It computes the addresses of the partitions from the stream's name."""
     CREATED = auto()
-    """This client has created the stream. After a reconnect, it creates the stream again if pushes wait for it."""
+    """This client has created the stream. After a reconnect, it may create the stream again, for example for
+    waiting pushes."""
     CREATING = auto()
     """A request that creates the stream again is unanswered."""
 
@@ -105,8 +106,8 @@ class Event(_Member):
     CONNECTED = auto()
     """A connection to the node has been made."""
     HEARD = auto()
-    """The first bytes of a connection have arrived from a node. Or the first message has arrived, from a node that has
-    the services itself."""
+    """For a connection: its first bytes have arrived, and a node sends such bytes. For the route: the first message has
+    arrived, and the client is connected to the node that has the services."""
     DISCONNECTED = auto()
     """The connection has ended."""
     CLOSED = auto()
@@ -118,7 +119,7 @@ class Event(_Member):
     CREATED = auto()
     """The program has created the stream."""
     CREATE_SENT = auto()
-    """A request that creates a stream again has been made; it is sent at once or as soon as possible."""
+    """A request that creates a stream again has been made. It is sent at once, or as soon as there is a connection."""
     CREATE_DONE = auto()
     """The request that creates a stream again has been answered or has failed."""
     ROUTE_FOUND = auto()

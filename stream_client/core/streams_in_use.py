@@ -23,8 +23,8 @@ from stream_service.names import stream_address
 class StreamsInUse:
     """All streams in use by name, and all push queues by return address.
 
-    queues: the push queues. service: the route to the stream service. via: this route without its last address, the
-    service.
+    queues: the push queues, by return address. service: the route to the stream service. via: this route without its
+    last address, which is the service's own.
 
     Invariant: every queue of every handle in use is in `queues` under its return address. A handle is OPEN only while
     there is a connection.
@@ -64,9 +64,10 @@ class StreamsInUse:
             assert queue.address == address
 
     def create(self, name: str | None, partitions: int) -> Create:
-        """Request the creation of a stream from the service. The request is done after `partitions` answers.
+        """Send a request that creates a stream, and return the request. It is done when it has an answer for
+        each partition.
 
-        name: the stream's name; None: the node chooses a name.
+        name: the stream's name; None: the node chooses a name. partitions: the number of partitions.
         """
         request = Create(self._service, create_payload(name, partitions), partitions, self._new_address(b""))
         request.when_done(lambda: self._created(request))
@@ -88,7 +89,7 @@ class StreamsInUse:
         return request.made
 
     def find_handles(self, name: str, partitions: Sequence[int]) -> list[PartitionHandle]:
-        """Return the handles of existing partitions, whose addresses are computed from their names. Creates
+        """Return the handles of partitions that exist. Their addresses are computed from the stream's name. Creates
         no streams.
         """
         handles = [self._handle_of(name, partition) for partition in partitions]
@@ -174,8 +175,10 @@ class StreamsInUse:
                 request.error = error
 
     def _missing(self, handle: PartitionHandle) -> None:
-        """React to a partition that does not exist: requests that read fail. Only pushes may create the partition
-        again.
+        """React to the service's answer that a partition does not exist.
+
+        If this client has created the stream, only the requests to the partition fail: a push may create the partition
+        again. Otherwise the partition is dropped.
         """
         if handle.gone is not None:
             return

@@ -2,8 +2,8 @@
 
 A lease is the right to process one partition. It lasts for the time that the node states, counted from the moment
 before the member sent its request. So the member stops before the node gives the partition to another member, however
-slow the answer or the process was. A fence is a number of the lease that is higher for each later holder. Only the
-answer to the latest request counts.
+slow the answer or the process was. Each lease has a fence: a number that is higher than those of all earlier leases of
+the partition. Only the answer to the latest request counts.
 
     event                                     partition with a lease    partition without one
     the answer names it, with the same fence  keeps its lease           -
@@ -21,7 +21,7 @@ import math
 from index_service.extensions import Lease, LeaseRequest, LeaseResponse
 
 RETRY_S = 1.0
-"""The seconds after which a member that has had no answer yet sends another request."""
+"""The seconds after which a member sends another request if it has never had an answer."""
 RENEWALS_PER_TTL = 3
 
 
@@ -53,10 +53,11 @@ class LeaseClientMachine:
         self.members = 0
 
     def request(self, now_s: float, *, leave: bool = False) -> LeaseRequest:
-        """Return the next request to send: to join the group, to renew the leases, or, if `leave` is true, to leave the
-        group.
+        """Return the next request to send: to join the group, to renew the leases, or, if `leave` is true, to leave
+        the group.
 
-        Send the request at once, since new lease times count from `now_s`. Answers to earlier requests are now ignored.
+        Send the request at once: the leases in its answer last from `now_s` on. Answers to earlier requests are
+        now ignored.
         """
         self._expire(now_s)
         self._request_id += 1
@@ -102,14 +103,15 @@ class LeaseClientMachine:
         return set(self._asked_back) if now_s < self._deadline_s else set()
 
     def give_back(self, partition: int) -> None:
-        """End the lease on this partition: the next request does not name the partition any more. Safe to repeat."""
+        """End the lease on this partition: later requests do not ask to renew it. Safe to repeat."""
         if self._held.pop(partition, None) is not None:
             self._asked_back.discard(partition)
             self._given_back.add(partition)
 
     def lose(self, partition: int) -> None:
-        """End the lease on a partition that another member has got. The node shows this by refusing a save with our
-        fence.
+        """End the lease on a partition that another member has got.
+
+        The node shows this by refusing a save that carries the fence (the number) of this member's lease.
         """
         self.give_back(partition)
 
@@ -123,8 +125,8 @@ class LeaseClientMachine:
         return bool(self._held) and now_s >= self._deadline_s
 
     def check(self) -> None:
-        """Assert that every partition that the node wants back has a lease, and that no leased partition is
-        given back.
+        """Assert that this member has a lease on every partition that the node wants back, and on no partition that it
+        has given back.
         """
         assert self._asked_back <= self._held.keys()
         assert not self._given_back & self._held.keys()

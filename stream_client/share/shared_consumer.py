@@ -1,6 +1,6 @@
 """SharedConsumer: a consumer that shares the partitions of a stream with the other members of a consumer group.
 
-A member reads the partitions that the node leases to it. `LeaseMember` has these leases.
+It reads the partitions that the node leases to it. `LeaseMember` requests and renews these leases.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class SharedConsumer(BaseConsumer):
         return SharedMessages(self, self._loop, stop_at_end)
 
     def is_held(self, reading: PartitionReading) -> bool:
-        """Whether this member still has the lease on this partition under which it began to read the partition."""
+        """Whether this member still has the lease under which it began to read this partition."""
         return self._member.find_fence(reading.partition) == self._fences.get(reading.partition)
 
     async def follow_leases(self) -> None:
@@ -152,7 +152,9 @@ class SharedConsumer(BaseConsumer):
         self._lost |= lost
 
     async def _begin(self, partitions: Sequence[int]) -> None:
-        """Begin to read these partitions too, each at the position that its previous member has saved."""
+        """Begin to read these partitions too, each at its saved position. A partition whose lease ends meanwhile is
+        not read.
+        """
         fences = {partition: self._member.find_fence(partition) for partition in partitions}
         await self._loop.add([self._by_partition[partition] for partition in partitions])
         # Loading the positions took time. If a lease ended meanwhile, another member may have saved a later position.

@@ -80,7 +80,8 @@ class Dialled(NamedTuple):
 class AsyncShell:
     """Does the I/O of one client in background tasks. It implements `session.Shell`.
 
-    If the caller is cancelled, the connection continues until `close`, so `close` can still send the last messages.
+    If the program's task is cancelled, the connection continues until `close`, so `close` can still send the
+    last messages.
     """
 
     def __init__(self, address: str, core: ClientCore, framing: Framing) -> None:
@@ -191,7 +192,11 @@ class AsyncShell:
             raise NodeUnreachable(f"cannot reach a node at {self._address}: {_reason(error)}") from error
 
     async def _greet(self, stream: anyio.abc.SocketStream) -> bytes:
-        """Send the hello of the head framing, and return the bytes that arrive in time; a legacy node sends none."""
+        """Send the hello, the first byte of the head framing, and return the bytes that arrive within
+        `_auto_wait_s` seconds.
+
+        The result is empty if none arrive: a node with the legacy framing sends none.
+        """
         try:
             with anyio.move_on_after(self._auto_wait_s):
                 await stream.send(HEAD.hello)
@@ -204,7 +209,9 @@ class AsyncShell:
         return b""
 
     async def _keep_connected(self, dialled: Dialled | None, reconnect: Reconnect | None) -> None:
-        """Use one connection after another. If `reconnect` is None, the loss of a connection ends the client."""
+        """Keep the client connected: when a connection ends, make the next. If `reconnect` is None, end the
+        client instead.
+        """
         backoff = None if reconnect is None else Backoff(reconnect, random.random)
         with self._scope:
             if dialled is None:
@@ -300,7 +307,9 @@ class AsyncShell:
             return None
 
     async def _send(self, stream: anyio.abc.SocketStream, scope: anyio.CancelScope) -> None:
-        """Send the core's outgoing bytes whenever there are any. scope: cancelled when the connection breaks."""
+        """Send the core's outgoing bytes whenever there are any. If the connection breaks, cancel `scope`
+        and return.
+        """
         while True:
             data = self.core.data_to_send()
             self._sending = bool(data)

@@ -13,7 +13,7 @@ import anyio.abc
 async def background_tasks() -> AsyncIterator[anyio.abc.TaskGroup]:
     """Gives a task group for the `async with` block, and cancels its tasks when the block ends.
 
-    An error of the block is raised as it is. A task group alone would raise it inside an exception group, which an
+    An error of the block is raised unchanged. A task group alone would raise it inside an exception group, which an
     `except ClientError` of the caller does not catch.
     """
     body_error: BaseException | None = None

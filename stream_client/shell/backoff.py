@@ -7,16 +7,16 @@ from collections.abc import Callable
 import msgspec
 
 GROWTH = 1.2
-"""The factor between one delay and the next. With 1.2, the next delay is about a fifth of the time that the node has
-been away. So after an outage of some seconds, clients notice the node's return within half a second or so. With a
-factor of 2, clients could notice it only after twice the time of the outage."""
+"""Each delay is this many times the previous one. With 1.2, a delay is about a fifth of the time since the first
+attempt. So after an outage of three seconds, clients notice the node's return about half a second later. With a factor
+of 2, a delay would be as long as the outage before it."""
 
 
 class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
     """The settings for replacing a lost connection.
 
     delay_s: the delay before the first attempt, in seconds. Each later delay is GROWTH times the previous one, up to
-    delay_s_max. A random part of each delay, at most half, is left out, so that many clients do not reconnect at the
+    delay_s_max. Each delay is shortened by a random part, at most half, so that many clients do not reconnect at the
     same moment.
 
     give_up_s: when no connection has brought a byte for this many seconds, every waiting request fails with
@@ -54,9 +54,7 @@ class Backoff:
         return delay_s
 
     def is_over(self, now_s: float) -> bool:
-        """Whether `give_up_s` seconds have passed since the loss of the connection, so that waiting requests
-        must fail.
-        """
+        """Whether `give_up_s` seconds have passed since the connection was lost. If so, waiting requests must fail."""
         give_up_s = self._reconnect.give_up_s
         return give_up_s is not None and self._lost_at_s is not None and now_s - self._lost_at_s >= give_up_s
 

@@ -140,7 +140,7 @@ class BlockingShell:
         self._identified = False
 
     def open(self, waits: bool = True) -> None:
-        """Make the first connection. If `waits` is false, the first call that waits for an answer makes it.
+        """Make the first connection. If `waits` is false, make it later: in the first call that waits for an answer.
 
         Raises NodeUnreachable.
         """
@@ -189,10 +189,10 @@ class BlockingShell:
         return boot_time_s()
 
     def _turn(self, wait_s: float) -> None:
-        """Send and receive what the socket allows, then run the timers that are due. Without a connection, try to
-        connect.
+        """Send and receive as many bytes as the socket allows, then run the timers that are due.
 
-        wait_s: the longest time to wait for the socket, in seconds. Raises the error that ended the client.
+        Without a connection, try to connect instead. wait_s: the longest time to wait for the socket, in seconds.
+        Raises the error that ended the client.
         """
         # A second thread or a signal handler would find the socket and the core in the middle of a change.
         if not self._turning.acquire(blocking=False):
@@ -218,8 +218,8 @@ class BlockingShell:
     def _doubt(self, waited_s: float) -> None:
         """End the client if the server is not a stream node, or if the stream service does not answer in time.
 
-        waited_s: the seconds that the program has just waited. Only such time counts, since nothing is read between
-        calls.
+        waited_s: the seconds that the program has just waited. The timeouts count only this time, because the client
+        reads nothing between the program's calls.
         """
         self._waited_s += waited_s
         if not (self._identified or self.core.connection.received_bytes) and self._waited_s >= PROBE_AFTER_S:

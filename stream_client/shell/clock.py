@@ -21,14 +21,13 @@ class Timers(Protocol):
     def now_s(self) -> float:
         """Return the time in seconds on a monotonic clock.
 
-        If the system offers it, the clock also runs while the machine sleeps.
+        If the system has such a clock, this clock also runs while the machine sleeps.
         """
         ...
 
 
 def boot_time_s() -> float:
-    """Return the time in seconds on a monotonic clock that, if the system offers it, also runs while the machine
-    sleeps.
+    """Return the time in seconds on a monotonic clock that also runs while the machine sleeps, if the system has one.
 
     A lease must end on time even if the machine was suspended. Most monotonic clocks stop during suspension.
     """

@@ -20,19 +20,18 @@ if TYPE_CHECKING:
     from stream_client.core.client_core import ClientCore
 
 PROBE_AFTER_S = 0.7
-"""If the client has received nothing for this many seconds, it calls `identify`. If a connection ends without a byte,
-it does so at once. A node sends its first bytes at once."""
+"""The client calls `identify` when it has received nothing for this many seconds, or at once when a connection ends
+without a byte. A stream node sends its first byte at once."""
 PROBE_S = 0.5
-"""The seconds that each request of `identify` waits for an answer. The whole search takes less than two seconds."""
+"""The seconds that `identify` waits for the answer to each of its two requests. So an error names another kind of
+server in less than two seconds."""
 
 HTTP_REQUEST = b"GET / HTTP/1.0\r\n\r\n"
-"""A request that HTTP servers answer. Redis answers it too, since it takes it for a command with wrong arguments."""
+"""A request that HTTP servers answer. Redis answers it too: with an error, since Redis reads it as a command."""
 
 
 def no_contact(address: str, core: ClientCore) -> ClientError:
-    """Return an error that says why the service at this address has not answered, judged by the bytes
-    received so far.
-    """
+    """Return the error for a service that has not answered. Its text says why, judged by the bytes received so far."""
     # A node on the route has reported the reason, which is better than a guess.
     if core.service_route.trouble is not None:
         return core.service_route.trouble

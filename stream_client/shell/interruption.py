@@ -25,7 +25,9 @@ _state = _State()
 
 
 def raise_when_whole(error: BaseException) -> None:
-    """Raise the error now; if this thread is exchanging bytes, raise it at the end of the exchange."""
+    """Raise the error at once. If this thread is exchanging bytes, raise the error at the end of the
+    exchange instead.
+    """
     if _state.held:
         _state.waiting = error
     else:

@@ -78,7 +78,8 @@ class Follower:
         return self._holes
 
     def next_page(self) -> Sequence[RichMessage]:
-        """Return the messages of the current page that are not returned yet. If there are none, wait for the next page.
+        """Return those messages of the current page that have not been returned yet. If there are none, wait for the
+        next page.
 
         The result is empty only at the end of the iteration. Raises RequestTimeout if the follower stops at the
         stream's end and the node does not answer.

@@ -1,8 +1,8 @@
 # Generated from stream_client/consume/reader.py by tools/generate_blocking.py; do not edit.
 """Reader: pulls one partition page by page. Merge: waits for the pages of several readers.
 
-A reader fetches one page ahead of the program. It uses our own `node/stream_pull/1`, a long poll: the node may delay
-its answer until there is a message. If a node without this protocol refuses the request, the reader uses the
+A reader fetches one page ahead of the program. It uses our own protocol `node/stream_pull/1`, a long poll: while there
+is no message, the node may delay its answer. If a node without this protocol refuses the request, the reader uses the
 specification's `stream_pull`, whose messages have no time, key or headers. If a node answers at once with no message,
 the reader waits before the next request.
 """
@@ -25,8 +25,8 @@ from stream_client.shell.defaults import CHECK_INTERVAL_S
 from stream_service.extensions import RICH_PULL, FromIndex, RichMessage, RichPull, Start
 
 LONG_POLL_S = 5.0
-"""The longest time, in seconds, that a reader lets the node delay an answer. It is the node's own limit, and lower than
-the 10 s after which real clients ask again."""
+"""The longest time, in seconds, for which a reader lets the node delay its answer until there is a message. No node
+delays an answer for longer. Real Ockam clients repeat a request after 10 s, so this time is shorter."""
 
 
 class Reader:
@@ -35,7 +35,8 @@ class Reader:
     waits: whether the node may delay its answer until there is a message; if false, an empty page comes at once.
     on_page: a function called when `take` can return a page or raise an error.
 
-    Invariant: at any time there is at most one of these: an unanswered pull, a page not taken, an error not taken.
+    Invariant: a reader never has two of these at a time: an unanswered pull, a page that `take` has not returned, an
+    error that `take` has not raised.
     """
 
     def __init__(
@@ -88,7 +89,9 @@ class Reader:
             self._call.when_done(self._answered)
 
     def take(self) -> Page:
-        """Return the page that has arrived. If an error has arrived instead, raise it; `ask` may then be repeated."""
+        """Return the page that has arrived. If an error has arrived instead, raise it; a later `ask` requests the
+        page again.
+        """
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -110,8 +113,10 @@ class Reader:
         self.ask()
 
     def _pull(self) -> Call:
-        """Request the page at `_start`: with `node/stream_pull/1`, or with `stream_pull` if the node has refused the
-        former.
+        """Request the page that begins at `_start`, and return the request.
+
+        It is a request in our own protocol `node/stream_pull/1`, or a `stream_pull` of the specification if the node
+        has refused our own protocol.
         """
         core, start = self._session.core, self._start
         if self._plain and isinstance(start, FromIndex):
@@ -123,7 +128,9 @@ class Reader:
         return core.call(self.handle, encoded(RICH_PULL, request), patience=patience_for(wait_s))
 
     def _answered(self) -> None:
-        """Store the page or the error of the answered pull, move `_start` to the next page, and call `on_page`."""
+        """Handle the answer to the pull: store its page or its error, move `_start` to the next page, and
+        call `on_page`.
+        """
         call, self._call = self._call, None
         assert call is not None
         # An older node or a real Ockam service refuses our protocol. The reader then uses the specification's
@@ -146,13 +153,17 @@ class Reader:
         self._on_page(self)
 
     def _may_be_unknown(self) -> bool:
-        """Whether a refusal may mean that the node does not have `node/stream_pull/1`. If so, `stream_pull` may
-        succeed.
+        """Whether the node may have refused the pull because it does not have our own protocol `node/stream_pull/1`.
+
+        If so, the reader tries the specification's `stream_pull` instead. False if the node has answered a pull in our
+        own protocol before. False also if `_start` is not an index, because a `stream_pull` can only begin at an index.
         """
         return not (self._plain or self._session.has_rich_pull) and isinstance(self._start, FromIndex)
 
     def _read(self, call: Call) -> Page:
-        """Return the page from an answered call. Raises the call's error, and UnexpectedAnswer."""
+        """Return the page from an answered call. Raises the call's error, or UnexpectedAnswer if the answer cannot
+        be decoded.
+        """
         if call.error is not None:
             raise call.error
         if not self._plain:
@@ -166,16 +177,16 @@ class Reader:
 def patience_for(wait_s: float) -> int:
     """Return the number of checks for late answers after which the client sends an unanswered pull again.
 
-    There is a check every CHECK_INTERVAL_S seconds. wait_s: how many seconds the node may delay its answer to this
-    pull.
+    The client checks every CHECK_INTERVAL_S seconds. wait_s: how many seconds the node may delay its answer to
+    this pull.
     """
     return PATIENCE_CHECKS + math.ceil(min(wait_s, LONG_POLL_S) / CHECK_INTERVAL_S)
 
 
 class Merge:
-    """A queue of the readers whose page has arrived, in the order of arrival. Each reader pulls another partition.
+    """A queue of the readers whose next page has arrived, in the order of arrival. Each reader reads another partition.
 
-    Each reader has at most one page waiting here, so a busy partition cannot delay the others.
+    A reader is in the queue at most once, so a partition with many messages cannot delay the other partitions.
     """
 
     def __init__(self, shell: Shell) -> None:

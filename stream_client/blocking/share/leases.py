@@ -154,7 +154,9 @@ class LeaseMember:
         ]
 
     def _saved(self, request: FencedSave, answer: SaveResponse | ClientError) -> None:
-        """Handle the answer to a save. If the node refused it, another member has the lease, so end the lease here."""
+        """Handle the answer to a save. If the node refused the save, another member has the lease, so end the
+        lease here.
+        """
         if isinstance(answer, ClientError):
             self._failed(answer)
             return
@@ -173,7 +175,7 @@ class LeaseMember:
             self._on_change()
 
     def _schedule(self) -> None:
-        """Set the timer to the time when a request is due or the leases expire."""
+        """Set the timer to the time when the next request is due or the leases expire, whichever comes first."""
         assert self._machine is not None
         self._renew_in(max(0.0, self._machine.next_due_s() - self._session.shell.now_s()))
 
