@@ -56,7 +56,7 @@ class Attempt:
 
 @dataclass
 class Found:
-    """The messages of a batch in a range of one partition.
+    """The messages of a batch in an index range of one partition.
 
     own: the digests of the messages of one task, by sequence number, in index order. tasks: the numbers of all tasks of
     the batch with messages in the range.
@@ -116,8 +116,10 @@ class EarlierRows:
         self._others: Counter[bytes] | None = None
 
     def take(self, digest: bytes) -> bool:
-        """Returns whether a row with this digest is stored already, and lowers `missing` by one if so. Each stored row
-        matches only one call: if two equal rows are stored, the third call with their digest returns False.
+        """Returns whether a row with this digest is stored already. If so, lowers `missing` by one.
+
+        Each stored row matches only one call: if two equal rows are stored, the third call with their digest
+        returns False.
         """
         if self._others is None:
             # Every execution of a task usually has the rows in the same order.
@@ -134,8 +136,7 @@ class EarlierRows:
 
 
 def consecutive(found: dict[int, bytes], place: tuple[str, int]) -> list[bytes]:
-    """Returns the digests of the stored rows in order. Raises RowsDiffer unless the sequence numbers are 0, 1, 2 and so
-    on.
+    """Returns the digests of the stored rows in order. Raises RowsDiffer unless their sequence numbers are 0, 1, 2, …
 
     found: digests by sequence number, in index order. place: the stream and partition, for the text of the error.
     """

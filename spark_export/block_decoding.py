@@ -1,9 +1,8 @@
-"""Decodes messages that contain blocks of the block node: the number and root of the block, and its items. This module
-verifies no block, because the block node verifies each block before storing it.
+"""Decodes messages that contain blocks of the block node: the number and root of the block, and its items.
 
 A block of more than one MiB is stored as several messages (`block_node.persist.mark`). An item may begin in one message
 and end in the next, so this module decodes the items of one-message blocks only. `pipeline.silver_blocks` joins the
-messages of larger blocks.
+messages of larger blocks. The block node verifies each block before storing it, so this module verifies none.
 """
 
 from __future__ import annotations
@@ -57,8 +56,10 @@ block. hapi_version, produced, previous_root, items: from the decoded block; nul
 
 
 class BlockMessages:
-    """The decoder of messages that contain a block of the block node or a part of a block. Workers need this project
-    installed."""
+    """The decoder of messages that contain a block of the block node or a part of a block.
+
+    This project must be installed on the workers.
+    """
 
     needs_headers = True
 
@@ -120,7 +121,7 @@ def find_root_before(headers: Iterable[Mapping[str, Any]] | None) -> bytes | Non
 def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:
     """Returns the `BlockMark` in these headers: the number, parts, size and root of the block.
 
-    None if there is no readable mark.
+    Returns None if there is no readable mark.
     """
     import bare
     from block_node.persist.mark import MARK_HEADER, BlockMark
@@ -167,10 +168,9 @@ def read_block(data: bytes) -> ReadBlock:
 
 
 def timestamp_us(serialized: bytes | None) -> int | None:
-    """Returns the time in a serialized protobuf `Timestamp` (field 1: seconds, field 2: nanoseconds), in microseconds
-    since 1970.
+    """Returns the time in a serialized protobuf `Timestamp`, in microseconds since 1970; None if `serialized` is None.
 
-    None if `serialized` is None.
+    Field 1 of the `Timestamp` has the seconds, and field 2 the nanoseconds.
     """
     from block_node.blocks.protobuf import read_fields
 

@@ -1,5 +1,7 @@
-"""Reads an index range of a partition in pages, by the protocol `node/stream_bulk/1`. Several requests wait for their
-answers at the same time. The caller checks for missing messages."""
+"""Reads an index range of a partition in pages, by the protocol `node/stream_bulk/1`.
+
+Several requests wait for their answers at the same time. The caller checks for missing messages.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,9 @@ from spark_export.plan import Range
 
 PROTOCOL = "node/stream_bulk/1"
 PAGES_AHEAD = 2
-"""The number of requests that wait for an answer at once.
+"""The number of requests that wait for an answer at the same time.
 
-The node sends one page while the caller handles another; more requests would only fill memory.
+The node sends one page while the caller handles another. More requests would only fill memory.
 """
 ROW_OVERHEAD_BYTES = 40
 """The bytes that the node adds to the size of each row when it measures a page."""
@@ -28,8 +30,12 @@ FIRST_ROWS = 4_096
 
 @dataclass(frozen=True)
 class BulkPage:
-    """A page of consecutive messages (see `stream_service.bulk.BulkPage`). batch: the messages as Arrow columns; None
-    if the page has no rows.
+    """A page of consecutive messages of one partition (see `stream_service.bulk.BulkPage`).
+
+    created_us: when the stream was created, in microseconds since 1970. first_index: the index of the partition's
+    earliest message. next_index: the index that its next message will get. start: the index of the page's first
+    message. rows: the number of messages in the page. batch: the messages as Arrow columns; None if the page has
+    no rows.
     """
 
     stream_id: int

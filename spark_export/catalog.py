@@ -25,8 +25,9 @@ class Catalog(Protocol):
         ...
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
-        """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later; the index
-        after the last message if there is no such message.
+        """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later.
+
+        If there is no such message, returns the index after the last message.
         """
         ...
 
@@ -94,8 +95,9 @@ def is_chosen(options: ReadOptions, place: Place) -> bool:
 def starting_indexes(
     options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds], default: int
 ) -> dict[Place, int]:
-    """Returns the index where a new read begins, for each partition. default: EARLIEST or LATEST, used if the options
-    give no start. Raises OptionError.
+    """Returns the index where a new read begins, for each partition. Raises OptionError.
+
+    default: EARLIEST or LATEST, used if the options give no start.
     """
     if options.starting_time_us is None:
         return resolve(default if options.starting is None else options.starting, ends, "startingOffsets")

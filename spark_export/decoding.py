@@ -1,9 +1,8 @@
-"""Chooses the decoder of the option `decode`, which turns the contents of messages into columns. Each kind of message
-has its own decoder. A message of another kind gives nulls, and the query continues. The row of a message depends on
-this message alone.
+"""Chooses the decoder of the option `decode`, which turns the contents of messages into columns.
 
-The package `spark_export.decode` contains the decoders of JSON, CBOR, Avro and Protobuf, whose columns the user names
-with `.schema(…)`. This module contains the decoder of Cardinal Streams.
+Each kind of message has its own decoder. A message of another kind gives nulls, and the query continues. The row of a
+message depends on this message alone. The package `spark_export.decode` contains the decoders of JSON, CBOR, Avro and
+Protobuf, whose columns the user names with `.schema(…)`. This module contains the decoder of Cardinal Streams.
 """
 
 from __future__ import annotations
@@ -55,8 +54,9 @@ class Decoder(Protocol):
     def decode(
         self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
     ) -> list[pa.Array]:
-        """Returns one array for each of `fields`, with one row for each message. A row is null if the message has no
-        value for the field, or a value of another type.
+        """Returns one array for each of `fields`, with one row for each message.
+
+        A row is null if the message has no value for the field, or a value of another type.
         """
         ...
 
@@ -105,7 +105,10 @@ problem: why the message cannot be decoded, else null. weight: a number of up to
 
 
 class CardinalMessages:
-    """The decoder of messages of Cardinal Streams, which uses keys and data. Workers need this project installed."""
+    """The decoder of messages of Cardinal Streams, which uses their keys and data.
+
+    This project must be installed on the workers.
+    """
 
     needs_headers = False
 

@@ -15,9 +15,7 @@ class OptionError(SourceError, ValueError):
 
 
 class NodeUnreachable(SourceError):
-    """No connection to the node could be opened, or the connection broke more often than the option `fetchRetries`
-    allows.
-    """
+    """No connection to the node could be opened, or it broke more often than the option `fetchRetries` allows."""
 
 
 class ConnectionBroken(SourceError):
@@ -55,4 +53,4 @@ class RowsDiffer(SourceError):
 
 
 class StreamExists(SourceError):
-    """The stream has messages, and the write was asked to fail in this case (`ifExists=error`)."""
+    """The stream of a write has messages already, and the option `ifExists=error` forbids such a write."""

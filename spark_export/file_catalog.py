@@ -1,7 +1,7 @@
 """Lists the streams of a data directory by reading the node's database file, without a request to the node.
 
-The node may run at the same time. This module opens the database read-only: it does not change the file, and does not
-copy the WAL into the file.
+The node may run at the same time. This module opens the database read-only: it neither changes the file nor copies the
+write-ahead log (WAL) into it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ BUSY_TIMEOUT_S = 5.0
 
 def database_path(path: str) -> str:
     """Returns the path of the database file in the data directory `path`. Raises OptionError if there is no such file.
-    Raises SourceError if the WAL is damaged so that confirmed messages may be lost."""
+
+    Raises SourceError if the write-ahead log (WAL) is damaged so that confirmed messages may be lost.
+    """
     found = Path(path) / FILE_NAME
     if not found.is_file():
         raise OptionError(f"path={path!r}: there is no {FILE_NAME}; name the data directory of a node on this machine")
@@ -30,9 +32,10 @@ def database_path(path: str) -> str:
 
 
 def _refuse_damaged(database: Path) -> None:
-    """Raises SourceError for a damaged WAL. Spark sends this module to workers and to Connect servers, where the
-    package `storage` may be missing. So this function imports `storage` only here, and without `storage` checks
-    nothing.
+    """Raises SourceError if the write-ahead log (WAL) is damaged. Checks nothing if the package `storage` is missing.
+
+    The package may be missing on workers and on Connect servers, to which Spark sends this module. So the function
+    imports the package only here.
     """
     try:
         from storage.errors import StorageError
@@ -46,8 +49,9 @@ def _refuse_damaged(database: Path) -> None:
 
 
 class FileCatalog:
-    """A catalog that reads a data directory (see `spark_export.catalog.Catalog`). Raises OptionError if the directory
-    has no database.
+    """A catalog that reads a data directory (see `spark_export.catalog.Catalog`).
+
+    Raises OptionError if the directory has no database.
     """
 
     def __init__(self, path: str) -> None:
@@ -62,9 +66,10 @@ class FileCatalog:
         return [StreamEnds(*row) for row in rows]
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
-        """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later; the index
-        after the last message if there is no such message. A later message never has an earlier time, so the search is
-        binary.
+        """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later.
+
+        If there is no such message, returns the index after the last message. A later message never has an earlier
+        time, so the search is binary.
         """
         low, high = end.first_index, end.next_index
         while low < high:

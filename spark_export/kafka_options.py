@@ -65,8 +65,9 @@ SINK = (
 )
 
 _OLD_NAMES = {"bootstrap.servers": "endpoint"}
-"""Maps option names that Kafka's tools use, but Spark's Kafka source does not, to options of the format `stream_node`.
-The Kafka names are in lower case.
+"""Maps option names of Kafka's own tools, in lower case, to options of the format `stream_node`.
+
+Spark's Kafka source does not have these names.
 """
 
 

@@ -1,8 +1,8 @@
-"""Computes the lag of a streaming query: how many messages of its streams the query has not read yet. The values have
-the names of Spark's Kafka source.
+"""Computes the lag of a streaming query: how many messages of its streams the query has not read yet.
 
-In Spark 4.3 a Python data source cannot add values to `sources[0].metrics` of a query's progress. The progress contains
-the offsets that the query has reached and the latest offsets of the streams. This module subtracts them.
+The values have the names of Spark's Kafka source. In Spark 4.3 a Python data source cannot add values to
+`sources[0].metrics` of a query's progress. The progress contains the offsets that the query has reached and the latest
+offsets of the streams. This module subtracts them.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LagListener(StreamingQueryListener):
 
 
 def _offsets(given: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """Returns offsets as a mapping; an empty mapping for other input. given: JSON text, or the parsed JSON object."""
+    """Returns offsets as a mapping. given: JSON text, or the parsed JSON object. Other input gives an empty mapping."""
     try:
         found = json.loads(given) if isinstance(given, str) else given
     except ValueError:

@@ -1,8 +1,8 @@
-"""The connection of a Spark process to a node, which sends requests and receives answers. The connection never repeats
-a request.
+"""The connection of a Spark process to a node, which sends requests and receives answers.
 
-This module uses only the standard library, pyarrow and modules that Spark sends to workers, because a worker need not
-have this project installed. Programs with this project installed use `stream_client`, which also reconnects.
+The connection never repeats a request. This module uses only the standard library, pyarrow and modules that Spark sends
+to workers, because a worker need not have this project installed. Programs with this project installed use
+`stream_client`, which also reconnects.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ CONNECT_TIMEOUT_S = 10.0
 RECEIVE_BUFFER_BYTES = 256 * 1024
 LIST_PAGE = 1_000
 QUIET_S = 2.0
-"""The seconds without a byte from the node after which `NodeConnection.when_quiet` is called."""
+"""How long the node must send nothing before `NodeConnection.when_quiet` is called, in seconds."""
 PULL_PAGE_MESSAGES = 1_000
 
 
 def resolve_endpoint(endpoint: str) -> str:
-    """Returns the `host:port` of an endpoint. `env:NAME` names an environment variable with this text, and `file:PATH`
-    a file.
+    """Returns the address `host:port` of an endpoint, which is the address itself, `env:NAME` or `file:PATH`.
 
-    Each process that connects calls this function, so each executor can have its own endpoint. Spark's plans show only
-    `env:NAME` or `file:PATH`. Raises OptionError if the variable or the file is missing.
+    With `env:NAME`, the environment variable NAME contains the address; with `file:PATH`, the file does. Each process
+    that connects calls this function, so each executor can have its own address, and Spark's plans do not show it.
+    Raises OptionError if the variable or the file is missing.
     """
     kind, separator, place = endpoint.partition(":")
     if kind == "env" and separator:
@@ -78,12 +78,11 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
 
 
 class NodeConnection:
-    """A connection to a node, as a context manager.
+    """A connection to a node, as a context manager. Raises NodeUnreachable if the connection cannot be opened.
 
     timeout_s: the seconds without data after which the wait for an answer ends. when_quiet: a function that is called
     once in each wait for an answer that takes longer than QUIET_S. The node does not answer requests to a stream that
-    was deleted, so the function may ask through another connection whether the stream exists, and may raise. Raises
-    NodeUnreachable if the connection cannot be opened.
+    was deleted, so the function may ask through another connection whether the stream exists, and may raise.
     """
 
     def __init__(self, endpoint: str, timeout_s: float) -> None:
@@ -118,8 +117,8 @@ class NodeConnection:
     def send(self, address: bytes, protocol: str, body: bytes, return_address: bytes | None = None) -> bytes:
         """Sends a request. Returns the address to which the node will send the answer. Raises ConnectionBroken.
 
-        return_address: the address for the answer, which must not begin with `spark-`; None: a new address that begins
-        with `spark-`.
+        return_address: the address for the answer, which must not begin with `spark-`. None chooses a new address that
+        begins with `spark-`.
         """
         if return_address is None:
             self._number += 1
@@ -200,8 +199,9 @@ class NodeConnection:
         return self._pull(stream, partition, start, limit)
 
     def index_at(self, stream: str, partition: int, time_us: int) -> int:
-        """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later; the index
-        after the last message if there is no such message.
+        """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later.
+
+        If there is no such message, returns the index after the last message.
         """
         page = self._pull(stream, partition, uint(1) + u64(max(0, time_us)), 1)
         return page.messages[0].index if page.messages else page.resume_index
@@ -281,9 +281,9 @@ def body_of(answer: Answer, protocol: str) -> memoryview:
 
 
 def push_body(request_id: int, message: bytes, key: bytes | None, headers: list[tuple[str, bytes]]) -> bytes:
-    """Encodes the body of a `node/stream_push/1` request without the last field, which is the sequence number.
+    """Encodes the body of a `node/stream_push/1` request without the last field.
 
-    The caller appends this field.
+    The caller appends this field, which contains the publisher id and the sequence number, or nothing.
     """
     listed = b"".join(text(name) + data(value) for name, value in headers)
     return uint(request_id) + data(message) + optional(None if key is None else data(key)) + uint(len(headers)) + listed

@@ -89,8 +89,11 @@ def _cbor_bytes(value: bytes) -> bytes:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer of the node to one request. return_address: the address that the request gave for its answer. body: the
-    payload without the name of the protocol."""
+    """An answer of the node to one request.
+
+    return_address: the address that the request gave for its answer. body: the payload without the name of
+    the protocol.
+    """
 
     return_address: bytes
     protocol: str
@@ -243,8 +246,9 @@ def read_stream_info(reader: BareReader) -> StreamEnds:
 
 @dataclass(frozen=True)
 class StoredMessage:
-    """A message of a page. time_us: when the message was stored, in microseconds since 1970. headers: the names and
-    values, in order.
+    """A message of a page.
+
+    time_us: when the message was stored, in microseconds since 1970. headers: the names and values, in order.
     """
 
     index: int
@@ -256,8 +260,11 @@ class StoredMessage:
 
 @dataclass(frozen=True)
 class StoredPage:
-    """An answer to `node/stream_pull/1`. first_index: the index of the stream's earliest message. next_index: the index
-    that the stream's next message will get. resume_index: the index where the next pull begins."""
+    """An answer to `node/stream_pull/1`.
+
+    first_index: the index of the stream's earliest message. next_index: the index that the stream's next message will
+    get. resume_index: the index where the next pull begins.
+    """
 
     first_index: int
     next_index: int

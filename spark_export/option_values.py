@@ -20,12 +20,10 @@ BESIDE_PARTITIONS = ("created_us", "deleted")
 
 The offsets in the progress of a query contain these keys. The parser ignores the keys, so that a user can copy the
 offsets of a progress into the option `startingOffsets`.
-
 """
 
 UNIT_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-"""The length in milliseconds of each unit of a duration. The unit names are those of Spark.
-"""
+"""The length in milliseconds of each unit of a duration. The unit names are those of Spark."""
 
 
 def parse_offsets(value: str) -> int | Offsets:

@@ -1,5 +1,6 @@
-"""Checks the names and values of the options for reading and writing, and suggests a name for an unknown option. This
-module needs neither a node nor Spark, so a wrong option fails in the call that contains the option.
+"""Checks the names and values of the options for reading and writing, and suggests a name for an unknown option.
+
+This module needs neither a node nor Spark, so a wrong option fails in the call that contains the option.
 """
 
 from __future__ import annotations
@@ -232,8 +233,9 @@ def _check_together(options: ReadOptions) -> None:
 
 
 def _check_single(taken: _Taken) -> None:
-    """Raises OptionError if two options say where to start, or where to end, or if an option lacks the option that it
-    belongs to.
+    """Raises OptionError if two options say where to start, or where to end.
+
+    Also raises OptionError if `maxTriggerDelay` is given without `minOffsetsPerTrigger`.
     """
     for verb, names in (
         ("start", ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")),
@@ -251,7 +253,7 @@ def _has(offsets: int | Offsets | None, mark: int) -> bool:
 
 
 class _Taken:
-    """A reader of the given options, which converts their values. Upper and lower case in names do not matter."""
+    """The given options. Its methods find an option by name, in any letter case, and convert its value."""
 
     def __init__(self, given: Mapping[str, str], allowed: tuple[str, ...], doing: str) -> None:
         self._given = {name.lower(): value for name, value in given.items()}
@@ -289,8 +291,10 @@ class _Taken:
         return None if self.find(name) is None else self.number(name, least, least)
 
     def time_us(self, for_all: str, for_each: str) -> int | Offsets | None:
-        """Returns the value in microseconds of an option in milliseconds, for all partitions or for each; None if
-        neither option is given.
+        """Returns the value of one of two options as microseconds since 1970; None if neither option is given.
+
+        for_all: the option with one time for all partitions. for_each: the option with a time for each partition. Both
+        options are in milliseconds.
         """
         if self.find(for_all) is not None:
             return self.number(for_all, 0, 0) * 1000

@@ -1,7 +1,6 @@
-"""Plans the index ranges that a query reads. The driver plans each range once, so that a repeated task reads the same
-rows.
+"""Plans the index ranges that a query reads. Each range is planned once, so that a repeated task reads the same rows.
 
-This module is pure: it asks neither a node nor Spark.
+The Spark driver plans the ranges. This module is pure: it asks neither a node nor Spark.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from spark_export.option_values import BESIDE_PARTITIONS, EARLIEST, LATEST, Offs
 Place: TypeAlias = tuple[str, int]
 """The name of a stream and the number of a partition."""
 CREATED, DELETED = BESIDE_PARTITIONS
-"""The keys for the creation times and for the numbers of deleted partitions in the JSON of offsets."""
+"""Two keys in the JSON of offsets: one for the creation times, and one for the numbers of the deleted partitions."""
 
 
 GONE = "the stream or the partition no longer exists"
@@ -71,8 +70,9 @@ class Range:
 
 @dataclass(frozen=True)
 class Loss:
-    """A part of a range whose messages no longer exist. range: the lost indexes; empty if their number is unknown.
-    reason: a text that says why the messages are lost.
+    """A part of a range whose messages no longer exist.
+
+    range: the lost indexes; empty if their number is unknown. reason: a text that says why the messages are lost.
     """
 
     range: Range
@@ -91,8 +91,9 @@ def by_place(ends: Iterable[StreamEnds]) -> dict[Place, StreamEnds]:
 
 
 def resolve(offsets: int | Offsets, ends: Mapping[Place, StreamEnds], option: str) -> dict[Place, int]:
-    """Returns an index for each partition, in which EARLIEST and LATEST are replaced by the present indexes. Raises
-    OptionError, as `for_each` does.
+    """Returns an index for each partition, in which EARLIEST and LATEST are replaced by the present indexes.
+
+    Raises OptionError, as `for_each` does.
     """
     return {place: _marked(index, ends[place]) for place, index in for_each(offsets, ends, option).items()}
 
@@ -187,8 +188,9 @@ def ranges_between(
 
 
 def _ranges_of(wanted: Range, now: StreamEnds | None) -> tuple[list[Range], list[Loss]]:
-    """Splits a range into the part that can be read and the lost parts. now: the present partition; None if it does not
-    exist.
+    """Splits a range into the part that can be read and the lost parts.
+
+    now: the present partition; None if it does not exist.
     """
     if now is None or wanted.created_us not in (0, now.created_us):
         reason = GONE if now is None else MADE_AGAIN
@@ -263,11 +265,12 @@ def _first_wanted(begin: Position | None, stop: Position) -> int:
 
 
 def to_offsets(reached: Mapping[Place, Position]) -> dict[str, dict[str, Any]]:
-    """Encodes positions as the offsets that Spark stores in a checkpoint: `{"orders": {"0": 7, "1": 3, "created_us":
-    {"0": 1700…, "1": 1700…}}}`. A stream with deleted partitions has their numbers too: `"deleted": [1]`.
+    """Encodes positions as the offsets that Spark stores in a checkpoint.
 
-    Spark compares offsets as JSON text, so the keys must have a fixed order: streams by name, partitions by number ("9"
-    before "10").
+        {"orders": {"0": 7, "1": 3, "created_us": {"0": 1700…, "1": 1700…}, "deleted": [1]}}
+
+    Only a stream with deleted partitions has `deleted`, a list of their numbers. Spark compares offsets as JSON text,
+    so the keys must have a fixed order: streams by name, partitions by number ("9" before "10").
     """
     offsets: dict[str, dict[str, Any]] = {}
     for stream, partition in sorted(reached):

@@ -1,5 +1,7 @@
-"""Turns the columns of messages into the columns that a query requests. A query may request columns of the message and
-columns of a decoder."""
+"""Turns the columns of messages into the columns that a query requests.
+
+A query may request columns of the message and columns of a decoder.
+"""
 
 from __future__ import annotations
 
@@ -70,8 +72,9 @@ class Projection:
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         """schema: the columns that the query requests.
 
-        Raises OptionError if a column does not exist, has another type or may not be null although a message may lack
-        the value, or if the decoder has a column with the name of a column of the message."""
+        Raises OptionError in three cases. A column does not exist or has another type. A column may not be null
+        although a message may lack the value. The decoder has a column with the name of a column of the message.
+        """
         self._decoder = find_decoder(options)
         whole = {field.name: field for field in spark_schema(replace(options, include_headers=True, include_data=True))}
         decoded = None if self._decoder is None else self._decoder.columns()

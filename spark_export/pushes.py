@@ -23,27 +23,22 @@ FAILED = "node/push_failed/1"
 RETURN_ADDRESS = b"node/1/push-%d"
 """The form of the return addresses of pushes, with the number of the push.
 
-The prefix `node/1/` asks the node to answer a failed push with the protocol `FAILED`, which contains the reason
-(docs/wire.md).
-
+The prefix `node/1/` asks the node to answer a failed push with the protocol `FAILED`, which contains the
+reason (docs/wire.md).
 """
 OK, ERROR, DUPLICATE, OUT_OF_ORDER = range(4)
 OUTCOMES = {0: "is not stored", 1: "is refused", 2: "may have been stored, or not"}
 WINDOW_BYTES = 16 * 1024 * 1024
-"""The largest total size of unconfirmed pushes, in bytes.
-
-The option `window` limits the number of unconfirmed pushes.
-"""
+"""The largest total size of unconfirmed pushes, in bytes. The option `window` limits their number."""
 SETTLE_S = 0.3
 """The pause in seconds before a repeated task searches the stream again for pushes of its earlier execution.
 
-If the node stores such a push after the search, the node later answers the same sequence number as a duplicate. The
-task then compares the contents, and fails if they differ.
-
+A push may still be stored after the search. The node then answers the same sequence number as a duplicate, and the task
+compares the contents. It fails if they differ.
 """
 DOUBTED_MAX = 10_000
-"""The number of pushes of a partition that the node may answer as duplicates before the task compares their contents
-with the stored messages.
+"""How many pushes of a partition the node may answer as duplicates before the task compares them with
+stored messages.
 """
 
 
@@ -186,8 +181,9 @@ class Pushes:
         return None
 
     def _check_doubted(self) -> None:
-        """Compares the pushes that the node answered as duplicates with the stored messages. Raises RowsDiffer if one
-        differs."""
+        """Compares pushes that the node answered as duplicates with the stored messages. Raises RowsDiffer if
+        one differs.
+        """
         doubted, self._doubted = self._doubted, {}
         for place, numbers in doubted.items():
             indexes = [index for index, _ in numbers.values()]
@@ -322,11 +318,7 @@ class Pushes:
         self.counts[place] = self.counts.get(place, 0) + 1
 
     def _kept(self, step: Any) -> None:
-        """Calls `step`. If the connection breaks during the call, connects again and sends all unconfirmed pushes
-        again.
-
-        The method does not repeat `step`.
-        """
+        """Calls `step` once. If the connection breaks, connects again and sends all unconfirmed pushes again."""
         try:
             step()
         except ConnectionBroken as error:

@@ -1,7 +1,7 @@
-"""Reads an index range of one partition in a Spark task, as record batches. At the end it checks that every index of
-the range was read or is lost.
+"""Reads an index range of one partition in a Spark task, as record batches.
 
-Lost messages raise DataLoss, or are logged and skipped. The driver plans the range.
+At the end, the reader checks that every index of the range was read or is lost. Lost messages raise DataLoss, or are
+logged and skipped. The driver plans the range.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ logger = logging.getLogger("stream_node.spark")
 
 
 class _Changed(Exception):
-    """The stream was deleted, or deleted and created again, since the driver planned the range. The next attempt to
-    read handles the loss."""
+    """The stream was deleted, or deleted and created again, since the driver planned the range.
+
+    The next attempt to read handles the loss.
+    """
 
 
 def report_losses(losses: list[Loss], fail: bool) -> None:
-    """Raises DataLoss if there are losses and `fail` is True. With `fail` False logs each loss."""
+    """Reports losses: raises DataLoss if `fail` is True, and otherwise logs each loss. Does nothing without losses."""
     if losses and fail:
         more = f", and {len(losses) - 1} more ranges" if len(losses) > 1 else ""
         raise DataLoss(f"data is lost: {losses[0]}{more}; set failOnDataLoss=false to go on without it")
@@ -164,7 +166,9 @@ class RangeReader:
         return None
 
     def _notice_change(self) -> None:
-        """Raises _Changed if the stream was deleted, or deleted and created again, since the driver planned it."""
+        """Raises _Changed if the stream was deleted since the driver planned the range, even if it was
+        created again.
+        """
         with NodeConnection(self._options.endpoint, self._options.request_timeout_s) as node:
             created_us = self._created_us(node)
         if created_us is None or self.wanted.created_us not in (0, created_us):

@@ -1,8 +1,8 @@
-"""Implements the readers that Spark calls for batch queries and for streaming queries. `spark_export.plan` plans the
-index ranges, and `spark_export.range_reader` reads the ranges.
+"""The readers that Spark calls for batch queries and for streaming queries.
 
-Neither reader implements `pushFilters`. In PySpark 4.3 the filters of one query also apply to all other queries of the
-same DataFrame, and so give wrong results.
+`spark_export.plan` plans the index ranges, and `spark_export.range_reader` reads the ranges. Neither reader implements
+`pushFilters`. In PySpark 4.3 the filters of one query also apply to all other queries of the same DataFrame, and so
+give wrong results.
 """
 
 from __future__ import annotations
@@ -191,8 +191,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_partition(partition, self._projection)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Does nothing. Spark does not call this method for the last micro-batch of an AvailableNow query, so no work
-        may depend on the call.
+        """Does nothing.
+
+        Spark does not call this method for the last micro-batch of an AvailableNow query, so no work may depend on
+        the call.
         """
 
     def _latest(self) -> dict[Place, Position]:
@@ -203,8 +205,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def starting_positions(
     options: ReadOptions, catalog: Catalog, ends: dict[Place, StreamEnds], default: int
 ) -> dict[Place, Position]:
-    """Returns where a new query begins, for each partition. default: EARLIEST or LATEST, used if the options give no
-    start. Raises DataLoss for an index that a partition does not have, or logs the loss and moves the start.
+    """Returns where a new query begins, for each partition.
+
+    default: EARLIEST or LATEST, used if the options give no start. If a partition does not have the index, raises
+    DataLoss, or logs the loss and moves the start to the nearest index, as the option `failOnDataLoss` says.
     """
     wanted = positions(starting_indexes(options, catalog, ends, default), ends)
     start, losses = nearest_existing(wanted, ends)

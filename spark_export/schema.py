@@ -1,8 +1,8 @@
-"""Defines the columns of messages for Spark and for Arrow, and makes record batches with exactly these columns. This
-module does not decode the data of messages.
+"""The columns of messages for Spark and for Arrow. This module makes record batches with exactly these columns.
 
 Spark compares only the first batch of a task with the declared schema, including nullability. A later batch that
-differs fails without a helpful error. So this module makes all batches from one schema.
+differs fails without a helpful error. So this module makes all batches from one schema. It does not decode the data
+of messages.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ The columns `timestamp` and `headers` have the same name in both, and `timestamp
 """
 KAFKA_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 LOG_APPEND_TIME = 1
-"""The value of the column `timestampType`: the time is when the message was stored. Kafka's 0, CreateTime, would mean a
-time that the publisher set; a node does not accept such times.
+"""The value of the column `timestampType`: the time is when the message was stored.
+
+Kafka's 0, CreateTime, would mean a time that the publisher set; a node does not accept such times.
 """
 
 
 def spark_schema(options: ReadOptions, extra: Sequence[StructField] = ()) -> StructType:
-    """Returns the Spark schema of a read with these options. extra: the columns of a decoder, which become the last
-    columns.
+    """Returns the Spark schema of a read with these options.
+
+    extra: the columns of a decoder, which become the last columns.
     """
     return StructType([*(_kafka_fields(options) if options.kafka_columns else _own_fields(options)), *extra])
 
@@ -119,8 +121,10 @@ def batch_of_messages(
 
 
 def batch_of_columns(page: pa.RecordBatch, stream: str, partition: int, options: ReadOptions) -> pa.RecordBatch:
-    """Returns a bulk page (docs/wire.md) as a record batch with the schema of `arrow_schema`. Unchanged columns are not
-    copied."""
+    """Returns a bulk page (docs/wire.md) as a record batch with the schema of `arrow_schema`.
+
+    Unchanged columns are not copied.
+    """
     rows, names = page.num_rows, page.schema.names
     columns = {
         "key": page.column("key") if "key" in names else pa.nulls(rows, pa.binary()),
@@ -137,8 +141,9 @@ def batch_of_columns(page: pa.RecordBatch, stream: str, partition: int, options:
 
 
 def check_batch(stream_id: int, page: pa.RecordBatch) -> None:
-    """Computes the checksum of every message of a bulk page again. Raises BadAnswer, which names the first message
-    whose stored checksum differs.
+    """Computes the checksum of every message of a bulk page again.
+
+    Raises BadAnswer, which names the first message whose stored checksum differs.
     """
     nothing = [None] * page.num_rows
     keys = page.column("key").to_pylist() if "key" in page.schema.names else nothing
@@ -164,8 +169,9 @@ def with_kafka_names(columns: dict[str, pa.Array], rows: int) -> dict[str, pa.Ar
 def with_place(
     columns: dict[str, pa.Array], rows: int, stream: str, partition: int, schema: pa.Schema
 ) -> pa.RecordBatch:
-    """Returns `columns` as a record batch with the columns `stream` and `partition` added, which are the same in all
-    `rows` rows.
+    """Returns `columns` as a record batch with the columns `stream` and `partition` added.
+
+    Both have the same value in all `rows` rows.
     """
     columns["stream"] = pa.repeat(pa.scalar(stream, pa.string()), rows)
     columns["partition"] = pa.repeat(pa.scalar(partition, pa.int32()), rows)

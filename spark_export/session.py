@@ -120,8 +120,9 @@ def open_session(
 
 
 def close_session(session: Any) -> None:
-    """Stops a session, even if the JVM of the session has died. Afterwards another session can be opened. A stopped
-    session may be closed again.
+    """Stops a session, even if the JVM of the session has died. Afterwards another session can be opened.
+
+    A stopped session may be closed again.
     """
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession
@@ -156,8 +157,9 @@ def first_line(error: BaseException) -> str:
 
 
 def _hush_accumulators(session: Any) -> None:
-    """Silences PySpark's accumulator thread, which prints a trace-back when the JVM dies. The caller of the failed
-    Spark call gets an exception anyway.
+    """Silences PySpark's accumulator thread, which prints a trace-back when the JVM dies.
+
+    The caller of the failed Spark call gets an exception anyway.
     """
     session.sparkContext._accumulatorServer.handle_error = lambda request, client_address: None
 
@@ -168,7 +170,7 @@ def is_embedded(master: str) -> bool:
 
 
 def _require_connect(remote: str) -> None:
-    """Raises SparkUnavailable if packages of the Spark Connect client are missing, or if no server listens at the
+    """Raises SparkUnavailable if packages for Spark Connect are missing, or if no server listens at the
     address `remote`.
     """
     missing = [name for name in CONNECT_PARTS if importlib.util.find_spec(name) is None]
@@ -207,6 +209,7 @@ def _embedded() -> dict[str, str]:
 
 def _ensure_log4j(directory: Path) -> Path:
     """Writes the settings of Spark's log to a file in `directory`, and returns the path. A JVM option names this file.
+
     The usual way, a SPARK_CONF_DIR on the class path, would make the class cache unusable.
     """
     path = directory / "log4j2.properties"

@@ -22,14 +22,18 @@ from spark_export.writer import commit_written, prepare_streams, write_rows
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-"""The local properties of a Spark task that contain the id of the streaming query (`QUERY_ID`) and the number of the
-micro-batch (`BATCH_ID`). The checkpoint of the query keeps the query id in the file `metadata`.
+"""The local properties of a Spark task. QUERY_ID has the id of the streaming query, BATCH_ID the number of
+the micro-batch.
+
+The checkpoint of the query keeps the query id in the file `metadata`.
 """
 
 
 class StreamSink(DataSourceStreamArrowWriter):
-    """The writer of one micro-batch of a streaming query. Spark creates one writer on the driver for each micro-batch,
-    and another writer to commit the micro-batch."""
+    """The writer of one micro-batch of a streaming query.
+
+    Spark creates one writer on the driver for each micro-batch, and another writer to commit the micro-batch.
+    """
 
     def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
         """Checks columns and options, and creates the stream of the option `stream` if it does not exist.
@@ -44,20 +48,23 @@ class StreamSink(DataSourceStreamArrowWriter):
         return write_rows(iterator, self._options, attempt, self._ends)
 
     def commit(self, messages: Sequence[Any], batchId: int) -> None:
-        """Records in the node that the micro-batch is stored. If Spark repeats the micro-batch after a restart, no row
-        is pushed again.
+        """Records in the node that the micro-batch is stored.
+
+        If Spark repeats the micro-batch after a restart, no row is pushed again.
         """
         commit_written(messages, self._options, batchId)
 
     def abort(self, messages: Sequence[Any], batchId: int) -> None:
-        """Does nothing, because a pushed message cannot be removed. When Spark repeats the micro-batch, the sink finds
-        the pushed messages and does not push them again.
+        """Does nothing, because a pushed message cannot be removed.
+
+        When Spark repeats the micro-batch, the sink finds the pushed messages and does not push them again.
         """
 
 
 def read_attempt(context: TaskContext | None) -> Attempt:
-    """Returns which execution (`Attempt`) of which task of a streaming query is running. Raises SourceError outside of
-    a streaming query.
+    """Returns which execution (`Attempt`) of which task of a streaming query is running.
+
+    Raises SourceError outside of a streaming query.
     """
     query = context.getLocalProperty(QUERY_ID) if context else None
     batch = context.getLocalProperty(BATCH_ID) if context else None

@@ -1,9 +1,9 @@
 """Keeps the progress of a query, or of a write with a `writeId`, in the node's index service.
 
-The progress is a set of saved indexes under a client id that only this query uses. For each partition that the query
-writes, the saved index is not after the first message of an uncommitted batch. A search for the messages of an
-uncommitted batch begins at this index. The saved index of partition 0 of the stream name `MARK` is the number of the
-next batch to commit. A save never lowers a saved index, so a late save from a failed task has no effect.
+The progress is a set of saved indexes under a client id that only this query uses. Each partition that the query writes
+has a saved index: no message of an uncommitted batch is before it, so a search for such messages begins there. The
+saved index of partition 0 of the stream name `MARK` is the number of the next batch to commit. A save never lowers a
+saved index, so a late save from a failed task has no effect.
 """
 
 from __future__ import annotations
@@ -42,8 +42,10 @@ def load_record(node: NodeConnection, client_id: str) -> dict[Place, int]:
 
 
 def save_place(node: NodeConnection, client_id: str, place: Place, index: int) -> None:
-    """Saves an index of a client for a partition, unless a higher index is saved. Raises the errors of
-    `NodeConnection.ask`."""
+    """Saves an index of a client for a partition, unless a higher index is saved.
+
+    Raises the errors of `NodeConnection.ask`.
+    """
     request = uint(1) + text(client_id) + text(place[0]) + uint(place[1]) + uint(index) + optional(None)
     reader = BareReader(node.ask(SERVICE, "node/index_save/1", request))
     reader.uint()
@@ -52,15 +54,18 @@ def save_place(node: NodeConnection, client_id: str, place: Place, index: int) -
 
 
 def lower_place(node: NodeConnection, client_id: str, place: Place, index: int) -> None:
-    """Sets the saved index of a client for a partition, even to a lower index. This is needed after the stream was
-    deleted and created again."""
+    """Sets the saved index of a client for a partition, even to a lower index.
+
+    This is needed after the stream was deleted and created again.
+    """
     request = uint(1) + text(client_id) + text(place[0]) + uint(place[1]) + optional(uint(index))
     node.ask(SERVICE, "node/index_set/1", request)
 
 
 def next_batch(record: Mapping[Place, int]) -> int:
-    """Returns the number of the next batch to commit; 0 if no batch was committed. Batches with lower numbers are
-    stored completely. record: as `load_record` returns it.
+    """Returns the number of the next batch to commit; 0 if no batch was committed.
+
+    Batches with lower numbers are stored completely. record: as `load_record` returns it.
     """
     return record.get((MARK, 0), 0)
 
@@ -68,8 +73,8 @@ def next_batch(record: Mapping[Place, int]) -> int:
 def commit_batch(node: NodeConnection, client_id: str, batch: int, written: set[Place]) -> None:
     """Records that a batch is stored, and saves the next index of each partition that the query writes.
 
-    Messages of later batches will have at least these indexes. written: the partitions that the batch wrote. A repeated
-    call is harmless.
+    Messages of later batches will have at least these indexes. written: the partitions that the batch wrote. The call
+    can be repeated.
     """
     # The batch number is saved first. If this process ends between the saves, the other indexes are only too low.
     save_place(node, client_id, (MARK, 0), batch + 1)

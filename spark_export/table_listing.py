@@ -1,10 +1,12 @@
 """Lists the files of an exported plain Parquet table, for other Parquet readers such as DuckDB and Spark.
 
-import duckdb
-from spark_export import table_files
+    import duckdb
+    from spark_export import table_files
 
-duckdb.read_parquet(table_files("s3://bucket/lake"), hive_partitioning=True)
-spark.read.parquet(*table_files("s3a://bucket/lake"))
+    duckdb.read_parquet(table_files("s3://bucket/lake"), hive_partitioning=True)
+    spark.read.parquet(*table_files("s3a://bucket/lake"))
+
+The list has the files that the table has at the time of the call.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ def table_files(address: str | Path | Place, options: Mapping[str, str] | None =
 
 
 def list_table_files(address: Address) -> list[dict[str, Any]]:
-    """Returns one mapping for each file of a table, with the key `path`. If the table is on a store, the mapping also
-    has the other fields of `TableFile`. Raises the same errors as `table_files`.
+    """Returns one mapping for each file of a table, with the key `path`. Raises the same errors as `table_files`.
+
+    If the table is on a store, the mapping also has the other fields of `TableFile`.
     """
     return list(_in_folder(address) if address.place.is_local else _on_store(address))
 

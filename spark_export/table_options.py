@@ -20,14 +20,17 @@ METADATA = "stream_node.options"
 PROVIDER = "provider"
 """The Spark property that every table has. A read without a table does not have this property."""
 OPTION = "option."
-"""A prefix of names. Spark passes each option in `OPTIONS (…)` also under a name with this prefix. A name without the
-prefix may be a property of the table.
+"""A prefix of names. Spark passes each option in `OPTIONS (…)` also under a name with this prefix.
+
+A name without the prefix may be a property of the table.
 """
 
 
 def own_options(given: Mapping[str, str]) -> dict[str, str]:
-    """Returns the options without the properties that Spark adds for a table. Returns all options of a read without a
-    table."""
+    """Returns the options without the properties that Spark adds for a table.
+
+    For a read without a table, returns all options.
+    """
     if not is_table(given):
         return dict(given)
     found = {name[len(OPTION) :]: value for name, value in given.items() if name.lower().startswith(OPTION)}

@@ -24,7 +24,7 @@ TYPES: dict[str, tuple[type[DataType], ...]] = {
 }
 """The columns that a DataFrame to write may have, and the allowed Spark types of each column."""
 KAFKAS = {"value": "data", "topic": "stream"}
-"""The columns that have another name in Spark's Kafka sink. Each Kafka name is mapped to the name in this format."""
+"""Maps a column name of Spark's Kafka sink to the name of the same column in this format."""
 GIVEN_BY_NODE = ("index", "offset", "timestamp", "timestampType")
 """The columns that a read returns but a write refuses, because the node assigns index and time to each message."""
 DIGEST_BYTES = 16
@@ -67,8 +67,7 @@ class RowToPush:
     """A row of a DataFrame as a message to push.
 
     stream: the target stream. partition: the target partition; None if the row does not name a partition. key: the
-    message key; None if the row has no key. body: a `node/stream_push/1` request with the message, with request id 0
-    and without a sequence number.
+    message key; None if the row has no key. body: the result of `push_body` for the message, with request id 0.
     """
 
     stream: str
@@ -102,8 +101,7 @@ def read_row(row: dict[str, Any], options: WriteOptions) -> RowToPush | None:
 
 
 def digest_of(body: bytes) -> bytes:
-    """Returns the BLAKE2b digest of the body of a push, with a length of `DIGEST_BYTES`. Equal messages have equal
-    digests."""
+    """Returns the BLAKE2b digest of the body of a push, `DIGEST_BYTES` long. Equal messages have equal digests."""
     return hashlib.blake2b(body, digest_size=DIGEST_BYTES).digest()
 
 

@@ -2,5 +2,4 @@
 
 The module `json_text` parses JSON as Spark does. `typed_values` converts values to the types of columns. `rows` builds
 the columns for a page of messages. `spark_export.decoding` chooses the decoder.
-
 """

@@ -1,7 +1,8 @@
 """Decodes messages that consist of one Avro record. The schema is an option, or comes from a schema registry.
 
-If both are given, the registry contains the writers' schemas, and the option is the reader's schema. Values are then
-converted by the rules for schema resolution in the Avro specification. Spark workers need the package `fastavro`.
+If both are given, the registry has the schemas with which the messages were written, and the option is the schema to
+convert them to. The conversion follows the rules for schema resolution in the Avro specification. Spark workers need
+the package `fastavro`.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from spark_export.decode.schema_options import SchemaOptions
 from spark_export.errors import OptionError
 
 STEPS_MAX = 10_000
-"""The largest number of steps of the search for all schemas to which a schema refers, directly or indirectly. This
-limit stops the search if schemas refer to each other in a circle.
+"""The largest number of steps when a schema is fetched with all schemas to which it refers, directly or indirectly.
+
+The limit stops the search if schemas refer to each other in a circle.
 """
 
 

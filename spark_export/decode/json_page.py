@@ -1,5 +1,4 @@
-"""Parses many JSON messages in one call of Arrow. The rows equal the rows of `rows.RowMaker`, which parses messages one
-by one.
+"""Parses many JSON messages in one call of Arrow. `rows.RowMaker` would give the same rows, one message at a time.
 
 Arrow parses only plain messages: messages that match a regular expression, which is made from the columns. A plain
 message is one JSON object in strict syntax and valid UTF-8, so that messages can be joined without ambiguity. Its
@@ -46,7 +45,10 @@ _ZONED = (
 )
 _DIGITS = {8: "[0-9]{0,1}", 16: "[0-9]{0,3}", 32: "[0-9]{0,8}", 64: "[0-9]{0,17}"}
 _OTHER_DEPTH = 2
-"""The largest nesting depth of the members that are not columns. `RowMaker` parses messages with deeper members."""
+"""The largest nesting depth, in a plain message, of members that are not columns.
+
+`RowMaker` parses messages with deeper members.
+"""
 
 
 class PageReader:
@@ -177,8 +179,10 @@ def _other(depth: int) -> str:
 
 
 def _not_one_of(rest: Sequence[str]) -> str:
-    """Returns a regular expression for any name that is not in `rest`, followed by a quote. Names with escapes do not
-    match."""
+    """Returns a regular expression for any name that is not in `rest`, followed by a quote.
+
+    Names with escapes do not match.
+    """
     first = sorted({name[0] for name in rest if name})
     if not first:
         # At most the empty name is excluded. If so, at least one character must follow.

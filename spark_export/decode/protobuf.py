@@ -162,8 +162,10 @@ def _key(name: Any) -> str:
 
 
 def plain_value(value: Any, field: Any) -> Any:
-    """Converts one value of a field. An enum value becomes its name, a Timestamp becomes a datetime, a wrapper becomes
-    its value, and any other message becomes a dict.
+    """Converts one value of a field to a basic Python type.
+
+    An enum value becomes its name, a Timestamp becomes a datetime, a wrapper becomes its value, and any other message
+    becomes a dict.
     """
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
@@ -292,8 +294,9 @@ def type_at(file: Any, indexes: tuple[int, ...]) -> Any:
 
 
 def _protobuf() -> Any:
-    """Imports the package `google.protobuf` and the submodules that this module uses. Returns the package. Raises
-    OptionError if the package is missing.
+    """Imports the package `google.protobuf` and the submodules that this module uses. Returns the package.
+
+    Raises OptionError if the package is missing.
     """
     try:
         for name in ("descriptor_pb2", "descriptor_pool", "message", "message_factory"):

@@ -135,9 +135,9 @@ class Registry:
 
 
 def _check_absent(url: str, error: urllib.error.HTTPError) -> None:
-    """Raises RegistryFailed unless an answer 404 says that the schema, the subject or the version does not exist.
+    """Raises RegistryFailed unless the answer 404 says that the schema, the subject or the version does not exist.
 
-    Another server, or a wrong path, answers 404 too. Then nobody knows whether the message is bad.
+    Another server, or a wrong path, also answers 404. Such an answer does not show that a message is bad.
     """
     try:
         body = json.loads(error.read(ANSWER_BYTES_MAX))
@@ -150,7 +150,7 @@ def _check_absent(url: str, error: urllib.error.HTTPError) -> None:
 
 
 class _MayPass(Exception):
-    """A temporary failure of a request, so that a repetition of the request may succeed."""
+    """A temporary failure of a request. The same request may succeed later."""
 
 
 def credentials(place: str) -> str:

@@ -39,8 +39,9 @@ class RowMaker:
     """A builder of columns, which decodes messages one by one."""
 
     def __init__(self, fields: Sequence[pa.Field], rules: RowRules) -> None:
-        """fields: the columns to build. Raises OptionError for a column type that messages cannot be decoded into, and
-        for a wrong time zone.
+        """fields: the columns to build.
+
+        Raises OptionError for a column type that messages cannot be decoded into, and for a wrong time zone.
         """
         self._fields = list(fields)
         try:

@@ -80,8 +80,9 @@ def time_reader(zone: str) -> Callable[[str], int | None]:
 
 
 def local_us_of(text: str) -> int | None:
-    """Parses a time without a zone. Returns the microseconds since 1970-01-01 00:00 of the same local clock; None if
-    the text is not a time or contains a zone.
+    """Parses a time without a zone. Returns the microseconds since 1970-01-01 00:00 of the same local clock.
+
+    Returns None if the text is not a time or contains a zone.
     """
     found = TIME.fullmatch(text.strip(TRIMMED))
     return None if found is None or found[9] is not None else _local_us(found)
@@ -109,8 +110,10 @@ def find_zone(name: str) -> ZoneInfo | int:
 
 
 def _first_reading(text: str, read: Callable[[str], int | None]) -> int | None:
-    """Parses a text with `read`. If `read` returns None, parses the text without its first `GMT`, as Spark does for old
-    forms."""
+    """Parses a text with `read`.
+
+    If `read` returns None, parses the text again without its first `GMT`, as Spark does for old forms of times.
+    """
     found = read(text)
     return read(text.replace("GMT", "", 1)) if found is None and "GMT" in text else found
 

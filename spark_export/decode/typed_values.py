@@ -165,7 +165,8 @@ def to_double(value: Any) -> float:
 def to_float(value: Any) -> float:
     """Converts to a 32-bit float. Raises Unfit.
 
-    The result equals a single rounding from the text of the number, without an intermediate rounding to 64 bits.
+    The text of a number is rounded once, directly to 32 bits. A second rounding by way of 64 bits could change
+    the result.
     """
     double = to_double(value)
     bits = struct.unpack("<q", struct.pack("<d", double))[0]

@@ -1,5 +1,6 @@
-"""Formats values of messages as JSON in the form that Spark writes, and creates the errors for values that do not fit
-their columns.
+"""Formats values of messages as JSON, in the form that Spark writes.
+
+This module also creates the errors for values that do not fit their columns.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from uuid import UUID
 from spark_export.decode.json_text import FloatText, Pairs
 
 TEXT_PARTS_MAX = 5_000_000
-"""The largest number of parts (values and punctuation) of a value that is formatted as text. The limit is needed
-because a CBOR value may contain itself.
+"""The largest number of parts (values and punctuation) of a value that is formatted as text.
+
+The limit is needed because a CBOR value may contain itself.
 """
 TEXT_BITS_MAX = 10_000
 """The largest number of bits of a whole number that is formatted as text.
@@ -23,7 +25,7 @@ TEXT_BITS_MAX = 10_000
 Python refuses to format much larger numbers.
 """
 DECIMAL_DIGITS_MAX = 40
-"""The largest power of ten in a decimal that is written out in full.
+"""The largest power of ten in a decimal that is written out in full, without an exponent.
 
 The limit is larger than 38, the number of digits of the largest DECIMAL.
 """
@@ -41,9 +43,7 @@ def unfit(value: Any, wanted: str) -> Unfit:
 
 
 def value_text(value: Any) -> str:
-    """Returns a value as text for an error message. Objects and arrays may be very large, so they become "an object"
-    and "an array".
-    """
+    """Returns a value as text for an error message. A large object or array becomes only "an object" or "an array"."""
     if isinstance(value, list):
         return "an object" if isinstance(value, Pairs) else "an array"
     if isinstance(value, Mapping):

@@ -7,5 +7,4 @@ These functions do not call the Spark session, so `examples/pipeline` can run th
 
 Both implementations call the functions in `assembly`, `canon`, `topics` and `block_rows`. Spark workers run these
 functions, so this project must be installed on the workers.
-
 """

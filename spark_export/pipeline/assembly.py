@@ -1,9 +1,10 @@
-"""Assembles one block of Cardinal Streams from its messages, with the class that consumers use, `Reassembler` of
-`cardinal_streams`. This module does no I/O.
+"""Assembles one block of Cardinal Streams from its messages, with `cardinal_streams.Reassembler`, which consumers use.
 
 A publisher may send a block on the normal topics of its chain and on reorg channels, which are topics for one reorg. As
 in a consumer, the normal topics and each reorg channel are assembled separately. The result does not depend on the
 order of the messages. If several messages have the same key, the message that was stored first counts.
+
+This module does no I/O.
 """
 
 from __future__ import annotations
@@ -22,15 +23,17 @@ from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import TRACK_ALL
 
 UNLIMITED = ReassemblyLimits(incomplete_max=1, incomplete_bytes_max=1 << 62, idle_messages_max=1 << 62, finished_max=1)
-"""Limits that never stop an assembly, because each `Reassembler` gets the messages of only one block."""
+"""Limits so high that they never stop an assembly. No limit is needed, as each `Reassembler` gets only one block."""
 Place = tuple[int, int, int]
-"""The order of stored messages: storage time in microseconds since 1970, then partition, then index."""
+"""The place of a message in the order of storage: time (microseconds since 1970), then partition, then index."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockMessage:
-    """A stored message of one block. feed: "" for the normal topics of the chain, or the end of the name of a reorg
-    channel (a topic for one reorg).
+    """A stored message of one block.
+
+    feed: "" for the normal topics of the chain, or the end of the name of a reorg channel (a topic for one reorg).
+    place: the place of the message in the order of storage.
     """
 
     feed: str

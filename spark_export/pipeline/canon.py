@@ -1,5 +1,4 @@
-"""Finds the canonical chain in a set of complete blocks, by hashes, parents, numbers and weights. This module does no
-I/O.
+"""Finds the canonical chain in a set of complete blocks, by hashes, parents, numbers and weights.
 
 The result does not depend on the order of the blocks. It equals the result of `cardinal_streams.ChainOrder` for the
 same blocks, without a limit for the depth of reorgs. At each fork, the branch with the heaviest block wins. If the
@@ -8,7 +7,7 @@ weights are equal, the branch whose heaviest block was stored first wins.
 Blocks that descend from the same root form a component. One component contains the canonical chain. If a start block is
 given, this is the component of the start block. Otherwise it is the component of a genesis block, whose parent hash is
 all zeros. If there is no genesis block, it is the component with the most blocks. Blocks that would connect the other
-components to the chain are missing.
+components to the chain are missing. This module does no I/O.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ from typing import Final, TypeAlias
 CANONICAL: Final = "canonical"
 """The state of a block on the canonical chain."""
 REORGED: Final = "reorged"
-"""The state of a block that is not on the canonical chain because other blocks won, or because its number is not
-greater than the number of its parent.
+"""The state of a block that is not on the canonical chain.
+
+Either other blocks won, or the number of the block is not greater than the number of its parent.
 """
 WAITING: Final = "waiting"
-"""The state of a block that is not connected to the canonical chain, but may join the chain when missing blocks arrive.
-"""
+"""The state of a block that is not connected to the canonical chain, but may join it when missing blocks arrive."""
 INCOMPLETE: Final = "incomplete"
 """The state of a block with missing messages. An incomplete block is ignored in the search for the canonical chain."""
 ZERO_HASH: Final = bytes(32)

@@ -1,8 +1,9 @@
-"""Updates the tables of a pipeline from an export. A run reads the new messages in steps of limited size, and publishes
-a version of the tables after each step (`versions`). A rebuild reads all messages again and publishes one version.
+"""Updates the tables of a pipeline from an export.
 
-Each version also contains the state for the next run: which messages were read, and the messages of incomplete blocks.
-The rows of a version therefore do not depend on the number of runs and steps that read the messages.
+A run reads the new messages in steps of limited size, and publishes a version of the tables after each step
+(`versions`). A rebuild reads all messages again and publishes one version. Each version also contains the state for the
+next run: which messages were read, and the messages of incomplete blocks. The rows of a version therefore do not depend
+on the number of runs and steps that read the messages.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from storage.durable_files import make_folder, write_durably
 STATE_FILE: Final = f"{STATE}/state.json"
 STATE_FORMAT: Final = 1
 STEP_BYTES: Final = 256 * 1024 * 1024
-"""The largest total memory for the rows of the files of one step, in bytes. One larger file is a step by itself."""
+"""The largest memory for the rows of one step, in bytes. A step reads whole files, at least one of any size."""
 SMALL_BYTES: Final = 8 * 1024 * 1024
 SMALL_FILES_MAX: Final = 32
 """The largest number of files smaller than `SMALL_BYTES` in a table.
@@ -42,8 +43,9 @@ SMALL_FILES_MAX: Final = 32
 If there are more, a step merges them into one file.
 """
 MERGED: Final = ((MESSAGES,), (BLOCKS, ITEMS), (BATCHES, UPDATES))
-"""The tables whose small files are merged, in groups. Files with the same name in the tables of a group contain the
-same blocks, so they are merged together.
+"""The tables whose small files are merged, in groups.
+
+In a group, files with the same name contain the same blocks, so they are merged together.
 """
 
 
@@ -77,17 +79,18 @@ class Report:
 
 
 class PipelineMismatch(ExportError):
-    """The tables in the output folder were built from another export, with other settings, or by another version of
-    this program.
+    """The tables in the output folder cannot be updated.
+
+    They were built from another export, with other settings, or by another version of this program.
     """
 
 
 def run_pipeline(export: Path, out: Path, settings: Settings, *, rebuild: bool = False) -> Report:
-    """Updates the tables with the new messages of an export. Raises ExportError, and ExportInUse if another run is
-    active in the output folder.
+    """Updates the tables with the new messages of an export. If there are no tables yet, builds all tables.
 
     export: the folder of an export in plain Parquet files. out: the folder of the tables. rebuild: whether to build all
-    tables again; only a rebuild may change the settings. If there are no tables yet, the run builds all tables.
+    tables again; only a rebuild may change the settings. Raises ExportInUse if another run is active in the output
+    folder, and other ExportErrors.
     """
     make_folder(out.absolute())
     export_id = read_export_id(export)
@@ -125,8 +128,10 @@ def _rebuild(export: Path, export_id: str | None, versions: Versions, settings: 
 
 
 class _Step:
-    """A step of a run, which builds one version of the tables. state: the folder of the previous version; None if the
-    tables are built from nothing."""
+    """A step of a run, which builds one version of the tables.
+
+    state: the folder of the previous version; None if the tables are built from nothing.
+    """
 
     def __init__(self, version: Version, state: Path | None, settings: Settings) -> None:
         schemas = message_tables.SCHEMAS | block_tables.SCHEMAS
@@ -192,8 +197,10 @@ def merge_small(version: Version, tables: tuple[str, ...]) -> int:
 
 
 def load_state(folder: Path) -> Any:
-    """Returns the state that the version in this folder contains; None if there is no state, because an earlier program
-    built the tables. Raises PipelineMismatch for a state in another format.
+    """Returns the state that the version in this folder contains.
+
+    Returns None if there is no state, because an earlier version of this program built the tables. Raises
+    PipelineMismatch for a state in another format.
     """
     path = folder / STATE_FILE
     if not path.is_file():
@@ -246,8 +253,9 @@ def _list_new(export: Path, taken: Taken) -> list[ExportFile]:
 
 
 def _steps(files: list[ExportFile], bytes_max: int) -> Iterator[list[ExportFile]]:
-    """Groups files into steps. Each step has at least one file, and needs at most `bytes_max` bytes of memory unless it
-    has only one file.
+    """Groups files into steps. The files of a step need at most `bytes_max` bytes of memory together.
+
+    A file that needs more is a step by itself.
     """
     step: list[ExportFile] = []
     size = 0

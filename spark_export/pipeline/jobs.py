@@ -62,8 +62,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _folder(text: str) -> Path:
-    """Returns the local folder at this address. Raises ValueError for an address in an object store, and ExportError
-    for an unknown scheme.
+    """Returns the local folder at this address.
+
+    Raises ValueError for an address in an object store, and ExportError for an unknown scheme.
     """
     place = parse_place(text)
     if not place.is_local:

@@ -1,9 +1,10 @@
-"""Builds the silver tables of the blocks of the block node with Spark. This module verifies no block, because the block
-node verifies each block before storing it.
+"""Builds the silver tables of the blocks of the block node with Spark.
 
 A block is stored as one message or several messages. Each message has a header with the root hash that seemed right at
 the time of storing (`block_node.persist.mark`). If another root hash was right, the first message of the next block
 contains the corrected root hash.
+
+The block node verifies each block before storing it, so this module verifies none.
 """
 
 from __future__ import annotations
@@ -91,7 +92,8 @@ def silver_items(blocks: Any) -> Any:
 
 
 def decode_cut(cut: Any) -> tuple[Any, ...] | None:
-    """Decodes a block from its messages, given in order. Returns the fields of `BLOCK_SCHEMA`; None if the bytes are
-    not a block.
+    """Decodes a block from its messages, given in order.
+
+    Returns the fields of `BLOCK_SCHEMA`; None if the bytes are not a block.
     """
     return decode_block(b"".join(bytes(part["data"]) for part in cut))

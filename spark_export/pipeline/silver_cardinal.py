@@ -24,8 +24,9 @@ BLOCK_SCHEMA = struct(
 MARKS_SCHEMA = array(struct(hash=BINARY, state=STRING, fork_number=LONG))
 HASH_BYTES = 32
 BLOCK_KINDS = ("00", "01", "02", "03", "04")
-"""The kinds of messages that belong to a block. The kind is the first byte of a message key, here in hex
-(`cardinal_streams.message.messages`).
+"""The kinds of messages that belong to a block, in hex. The kind is the first byte of a message's key.
+
+`cardinal_streams.message.messages` defines the kinds.
 """
 BATCH = "00"
 
@@ -61,8 +62,7 @@ def cardinal_messages(bronze: Any, topics: Topics) -> Any:
 
 
 def assembled_blocks(messages: Any) -> Any:
-    """Returns one row for each block, complete or not. A block without a readable Batch message, which begins a block,
-    has no row.
+    """Returns one row for each block, complete or not, that has a readable Batch message (which begins a block).
 
     Columns: chain, hash, timestamp (when the first Batch message was stored), and the fields of `BLOCK_SCHEMA`. For an
     incomplete block, sets and deletes are null, and missing is a text that names the missing messages. messages: the

@@ -10,8 +10,9 @@ import re
 from dataclasses import dataclass
 
 CHANNEL = r"-re-[0-9a-f]{64}$"
-"""A regular expression for the end of the name of a reorg channel, which is a topic for one reorg. Python and Java
-accept the expression (see `cardinal_streams.transports.transport.reorg_topic`).
+"""A regular expression for the end of the name of a reorg channel, which is a topic for one reorg.
+
+Python and Java accept the expression (see `cardinal_streams.transports.transport.reorg_topic`).
 """
 _CHANNEL = re.compile(CHANNEL)
 

@@ -1,5 +1,6 @@
-"""Creates Spark types without a call to the Spark session. A declarative pipeline of Spark forbids such calls in the
-definitions of tables.
+"""Creates Spark types without a call to the Spark session.
+
+A declarative pipeline of Spark forbids such calls in the definitions of tables.
 """
 
 from __future__ import annotations

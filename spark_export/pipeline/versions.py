@@ -27,13 +27,15 @@ from storage.durable_files import make_folder, sync
 
 LATEST, BUILDS, STATE = "latest", "builds", "state"
 KEEP_S: Final = 3600.0
-"""The time for which a replaced version is kept for programs that still read it, in seconds."""
+"""How long a replaced version is kept for programs that still read it, in seconds."""
 ROW_GROUP_ROWS: Final = 128 * 1024
 
 
 class Version:
-    """A version of the tables that is not published yet. Every table has one file without rows, so that readers see the
-    columns of an empty table."""
+    """A version of the tables that is not published yet.
+
+    Every table has one file without rows, so that readers see the columns of an empty table.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -57,8 +59,8 @@ class Version:
         return f"{tag}-{self._number:06d}-{self._count:04d}.parquet"
 
     def write(self, table: str, rows: pa.Table, tag: str = "part", name: str | None = None) -> Path:
-        """Adds a file with these rows to a table. Returns its path. The file is on disk (fsync) when the method
-        returns.
+        """Adds a file with these rows to a table. Returns its path. The file is on disk (fsync) when this
+        method returns.
 
         name: the file name; None for a new name that begins with `tag`.
         """
@@ -95,8 +97,9 @@ class Versions:
         return len(unfinished)
 
     def begin(self, base: Path | None) -> Version:
-        """Creates the folder of the next version. base: the version whose table files are linked into the new version;
-        None for an empty version.
+        """Creates the folder of the next version.
+
+        base: the version whose table files are linked into the new version; None for an empty version.
         """
         latest = self.latest()
         number = 1 + (0 if latest is None else int(latest.name))

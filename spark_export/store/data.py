@@ -1,7 +1,7 @@
-"""Reads and writes the files of a table with pyarrow, in every store. Spark executors load this module, and need no
-library except pyarrow.
+"""Reads and writes the files of a table with pyarrow, in every kind of store.
 
-A file on an object store exists only after its stream is closed. This module renames and links no files.
+Spark executors load this module, and need no library except pyarrow. A file on an object store exists only after its
+stream is closed. This module never renames or links a file.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ CONNECT_S = 5.0
 
 
 class DataFiles:
-    """The files in one folder or under one prefix, the `place`. File names are relative to the place.
+    """The files of one folder, or of one prefix in a store. `place` is the address of the folder or prefix.
 
-    Threads may share the object, and `filesystem` keeps its connections open. options: as `complete_options` returns
-    them.
+    File names are relative to the place. Several threads may use the object at the same time; `filesystem` keeps its
+    connections open. options: as `complete_options` returns them.
     """
 
     def __init__(self, place: Place, options: Mapping[str, str]) -> None:
@@ -61,8 +61,9 @@ class DataFiles:
     def close_output(self, file: Any, name: str, size_bytes: int) -> None:
         """Closes the stream of a new file, so that the file exists. Raises StoreError.
 
-        size_bytes: the size of the complete file. If the answer to the last request of an upload is lost, a file of
-        this size shows that the upload succeeded. Names of data files are unique, so the file is from no other writer.
+        size_bytes: the size of the complete file. If closing fails but the store has a file of this size, the upload
+        succeeded and only its answer was lost; then no error is raised. The file is not from another writer, because
+        names of data files are unique.
         """
         try:
             file.close()

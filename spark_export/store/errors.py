@@ -1,4 +1,4 @@
-"""Defines the errors of stores. The text of each error is one line."""
+"""The errors of stores. The text of each error is one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Implements a store in a local folder. Each object is a file, which is on disk (fsync) when the write returns."""
+"""A store in a local folder. Each object is a file, which is on disk (fsync) when the write returns."""
 
 from __future__ import annotations
 
@@ -73,8 +73,9 @@ class LocalStore(Store):
 
     @contextmanager
     def _written(self, path: Path, data: bytes) -> Iterator[Path]:
-        """Yields a temporary file with this content, on disk, in the folder of `path`. Removes the temporary file at
-        the end unless the caller has renamed it.
+        """Yields a temporary file with these contents, on disk (fsync), in the folder of `path`.
+
+        The caller may rename the file. At the end of the `with` block, a file that was not renamed is removed.
         """
         new = path.with_name(f"{HIDDEN}{path.name}.{uuid.uuid4().hex}")
         try:

@@ -1,5 +1,5 @@
-"""Implements a store on S3 and compatible services, Google Cloud Storage or Azure. The library `obstore` sends the
-requests.
+"""A store on Amazon S3 or a compatible service, Google Cloud Storage or Azure. The library `obstore` sends
+the requests.
 
 Every write is a conditional request of the object store (`If-None-Match`, `If-Match`). The write succeeds only if no
 object has this name, or only if the object has the expected tag. After an answer 5xx or no answer, the library repeats
@@ -34,16 +34,18 @@ except ModuleNotFoundError as error:
 
 T = TypeVar("T")
 RETRY_S = 120
-"""The longest time for which one request is repeated, in seconds. The option `tries` limits the repetitions, too."""
+"""The longest time for which one request is repeated, in seconds. The option `tries` also limits the repetitions."""
 LIST_PAGE = 1000
 NO_BUCKET = ("NoSuchBucket", "ContainerNotFound", "The specified bucket does not exist")
-"""The texts by which the answer of a store says that the bucket or container does not exist."""
+"""Texts in the answer of a store. Each means that the bucket or container does not exist."""
 OVERLOADED = re.compile(r"status code: (429|5\d\d)|SlowDown|Server returned error response: 5")
 
 
 class ObjectStore(Store):
-    """A store under a prefix of a bucket or container. The tag of an object is JSON with its ETag and, if the store has
-    one, its version."""
+    """A store under a prefix of a bucket or container.
+
+    The tag of an object is JSON with the ETag of the object and, if the store has versions, its version.
+    """
 
     def __init__(self, place: Place, options: dict[str, str]) -> None:
         super().__init__(place, options)

@@ -1,8 +1,8 @@
-"""Completes and checks the options of stores. No option contains a secret: credentials come from environment variables
-or from the role that the cloud gives to the machine.
+"""Completes and checks the options of stores. No option contains a secret.
 
-The Spark driver adds the options in its environment variables and sends all options to the executors. The executors
-therefore need environment variables for credentials only. Executors load this module.
+Credentials come from environment variables, or from the role that the cloud gives to the machine. The Spark driver adds
+the options in its environment variables and sends all options to the executors. So the executors need environment
+variables for credentials only. Executors load this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
     "abfs": ("account", "endpoint"),
     "hdfs": ("user", "replication"),
 }
-"""The names of the options of each store, without the options in `COMMON`."""
+"""The names of the options of each kind of store, without the options in `COMMON`."""
 COMMON: Final = {"timeout_s": "30", "tries": "6"}
 """The options that every store has, with their defaults.
 
@@ -35,7 +35,7 @@ SECRETS: Final[Mapping[str, str]] = {
     "hdfs": "a Kerberos ticket (KRB5CCNAME)",
     FILE: "no credentials",
 }
-"""The source of the credentials of each store, as a text for errors: mostly environment variables."""
+"""The source of the credentials for each kind of store, as a text for error messages."""
 FROM_ENVIRONMENT: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("s3", "endpoint"): ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"),
     ("s3", "region"): ("AWS_REGION", "AWS_DEFAULT_REGION"),
@@ -45,7 +45,7 @@ FROM_ENVIRONMENT: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
     ("abfs", "endpoint"): ("AZURE_STORAGE_ENDPOINT",),
     ("hdfs", "user"): ("HADOOP_USER_NAME",),
 }
-"""The environment variables that replace a missing option of a store. The first variable that is set counts."""
+"""The environment variables that give an option which the user left out. The first variable that is set counts."""
 
 
 def complete_options(place: Place, given: Mapping[str, str]) -> dict[str, str]:
@@ -83,8 +83,10 @@ def is_set(options: Mapping[str, str], name: str) -> bool:
 
 
 def azure_names(place: Place, options: Mapping[str, str]) -> tuple[str, str]:
-    """Returns the account and the container of an Azure address. Raises PlaceRefused if neither the address nor the
-    options name an account."""
+    """Returns the account and the container of an Azure address.
+
+    Raises PlaceRefused if neither the address nor the options name an account.
+    """
     container, _, host = place.authority.partition("@")
     account = host.partition(".")[0] or options.get("account", "")
     if not account:

@@ -1,4 +1,4 @@
-"""Defines paths of files in stores. They have the methods of `pathlib.Path` that code for reading a table needs."""
+"""Paths of files in stores. They have the methods of `pathlib.Path` that code for reading a table needs."""
 
 from __future__ import annotations
 

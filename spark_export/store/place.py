@@ -1,5 +1,6 @@
-"""Parses the address of a table: a local folder, or a prefix in a store. This module opens no connection. Spark
-executors load this module.
+"""Parses the address of a table: a local folder, or a prefix in a store. This module opens no connection.
+
+Spark executors load this module.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SCHEMES: Final = {
     "az": "abfs",
     "hdfs": "hdfs",
 }
-"""The supported schemes of addresses, each with the scheme that `Place` has for the same kind of store."""
+"""Maps each supported scheme of an address to the scheme that `Place` uses for this kind of store."""
 SERVED: Final = "a folder, file://, s3:// (s3a, s3n), gs:// (gcs), abfs:// (abfss, az) and hdfs:// are served"
 
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+):(?P<slashes>/{1,3})(?P<rest>[^/].*|)")

@@ -1,4 +1,4 @@
-"""Defines the interface of a store. Of several writers that create or replace the same object, exactly one succeeds.
+"""The interface of a store. Of several writers that create or replace the same object, exactly one succeeds.
 
 Therefore two exporters cannot both publish the same version of a table. The contents that a writer stores must differ
 from the contents of every other writer. If the answer to a write is lost, reading the object then shows whether the
@@ -23,8 +23,10 @@ class PutUnclear(StoreError):
 
 @dataclass(frozen=True)
 class StoredObject:
-    """An object in a listing. name: relative to the address of the store. modified_us: the time of the last write by
-    the clock of the store, in microseconds since 1970.
+    """An object in a listing.
+
+    name: relative to the address of the store. modified_us: the time of the last write by the clock of the store, in
+    microseconds since 1970.
     """
 
     name: str
@@ -34,7 +36,7 @@ class StoredObject:
 
 @dataclass(frozen=True)
 class Tagged:
-    """The contents and the tag of an object. `Store.swap` needs the tag to replace the object."""
+    """The contents of an object, and the tag that identifies these contents. `Store.swap` needs the tag."""
 
     data: bytes
     tag: str
@@ -61,8 +63,8 @@ class Store(ABC):
         return self.read_tagged(name).data
 
     def create(self, name: str, data: bytes) -> str:
-        """Creates an object. Returns its tag. Raises ObjectExists if another writer has created an object with this
-        name.
+        """Creates an object. Returns its tag. Raises ObjectExists if another writer has created an object with
+        this name.
 
         Invariant: of all writers that create an object with the same name, exactly one succeeds.
         """
@@ -104,8 +106,9 @@ class Store(ABC):
 
     @abstractmethod
     def list_objects(self, prefix: str = "", *, after: str = "") -> Iterator[StoredObject]:
-        """Yields the objects in the folder `prefix` and its subfolders, in the order of their names. after: only
-        objects with names greater than this text are listed.
+        """Yields the objects in the folder `prefix` and its subfolders, in the order of their names.
+
+        after: objects whose names are less than or equal to this text are left out.
         """
 
     @abstractmethod

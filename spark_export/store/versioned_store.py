@@ -1,4 +1,4 @@
-"""Implements a store on HDFS, which has no conditional writes, but never overwrites a file in a rename.
+"""A store on HDFS, which has no conditional writes, but never overwrites a file in a rename.
 
 Each version of an object is a file with an ending: .v00000001, .v00000002 and so on. The file with the highest number
 is the current object. A write creates a file with a unique name and renames the file to the next version. If two

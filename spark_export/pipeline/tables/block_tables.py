@@ -72,8 +72,9 @@ PARTS_SCHEMA = pa.schema(
 )
 CORRECTIONS_SCHEMA = pa.schema([("chain", pa.string()), ("number", pa.int64()), ("root", pa.binary())])
 Copy: TypeAlias = tuple[str, int, bytes, int, int, int]
-"""The identity of a stored block: chain, number, root hash in its messages, and the numbers of messages, items and
-bytes. A block number may be stored several times with different values.
+"""The identity of a stored block: chain, number, root hash, number of messages, number of items, size in bytes.
+
+The root hash is the one in the messages of the block. A block number may be stored several times with different values.
 """
 Number: TypeAlias = tuple[str, int]
 """A chain and a block number."""
@@ -81,8 +82,10 @@ Number: TypeAlias = tuple[str, int]
 
 @dataclass
 class _Open:
-    """The messages of an incomplete block, by position in the block. Each value is the storage time
-    of a message, in microseconds since 1970, and the data of the message."""
+    """The messages of an incomplete block, by position in the block.
+
+    Each value is the storage time of a message, in microseconds since 1970, and the data of the message.
+    """
 
     parts: dict[int, tuple[int, bytes]] = field(default_factory=dict)
 
@@ -118,14 +121,16 @@ class BlockTables:
         self._is_read = False
 
     def load(self, state: Path | None) -> None:
-        """Sets the folder of the previous version, whose state is read later if needed. state: the folder; None if
-        there is no previous version.
+        """Sets the folder of the previous version. The state in this folder is read later, if it is needed.
+
+        state: the folder; None if there is no previous version.
         """
         self._state = state
 
     def _read_known(self) -> None:
-        """Reads the existing rows of silver/blocks and the state of the previous version. Called when the first message
-        of a block arrives.
+        """Reads the existing rows of silver/blocks and the state of the previous version.
+
+        `add` calls this method when the first message of a block arrives.
         """
         state, self._is_read = self._state, True
         if state is not None:
@@ -254,8 +259,9 @@ class BlockTables:
         self._version.write(CORRECTIONS, table_of(CORRECTIONS_SCHEMA, corrected))
 
     def _relabel(self, name: str, places: set[Number]) -> None:
-        """Writes a file of silver/blocks again, with the corrected root hashes of the blocks `places`. The file with
-        the same name in silver/items also gets the new name.
+        """Writes a file of silver/blocks again, with the corrected root hashes of the blocks `places`.
+
+        The file with the same name in silver/items also gets the new name.
         """
         path = self._version.folder / BLOCKS / name
         table = pq.ParquetFile(path).read()

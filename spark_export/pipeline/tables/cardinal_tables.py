@@ -97,8 +97,9 @@ class CardinalTables:
         self._stale: set[str] = set()
 
     def load(self, state: Path | None) -> None:
-        """Reads the known blocks and the messages of incomplete blocks. state: the folder of the previous version; None
-        if there is no previous version.
+        """Reads the known blocks and the messages of incomplete blocks.
+
+        state: the folder of the previous version; None if there is no previous version.
         """
         self._known.load(state)
         for path in self._version.files(BATCHES, "open"):
@@ -110,8 +111,9 @@ class CardinalTables:
             self._open = pq.read_table(state / OPEN_MESSAGES, schema=OPEN_SCHEMA)
 
     def add(self, rows: pa.Table) -> None:
-        """Adds new messages to memory. rows: as `take_file` returns them; streams that are not topics of Cardinal
-        Streams are ignored.
+        """Adds new messages to memory. Streams that are not topics of Cardinal Streams are ignored.
+
+        rows: as `take_file` returns them.
         """
         place = self._topics.find(rows["stream"][0].as_py()) if rows.num_rows else None
         if place is None:
@@ -193,8 +195,10 @@ class CardinalTables:
         self._version.write(OPEN_MESSAGES, self._open)
 
     def _group(self, blocks: list[bytes]) -> Any:
-        """Yields each of these blocks, its messages, and the storage time of its first readable Batch message, which
-        begins a block. The time is in microseconds since 1970; None without a readable Batch message.
+        """Yields each of these blocks, its messages, and the storage time of its first readable Batch message
+        (the beginning).
+
+        The time is in microseconds since 1970; None if there is no readable Batch message.
         """
         chosen = self._open.filter(pc.is_in(self._open["block"], pa.array(blocks, pa.binary())))
         for (block,), rows in sorted_groups(chosen.sort_by([("block", "ascending")]), ["block"]):
@@ -207,8 +211,11 @@ class CardinalTables:
             yield block, messages, min(stored, default=None)
 
     def _note_copies(self, late: pa.Table) -> None:
-        """Corrects the storage time of complete blocks. If `late` contains a Batch message (the beginning of a block)
-        that was stored before the known Batch message of the block, the block gets the earlier time.
+        """Corrects the storage time of complete blocks: the time when the earliest Batch message of the block
+        was stored.
+
+        late: new messages of complete blocks. A Batch message, which begins a block, may have been stored earlier than
+        the one that is known.
         """
         for row in rows_of(late.filter(pc.equal(pc.binary_slice(late["key"], 0, 1), BATCH))):
             _, _, block, time_us, _, _, key, data = row

@@ -36,9 +36,10 @@ def read_export_id(export: Path) -> str | None:
 
 
 def read_checksums(export: Path, root: Path) -> dict[str, str]:
-    """Returns the SHA-256 in hexadecimal of each file of the table, by its path relative to `root`, from the ledger.
+    """Returns the SHA-256 of each file of the table, in hexadecimal, by the path of the file relative to `root`.
 
-    root: the folder of the current generation. The result is empty if the folder has no ledger. Raises ExportError.
+    The ledger (the exporter's record of all runs) has the checksums. root: the folder of the generation (version of the
+    table) that readers see. The result is empty if the export has no ledger. Raises ExportError.
     """
     ledger = export.absolute() / LEDGER
     if not ledger.is_file() or not root.name.isdigit():

@@ -18,8 +18,10 @@ Source: TypeAlias = tuple[str, int, int]
 
 @dataclass(slots=True)
 class Span:
-    """A range of consecutive numbers, from first to last, both included. first_us, last_us: the storage times of the
-    messages with the first and the last number, in microseconds since 1970."""
+    """A range of consecutive numbers, from first to last, both included.
+
+    first_us, last_us: the storage times of the messages with the first and the last number, in microseconds since 1970.
+    """
 
     first: int
     last: int
@@ -28,7 +30,9 @@ class Span:
 
 
 class Intervals:
-    """A set of numbers as ranges (`Span`), in ascending order, with a hole between neighbouring ranges."""
+    """A set of numbers, stored as ranges (`Span`) in ascending order. Between two ranges at least one number
+    is missing.
+    """
 
     def __init__(self, spans: Iterable[Span] = ()) -> None:
         self.spans = list(spans)
@@ -63,18 +67,19 @@ class Intervals:
         self.spans[low:high] = [Span(first, last, times[first], times[last])]
 
     def gaps(self) -> Iterator[Span]:
-        """Yields each hole as a `Span` with the first and the last missing number.
+        """Yields each hole between two ranges, as a `Span` with the first and the last missing number.
 
-        The times of the `Span` are the storage times of the last message before the hole and the first one after the
-        hole.
+        The times of the `Span` are the storage times of the last message before the hole and of the first message
+        after it.
         """
         for below, above in pairwise(self.spans):
             yield Span(below.last + 1, above.first - 1, below.last_us, above.first_us)
 
 
 def spans_of(numbers: list[int], times_us: list[int]) -> Iterator[Span]:
-    """Yields the ranges of consecutive numbers in an ascending list. times_us: the time of each number, in microseconds
-    since 1970.
+    """Yields the ranges of consecutive numbers in an ascending list.
+
+    times_us: the time of each number, in microseconds since 1970.
     """
     if numbers and numbers[-1] - numbers[0] + 1 == len(numbers):
         yield Span(numbers[0], numbers[-1], times_us[0], times_us[-1])

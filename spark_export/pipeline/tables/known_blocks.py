@@ -27,7 +27,7 @@ from spark_export.pipeline.versions import STATE, Version
 BATCHES: Final = "silver/batches"
 SETTLED: Final = f"{STATE}/settled"
 WINDOW: Final = 4096
-"""The smallest difference between the block numbers of the newest canonical block and of the settled block."""
+"""How far the settled block (see the module) is behind the newest canonical block at least, in block numbers."""
 SETTLED_SCHEMA = pa.schema([("chain", pa.string()), ("number", pa.int64()), ("hash", pa.binary())])
 COLUMNS: Final = (
     *("chain", "hash", "number", "parent", "weight", "timestamp", "state", "fork_number", "updates", "deletes"),
@@ -90,8 +90,10 @@ class KnownBlocks:
             self._read(self._version.folder / BATCHES / name, None)
 
     def find_settled(self, places: list[Block]) -> None:
-        """Reads all blocks of the table silver/batches if the table contains one of the blocks `places` that is not in
-        memory. Blocks with smaller numbers than the settled block are usually not in memory.
+        """Reads all blocks of silver/batches into memory if the table has one of the blocks `places` that is not
+        in memory.
+
+        Blocks with smaller numbers than the settled block (see the module) are usually not in memory.
         """
         unknown = [hash_ for chain, hash_ in places if chain in self._settled]
         if not unknown:
@@ -104,8 +106,9 @@ class KnownBlocks:
                 return
 
     def find_changes(self) -> dict[str, dict[Block, Mark]]:
-        """Computes the canonical chains. Returns the blocks whose state differs from silver/batches, with the new
-        state, by file name.
+        """Computes the canonical chains. Returns the blocks whose state differs from their state in silver/batches.
+
+        The result has the new state of each such block, by the name of its file.
         """
         if not all(self._above_settled(chain) for chain in list(self._settled)):
             self._load_all()
@@ -154,7 +157,8 @@ class KnownBlocks:
         self._settled = {}
 
     def _above_settled(self, chain: str) -> bool:
-        """Returns whether the settled block and its descendants are enough to compute the states of a chain.
+        """Returns whether the settled block (see the module) and its descendants are enough to compute the states of
+        a chain.
 
         This is true if all changed blocks of the chain descend from the settled block, and the number of every
         descendant is greater than the number of its parent.
@@ -169,7 +173,7 @@ class KnownBlocks:
         return all(mark.state != WAITING and mark != LOST for mark in marks)
 
     def _descendants(self, chain: str) -> list[BlockLink]:
-        """Returns the settled block of a chain and all blocks that descend from it."""
+        """Returns the settled block of a chain (see the module), and all blocks that descend from it."""
         children: dict[bytes, list[BlockLink]] = defaultdict(list)
         for (name, _), block in self.blocks.items():
             if name == chain:

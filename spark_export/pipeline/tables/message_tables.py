@@ -85,8 +85,9 @@ class MessageTables:
         self._touched: set[Minute] = set()
 
     def prepare(self, rows: pa.Table) -> pa.Table:
-        """Counts new messages for gold/rates. Returns the rows of silver/messages for the new messages. rows: as
-        `take_file` returns them.
+        """Counts new messages for gold/rates. Returns the rows of silver/messages for the new messages.
+
+        rows: as `take_file` returns them.
         """
         event_time = read_event_times(rows["headers"])
         data = rows["data"].combine_chunks()
@@ -122,7 +123,7 @@ class MessageTables:
             self._version.write(MESSAGES, pa.concat_tables(parts))
 
     def touch(self, minutes: pa.Table) -> None:
-        """Remembers minutes whose latency must be computed again. minutes: a table with columns stream and minute."""
+        """Notes the minutes whose latency must be computed again. minutes: a table with columns stream and minute."""
         for each in minutes.group_by(["stream", "minute"]).aggregate([]).to_pylist():
             self._touched.add((each["stream"], each["minute"]))
 

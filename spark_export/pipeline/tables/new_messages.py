@@ -55,8 +55,8 @@ class Taken:
 class ExportFile:
     """A Parquet file of an export.
 
-    root: the folder of all files. path: the path of the file, relative to `root`. sha256: the SHA-256 in hexadecimal of
-    what the exporter wrote; None if unknown.
+    root: the folder of all files. path: the path of the file, relative to `root`. sha256: the SHA-256 of the file as
+    the exporter wrote it, in hexadecimal; None if unknown.
     """
 
     root: Path
@@ -138,8 +138,9 @@ def take_file(file: ExportFile, taken: Taken) -> pa.Table:
 
 
 def _all_known(places: pa.Table, taken: Taken, stream: str) -> bool:
-    """Returns whether the pipeline has read all these rows before. places: the columns partition and index, and the
-    column era if the file has it.
+    """Returns whether the pipeline has read all these rows before.
+
+    places: a table with the columns partition and index, and the column era if the file has it.
     """
     eras = places["era"].to_pylist() if "era" in places.column_names else [0] * places.num_rows
     known = {(era, partition): found for (name, era, partition), found in taken.intervals.items() if name == stream}
@@ -155,8 +156,9 @@ def _by_source(rows: pa.Table, stream: str) -> Iterator[tuple[Source, pa.Table]]
 
 
 def sorted_groups(rows: pa.Table, keys: list[str]) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
-    """Yields each combination of values of the columns `keys`, and the rows with these values. rows: sorted by these
-    columns, ascending.
+    """Yields each combination of values of the columns `keys`, and the rows with these values.
+
+    rows: sorted by these columns, ascending.
     """
     counts = rows.group_by(keys).aggregate([([], "count_all")]).to_pylist()
     at = 0
