@@ -195,8 +195,8 @@ class PublisherStatus(msgspec.Struct, frozen=True):
 
 
 class NodeFailed(msgspec.Struct, frozen=True):
-    """NodeFailed: the event that the node must abandon the blocks in progress. Blocks that are not on disk are
-    discarded.
+    """NodeFailed: the event that the node must abandon the blocks in progress. Blocks that are not on disk
+    are discarded.
 
     The streams of all publishers and subscribers end. Each plugin discards its parts of unfinished blocks and waits for
     new blocks. It ignores later results about the discarded blocks, except the result of a commit.

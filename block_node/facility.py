@@ -1,5 +1,5 @@
-"""The messaging facility: delivers every event to every plugin, in the same order, through one bounded queue per
-plugin.
+"""The messaging facility: delivers every event to every plugin, in the same order, through one bounded queue
+per plugin.
 
 Gating plugins (verification, persistence, publishing) must not lose events. While the queue of a gating plugin is full,
 the property `full` is True, and every source of items, such as a publisher, waits. Any other plugin, such as a
@@ -49,10 +49,10 @@ class Plugin(Worker):
     If a handler publishes an event through `self.facility.publish`, the event is delivered after the current one, to
     all plugins including this one.
 
-    If a handler raises an exception, the worker crashes, and the node starts a new plugin with an empty queue. If the
-    plugin is gating, the crash also publishes `NodeFailed`, which ends all streams. The new plugin must ignore the rest
-    of a block whose beginning it did not receive. When it starts, it must find out the results of events that it
-    missed.
+    If a handler raises an exception, the worker crashes, and the node starts a new plugin with an empty queue. If
+    the plugin is gating, the crash also publishes `NodeFailed`, which ends all streams. The new plugin must ignore
+    the rest of a block whose beginning it did not receive. When it starts, it must find out the results of events
+    that it missed.
 
     name: the name of the plugin in logs and statistics.
     gating: whether sources of items wait while the queue of this plugin is full.
@@ -222,8 +222,8 @@ class Facility:
 
     @property
     def full(self) -> bool:
-        """Returns whether sources of items must wait. The functions passed to `when_room` are called when the wait
-        ends.
+        """Returns whether sources of items must wait. The functions passed to `when_room` are called when the
+        wait ends.
         """
         return bool(self._missing) or any(inlet.full for inlet in self._inlets)
 

@@ -40,11 +40,11 @@ PERSISTENCE_ADDRESS = local("block_persistence")
 VERIFICATION_ADDRESS = local("block_verification")
 EARLY_MESSAGES_MAX = 1_000
 EARLY_MESSAGE_BYTES_MAX = 256
-"""The largest size in bytes of a message that is kept while the node starts. At most `EARLY_MESSAGES_MAX` messages are
-kept.
+"""The largest size in bytes of a message that is kept while the node starts. At most `EARLY_MESSAGES_MAX` messages
+are kept.
 
-The opening message of a publisher is never larger. If a message is discarded, the publisher gets no answer and sends it
-again.
+The opening message of a publisher is never larger. If a message is discarded, the publisher gets no answer and sends
+it again.
 """
 
 logger = structlog.get_logger(__name__)
@@ -147,8 +147,8 @@ class BlockNode:
         self.store.when_open(self._opened)
 
     def stop(self) -> None:
-        """Ends all streams of publishers and subscribers with a status. Call it after all received blocks are
-        acknowledged.
+        """Ends all streams of publishers and subscribers with a status. Call it after all received blocks
+        are acknowledged.
         """
         self.facility.publish(NodeStopping("the node stops; go on at another one, or here when it is back"))
 

@@ -1,5 +1,5 @@
-"""The messages of the protocol `block_publish`, as routed BARE messages (specs/block_publish.md, facts/block_node.md
-§1.3).
+"""The messages of the protocol `block_publish`, as routed BARE messages (specs/block_publish.md,
+facts/block_node.md §1.3).
 
 A publisher uses this protocol to send blocks to a node. In the messages, an item is bytes: one serialized `BlockItem`.
 An item larger than a frame is sent in several messages, each with one piece of the item (`Piece`).
@@ -42,8 +42,8 @@ class PublisherEndCode(enum.IntEnum):
 # type PublishStatus enum { UNKNOWN SUCCESS INVALID_REQUEST ERROR TIMEOUT DUPLICATE_BLOCK BAD_BLOCK_PROOF
 #   PERSISTENCE_FAILED }
 class PublishStatus(enum.IntEnum):
-    """PublishStatus: the reason why the node ends the stream of a publisher, with the numbers of the real
-    `EndOfStream.Code`.
+    """PublishStatus: the reason why the node ends the stream of a publisher, with the numbers of the
+    real `EndOfStream.Code`.
     """
 
     UNKNOWN = 0
@@ -63,8 +63,8 @@ class OpenSession(msgspec.Struct, frozen=True):
     The publisher sends it to the address of the service. The session has an address of its own: it answers from there,
     and the publisher sends all further messages there.
 
-    token: bytes that the publisher chooses, at most 64. If the same request arrives twice, the same session answers
-    both.
+    token: bytes that the publisher chooses, at most 64. If the same request arrives twice, the same session
+    answers both.
     """
 
     token: bytes
@@ -72,8 +72,8 @@ class OpenSession(msgspec.Struct, frozen=True):
 
 # type BlockItems struct { sequence: uint  items: list<data>  piece: Piece }
 class BlockItems(msgspec.Struct, frozen=True, gc=False):
-    """BlockItems: one or more items of a block. The first item of a block is its header, which also comes first in its
-    message.
+    """BlockItems: one or more items of a block. The first item of a block is its header, which also comes first in
+    its message.
 
     sequence: the number of the message in the session, from 0. A gap shows that a message was lost.
     piece: whether the items are whole, or which piece of an item it is.

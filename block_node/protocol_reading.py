@@ -49,8 +49,8 @@ class Subscribe(msgspec.Struct, frozen=True):
     """Subscribe: a request for the blocks from `start_block` to `end_block`, inclusive.
 
     request_id: a number that the subscriber chooses. All answers repeat it.
-    start_block: the first block. None means the first available block, or the next new block if `end_block` is also
-    None.
+    start_block: the first block. None means the first available block, or the next new block if `end_block` is
+    also None.
     end_block: the last block. None means that the subscription never ends.
     early: whether items are sent before their block is verified.
     window_bytes: the number of bytes of items that may be sent before the subscriber confirms them with `Received`.
@@ -147,8 +147,8 @@ class SubscribedBlockEnd(msgspec.Struct, frozen=True):
 
 # type SubscribedBlockWithdrawn struct { request_id: uint  sequence: uint  block_number: u64 }
 class SubscribedBlockWithdrawn(msgspec.Struct, frozen=True):
-    """SubscribedBlockWithdrawn: the message that a block was not completed or is not valid. Only in early
-    subscriptions.
+    """SubscribedBlockWithdrawn: the message that a block was not completed or is not valid. Only in
+    early subscriptions.
 
     The subscriber discards the items of the block. The block is sent again later.
     """
@@ -229,8 +229,8 @@ class GetBlock(msgspec.Struct, frozen=True):
     """GetBlock: a request for one part of a serialized block. A reader requests one part after another.
 
     block_number: the number of the block. None if `latest` is True.
-    latest: whether the newest block is requested. Request the later parts by number, because the newest block may
-    change.
+    latest: whether the newest block is requested. Request the later parts by number, because the newest block
+    may change.
     offset: the position of the part in the serialized `Block`, in bytes. 0 for the first part.
     """
 

@@ -1,5 +1,5 @@
-"""The plugin that verifies blocks while their items arrive, and publishes the results. `block_node.blocks` does the
-checks.
+"""The plugin that verifies blocks while their items arrive, and publishes the results. `block_node.blocks` does
+the checks.
 
 Blocks from publishers continue the chain and are verified in the order of their numbers. A block from a backfill is
 verified as a whole. If it is the next block of the chain, it is verified like a block from a publisher. If it is an
@@ -37,8 +37,8 @@ from block_node.protocol import Piece
 
 
 class Verification(Plugin):
-    """Verification: a plugin that verifies one block whose items arrive in groups, and whole blocks from a backfill in
-    between.
+    """Verification: a plugin that verifies one block whose items arrive in groups, and whole blocks from a backfill
+    in between.
 
     durable_chain: a function that returns the state of the chain after the last block on disk.
     """

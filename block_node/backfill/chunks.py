@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import msgspec
 
 PENDING_SHARE = 8
-"""The divisor of the buffer size that gives the share for blocks in verification or storage: one eighth."""
+"""The part of the buffer for blocks that are being verified or stored: the size of the buffer divided by
+this number."""
 
 GENTLE_BYTES = 256 * 1024
 """The largest size of one request, in bytes, while publishers are connected. Processing a request of this size takes a
@@ -26,8 +27,8 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
     buffer_bytes: the largest total size in bytes of blocks that were fetched but are not stored yet.
     chunks: the largest number of requests at the same time.
     batch_blocks: the largest number of blocks in one request.
-    retries_max: how many times a failed attempt is repeated. Then the blocks are left to the next search for missing
-    blocks.
+    retries_max: how many times a failed attempt is repeated. Then the blocks are left to the next search for
+    missing blocks.
     fetch_s_max: the longest time for one request in seconds.
     pending_blocks: the largest number of blocks that were passed on for verification but are not stored yet. It is more
     than 1, so that blocks are verified while the disk syncs.
@@ -48,7 +49,8 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def alone_bytes(self) -> int:
-        """Returns the largest size in bytes of a request that runs alone."""
+        """Returns the largest size in bytes of a request while no other request runs: the whole buffer, except the part
+        for blocks that are being verified or stored."""
         return max(1, self.buffer_bytes - self.pending_bytes)
 
     @property
@@ -74,8 +76,8 @@ class Delivery(msgspec.Struct, frozen=True):
 
     items: the items of the block, each a serialized `BlockItem`.
     size_bytes: the size of the items in bytes.
-    root: the root hash that the block must have. Empty if the block continues the chain, or if root hashes are not
-    checked.
+    root: the root hash that the block must have. Empty if the block continues the chain, or if root hashes are
+    not checked.
     source: the name of the source node.
     """
 
@@ -87,8 +89,8 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class GivenUp(msgspec.Struct, frozen=True):
-    """GivenUp: consecutive blocks that backfill has stopped fetching. The next search for missing blocks finds them
-    again.
+    """GivenUp: consecutive blocks that backfill has stopped fetching. The next search for missing blocks finds
+    them again.
     """
 
     first: int
@@ -140,9 +142,8 @@ class Delivered(dict[int, Pending]):
 
 
 class BatchSize:
-    """BatchSize: the number of blocks for the next request, so that the blocks probably fit into the `chunk_bytes` of
-    one
-    request.
+    """BatchSize: chooses how many blocks the next request asks for. The blocks should fit into `limits.chunk_bytes`,
+    the part of the buffer for one request.
 
     Invariant: 1 <= `_blocks` <= `limits.batch_blocks`.
     """
@@ -155,8 +156,8 @@ class BatchSize:
     def blocks(self, gently: bool) -> int:
         """Returns the number of blocks for the next request.
 
-        gently: whether publishers are connected. In this case the request is so small that processing it takes a few
-        milliseconds.
+        gently: whether publishers are connected. In this case the request is so small that processing it takes a
+        few milliseconds.
         """
         size_bytes = min(GENTLE_BYTES, self._limits.chunk_bytes) if gently else self._limits.chunk_bytes
         if not self._block_bytes:

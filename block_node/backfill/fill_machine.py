@@ -36,8 +36,8 @@ thousands of gaps.
 
 
 class FillMachine:
-    """FillMachine: the state machine that fills gaps: ranges of missing blocks, either in history or at the newest
-    blocks.
+    """FillMachine: the state machine that fills gaps: ranges of missing blocks, either in history or at the
+    newest blocks.
 
     holes: the missing blocks that this machine must fill.
     delivered: the blocks that were passed on for verification and are not stored yet.
@@ -178,8 +178,8 @@ class FillMachine:
     # Passing on for verification.
 
     def next_delivery(self, now_s: float) -> Delivery | None:
-        """Returns the next block to be passed on for verification, or None. The block is in `delivered` after this
-        call.
+        """Returns the next block to be passed on for verification, or None. The block is in `delivered` after
+        this call.
         """
         chunk = self._deliverable() if self.delivered.has_room(self._limits) else None
         if chunk is None:
@@ -191,7 +191,8 @@ class FillMachine:
         return Delivery(number, items, size_bytes, self._anchors.get(number, b""), chunk.source)
 
     def wanted_anchors(self) -> list[int]:
-        """Returns the blocks whose root hash the caller must read from the footer of the next block, which is stored.
+        """Returns the blocks whose root hashes the caller must find. The root hash of a block is in the footer of the
+        next block, which is stored.
 
         The caller reports the result with `anchored` or `not_anchored`.
         """
@@ -213,8 +214,8 @@ class FillMachine:
     def verified(self, number: int, previous_root: bytes) -> None:
         """Records that a fetched block passed verification.
 
-        previous_root: the root hash of the preceding block, as the footer names it. Empty if root hashes are not
-        checked.
+        previous_root: the root hash of the preceding block, as the footer names it. Empty if root hashes are
+        not checked.
         """
         pending = self.delivered.get(number)
         if pending is None:
@@ -348,7 +349,8 @@ class FillMachine:
             self._drop(farthest(self._chunks.values(), key=lambda chunk: chunk.first), keep=False)
 
     def _goes_on(self, chunk: FetchedRange) -> bool:
-        """Returns whether the blocks of a request can make progress without another request."""
+        """Returns whether blocks of this request can still be received or passed on for verification, without a
+        further request."""
         if self._downwards and chunk.complete:
             return chunk.top in self._anchors or chunk.top + 1 not in self.holes
         return not chunk.complete or self._deliverable() is chunk

@@ -162,7 +162,8 @@ class Filler:
         self._fetches[fetch.chunk_id] = self._sources[fetch.source].fetch(fetch.first, fetch.last, listener)
 
     def _find_anchor(self, number: int) -> None:
-        """Finds the root hash that a block must have: in the footer of the next block, or in the state of the chain."""
+        """Finds the root hash that a missing block must have. It is in the footer of the next block, or in the state of
+        the chain."""
         if number in self._reading:
             return
         chain = self._verifier.chain
@@ -201,8 +202,8 @@ class Filler:
 
 
 class _Listener:
-    """_Listener: reports the events of one request to the machine, as long as the machine expects blocks of the
-    request.
+    """_Listener: reports the events of one request to the machine, as long as the machine expects blocks of
+    the request.
     """
 
     def __init__(

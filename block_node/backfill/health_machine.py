@@ -1,4 +1,4 @@
-"""The health of the source nodes, which are other nodes, and the choice of one for a block. No I/O.
+"""The health of the source nodes (the nodes from which blocks are fetched), and the choice of one for a block. No I/O.
 
 The health of a source node consists of the blocks that it claims to have, its failures, and the pause after its last
 failure. Source of the rules: facts/block_node.md §5.2, "Peer choice", with one difference. In the real node, no other
@@ -112,8 +112,8 @@ class Health:
         self._note_latency(self.sources[name], latency_s)
 
     def choose(self, number: int, now_s: float, busy: Mapping[str, int]) -> SourceHealth | None:
-        """Returns the source node to ask for block `number` now, or None if no source node that may be asked has the
-        block.
+        """Returns the source node to ask for block `number` now, or None if no source node that may be asked has
+        the block.
 
         Only the source nodes of the best priority are considered. Of these, the one with the fewest failures is chosen,
         then the one with the fewest running requests (`busy`), then the one with the best score.
@@ -132,8 +132,8 @@ class Health:
         return any(each.has(number) for each in self.sources.values())
 
     def last_claimed(self, now_s: float) -> int | None:
-        """Returns the highest block that a source node claims to have, or None. Only source nodes that may be asked now
-        count.
+        """Returns the highest block that a source node claims to have, or None. Only source nodes that may be asked
+        now count.
         """
         lasts = (each.claims.last for each in self.ready(now_s) if each.claims is not None)
         return max((last for last in lasts if last is not None), default=None)
@@ -163,8 +163,8 @@ class Health:
         source.backoff_until_s = now_s + min(delay_s, self._backoff_s_max)
 
     def disbelieve(self, name: str, first: int, last: int) -> None:
-        """Removes blocks from the claims of a source node, because the source node did not have them or sent invalid
-        ones.
+        """Removes blocks from the claims of a source node, because the source node did not have them or sent
+        invalid ones.
 
         The next answer of the source node about its blocks replaces the claims.
         """

@@ -110,8 +110,8 @@ class GapPatience:
         self._gaps: dict[int, _Patience] = {}
 
     def due(self, gaps: Iterable[Gap], now_s: float, busy: Collection[Kind] = ()) -> list[Gap]:
-        """Returns the gaps that should be tried now, and starts their next pauses. Forgets all gaps that are not in
-        `gaps`.
+        """Returns the gaps that should be tried now, and starts their next pauses. Forgets all gaps that are not
+        in `gaps`.
 
         busy: the kinds of gaps that are not tried now. Their pauses do not change.
         """

@@ -1,5 +1,5 @@
-"""The messages of the protocol `node/block_backfill/1`. A client asks for the state of backfill, and can start a
-search.
+"""The messages of the protocol `node/block_backfill/1`. A client asks for the state of backfill, and can start
+a search.
 
 `BackfillStatistics` explains the fields of an answer.
 """

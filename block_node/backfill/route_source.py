@@ -1,5 +1,5 @@
-"""A source of blocks that is reached over an Ockam route: another node with the services `block_status` and
-`block_subscribe`.
+"""A source of blocks that is reached over an Ockam route: another node with the services `block_status`
+and `block_subscribe`.
 
 Each request is a worker with an address of its own, which is removed when the request ends. The worker confirms
 received items at once, so the source node never waits. If the blocks are too large, the listener, which receives the
@@ -50,14 +50,14 @@ LOOK_S = 1.0
 LACKING = frozenset(
     {SubscribeStatus.NOT_AVAILABLE, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
 )
-"""The reasons for the end of a subscription which show that the source node does not have the blocks that it
-claimed."""
+"""The reasons for the end of a subscription which show that the source node does not have the blocks that
+it claimed."""
 REQUEST_ID = 1
 
 
 class Packing:
-    """Packing: whether a source node can compress items. True until the source node rejects a request for compressed
-    items.
+    """Packing: whether a source node can compress items. True until the source node rejects a request for
+    compressed items.
 
     Nodes of earlier versions reject such requests.
     """
@@ -99,8 +99,8 @@ class RouteSource:
 
 
 class StatusAsker(Worker):
-    """StatusAsker: a worker that asks `block_status` which blocks the source node has. It calls `on_done` once with the
-    answer.
+    """StatusAsker: a worker that asks `block_status` which blocks the source node has. It calls `on_done` once with
+    the answer.
     """
 
     def __init__(self, node: Node, route: Route, on_done: StatusDone, patience_s: float) -> None:
@@ -137,8 +137,8 @@ class StatusAsker(Worker):
 
 
 class Fetching(Worker):
-    """Fetching: a worker that subscribes to the blocks from `first` to `last` of a source node, and passes them to its
-    listener.
+    """Fetching: a worker that subscribes to the blocks from `first` to `last` of a source node, and passes them to
+    its listener.
 
     Invariant: `_items` has the received items of block `_next`. `_piece` has the received pieces of an incomplete item.
     """

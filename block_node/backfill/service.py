@@ -22,8 +22,8 @@ BACKFILL_ADDRESS = "block_backfill"
 
 
 class BackfillService:
-    """BackfillService: the backfill service of one block node. Without configured source nodes it only answers
-    requests.
+    """BackfillService: the backfill service of one block node. Without configured source nodes it only
+    answers requests.
     """
 
     def __init__(self, node: Node, blocks: BlockNode, state: BackfillState) -> None:
@@ -33,8 +33,8 @@ class BackfillService:
         self._blocks = blocks
 
     def start(self) -> None:
-        """Starts the service. It answers requests at once. The search starts when the node begins to serve
-        publishers."""
+        """Starts the service. It answers requests at once. The search starts when the node begins to
+        serve publishers."""
         self._node.register([local(BACKFILL_ADDRESS)], lambda: BackfillAnswers(self.state))
         if self.state.is_on:
             self._blocks.when_ready(self._ready)

@@ -50,8 +50,8 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
     publisher they are always fetched.
     max_incoming_buffer_size: the largest total size in bytes of fetched blocks in memory. It applies to history and to
     the newest blocks separately. A block that does not fit cannot be fetched.
-    concurrent_fetches: the largest number of requests at the same time, for history and for the newest blocks
-    separately.
+    concurrent_fetches: the largest number of requests at the same time, for history and for the newest
+    blocks separately.
     fetch_timeout_secs: the longest time in seconds for one request, and the longest time without a message from the
     source node.
     processing_timeout_secs: the time in seconds within which a fetched block should be verified and stored. After more

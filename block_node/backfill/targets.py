@@ -25,8 +25,8 @@ backfill_targets = Table(
     Column("newest_known", BigInteger, nullable=False),
     seal_column(),
 )
-"""The table with the highest announced block of each chain. A chain has a row only if the node ever lacked an announced
-block.
+"""The table with the highest announced block of each chain. A chain has a row only if the node ever lacked an
+announced block.
 """
 
 _CREATE: Final = str(CreateTable(backfill_targets, if_not_exists=True).compile(dialect=sqlite.dialect()))

@@ -110,8 +110,8 @@ class Backfill(Plugin):
         return any(filler.machine.busy for filler in self._fillers.values())
 
     def scan_now(self) -> None:
-        """Searches for missing blocks because an operator asked for it. Also tries the gaps that are in a pause after a
-        failure.
+        """Searches for missing blocks because an operator asked for it. Also tries the gaps that are in a pause after
+        a failure.
         """
         self._patience.forget()
         self._scan(on_disk=True)
@@ -151,8 +151,8 @@ class Backfill(Plugin):
     # Filling.
 
     def _wake(self) -> None:
-        """Schedules a step of the fillers. The step runs later in the event loop, so that other workers can run
-        first."""
+        """Schedules a step of the fillers. The step runs later in the event loop, so that other workers can
+        run first."""
         if not self._woken and self._fillers:
             self._woken = True
             self.context.call_later(0, self._step)
@@ -179,8 +179,8 @@ class Backfill(Plugin):
 
     @property
     def _may_deliver(self) -> bool:
-        """Returns whether a block may be passed on for verification: the facility is not full, and the store accepts
-        blocks.
+        """Returns whether a block may be passed on for verification: the facility is not full, and the store
+        accepts blocks.
         """
         return not self.facility.full and self._state.store.refusal is None
 
@@ -299,7 +299,8 @@ class Backfill(Plugin):
 
     @property
     def _follows(self) -> bool:
-        """Returns whether to fetch the blocks above the last stored block that only source nodes have."""
+        """Returns whether to fetch blocks above the last stored block that no publisher has announced and that source
+        nodes have."""
         return self._settings.greedy or not self._state.publishers
 
     def _view(self, follows: bool) -> View:

@@ -136,8 +136,8 @@ class AddressBook:
 class AddressBooks:
     """AddressBooks: the address books of a chain. Each book is valid for a range of blocks.
 
-    ranges: tuples of the first block, the last block and the book. None as the last block means that the range has no
-    end.
+    ranges: tuples of the first block, the last block and the book. None as the last block means that the range has
+    no end.
 
     Raises AddressBookError if there is no range, or if ranges are invalid or overlap.
     """

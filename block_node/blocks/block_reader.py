@@ -41,8 +41,8 @@ Their tag has one byte, which allows a fast check.
 HELD_BYTES_MAX = 1 << 16
 """The largest item, in bytes, that is hashed with one call of the hash function.
 
-For items up to this size, concatenating the item with the hash prefix is faster than a second call of the hash
-function.
+For items up to this size, concatenating the item with the hash prefix is faster than a second call of the
+hash function.
 """
 
 FOLD_LEAVES = 1024

@@ -1,5 +1,5 @@
-"""Checks whether a block continues a chain (verification level L2), and keeps the state of the chain. It hashes no
-items.
+"""Checks whether a block continues a chain (verification level L2), and keeps the state of the chain. It hashes
+no items.
 
 The footer of block N names two root hashes. The first is the root hash of block N-1. The second is the root hash of the
 all-blocks tree: the Merkle tree whose leaves are the root hashes of blocks 0 to N-1. In the footer of block 0 both are
@@ -9,8 +9,8 @@ the all-blocks tree is unknown.
 A block has one possible root hash for each hash scheme (`hash_scheme`). If neither a known root hash nor a proof
 decides between them, the chain keeps all of them until the footer of the next block names one.
 
-A state proof claims the root hash of a later block that has not arrived yet. The chain keeps the claim until that block
-arrives.
+A state proof claims the root hash of a later block that has not arrived yet. The chain keeps the claim until that
+block arrives.
 """
 
 from __future__ import annotations
@@ -217,8 +217,8 @@ def check_number(chain: ChainState, result: BlockResult) -> None:
 
 
 def check_link(chain: ChainState, result: BlockResult) -> ChainState:
-    """Checks the two root hashes in the footer of a block: of the preceding block, and of the tree over all earlier
-    blocks.
+    """Checks the two root hashes in the footer of a block: of the preceding block, and of the tree over all
+    earlier blocks.
 
     Returns the state of the chain, in which the right root hash of the preceding block is now certain. A root hash that
     the chain does not know is not checked. Raises VerificationFailed if a root hash in the footer is wrong.

@@ -1,8 +1,8 @@
 """The errors of blocks, block files, address books and settings, and the verification levels.
 
 The class of an error shows who caused it. `VerificationFailed` and `BlockFormatError` are caused by the publisher or
-node that sent the block. `BlockFileError` and `AddressBookError` are caused by a file. `SettingsError` is caused by the
-operator.
+node that sent the block. `BlockFileError` and `AddressBookError` are caused by a file. `SettingsError` is caused by
+the operator.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Level(IntFlag):
     """
 
     STATE_PROOF = 16
-    """L4: the state proof, a list of Merkle paths, leads from the root hash of this block to the root hash of a later
-    block.
+    """L4: the state proof, a list of Merkle paths, leads from the root hash of this block to the root hash of a
+    later block.
     """
 
     TSS = 32

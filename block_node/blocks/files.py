@@ -1,5 +1,5 @@
-"""Reads and writes block files in the formats of the real block node, each with one serialized `Block`. It verifies no
-block.
+"""Reads and writes block files in the formats of the real block node, each with one serialized `Block`. It verifies
+no block.
 
 The suffix is `.blk` for a file without compression, `.blk.gz` for gzip, and `.blk.zstd` for one zstd frame. Files are
 read and written item by item, so memory does not grow with the file. Writing is atomic: afterwards the file is either

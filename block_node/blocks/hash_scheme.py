@@ -74,8 +74,8 @@ class HashScheme(msgspec.Struct, frozen=True):
 
     name: the name of the scheme. It is stored with the chain, so it must never change.
     rules: the hash functions for leaves and nodes.
-    positions: the number of leaves of the top tree, the tree that joins the subtrees of a block (see
-    `block_node.blocks.merkle`).
+    positions: the number of leaves of the top tree, the tree that joins the subtrees of a block
+    (see `block_node.blocks.merkle`).
     one_child_above: whether the hash of the top tree is hashed once more, as a node with one child.
     """
 

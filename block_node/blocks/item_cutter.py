@@ -43,8 +43,8 @@ class ItemCutter:
         self._offset = 0
 
     def feed(self, chunk: bytes) -> list[ItemPiece]:
-        """Adds a chunk and returns the pieces that are now complete. Raises BlockFormatError if the bytes are not a
-        block.
+        """Adds a chunk and returns the pieces that are now complete. Raises BlockFormatError if the bytes are not
+        a block.
         """
         self._buffer += chunk
         pieces: list[ItemPiece] = []
@@ -78,8 +78,8 @@ class ItemCutter:
             raise BlockFormatError("it is empty")
 
     def _begin(self, start: int) -> int | None:
-        """Reads the prefix of an item. Returns the position after the prefix, or None if the prefix has not arrived
-        completely.
+        """Reads the prefix of an item. Returns the position after the prefix, or None if the prefix has not
+        arrived completely.
         """
         head = bytes(self._buffer[start : start + PREFIX_BYTES_MAX])
         if not head:
@@ -99,8 +99,8 @@ class ItemCutter:
 
 
 def item_size(head: bytes) -> int:
-    """Returns the total size in bytes of an item, from its beginning. Raises BlockFormatError if the tag or length is
-    invalid.
+    """Returns the total size in bytes of an item, from its beginning. Raises BlockFormatError if the tag or length
+    is invalid.
 
     head: the whole item, or at least its first 20 bytes.
     """

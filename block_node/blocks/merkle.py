@@ -147,8 +147,8 @@ class BlockTree:
     def extend(self, place: int, leaves: list[bytes]) -> None:
         """Appends leaf hashes to one subtree.
 
-        place: the position of the subtree in the top tree, which joins all subtrees: a `Category`, or 8 to 15 for an
-        extension.
+        place: the position of the subtree in the top tree, which joins all subtrees: a `Category`, or 8 to 15 for
+        an extension.
         """
         for rules, subtrees in self._subtrees.items():
             tree = subtrees.get(place)

@@ -1,8 +1,8 @@
 """Parses block proofs strictly, and serializes record-file proofs. It does not check whether a proof is valid.
 
 The root hash of a block does not cover the proofs. So every field of a proof must be known and in its shortest form,
-and every field that is not a list must occur at most once. A proof of an unknown kind is accepted without parsing its
-content.
+and every field that is not a list must occur at most once. A proof of an unknown kind is accepted without parsing
+its content.
 """
 
 from __future__ import annotations

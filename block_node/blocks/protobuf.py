@@ -133,7 +133,7 @@ def number_field(number: int, value: int) -> bytes:
 
 
 def bytes_field(number: int, value: bytes) -> bytes:
-    """Serializes a field with a length. An empty value is also written, because the tag shows that the field is
-    present.
+    """Serializes a field with a length. An empty value is also written, because the tag shows that the field
+    is present.
     """
     return varint(number << 3 | BYTES) + varint(len(value)) + value

@@ -74,8 +74,8 @@ class RecordFileReader:
         return self._hash.digest() if self._found else None
 
     def _maybe_begin_field(self) -> int | None:
-        """Reads the tag and length of a field from `_head`. Returns their size in bytes, or None if they are
-        incomplete.
+        """Reads the tag and length of a field from `_head`. Returns their size in bytes, or None if they
+        are incomplete.
         """
         if _varints(self._head) < 2:
             if len(self._head) >= HEAD_BYTES_MAX:

@@ -32,8 +32,8 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     hash_schemes: tuple[HashScheme, ...] = SCHEMES
-    """The hash schemes by which a block may be hashed. The first one is assumed if nothing is known about a block. See
-    `docs/blocks.md`.
+    """The hash schemes by which a block may be hashed. The first one is assumed if nothing is known about a block.
+    See `docs/blocks.md`.
     """
 
     link_record_blocks: bool = True
@@ -46,9 +46,9 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The number of nodes whose valid signatures a record-file proof needs. The real block node needs one."""
 
     skip_unknown_signers: bool = False
-    """Whether a signature of a node that is not in the address book is ignored, as in the real block node. If False,
-    such a signature fails the block. If True, anybody can add signatures, or invalidate one by changing its node
-    number.
+    """Whether a signature of a node that is not in the address book is ignored, as in the real block node. If
+    False, such a signature fails the block. If True, anybody can add signatures, or invalidate one by changing its
+    node number.
     """
 
     block_bytes_max: int = 1 << 30

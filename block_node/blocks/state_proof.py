@@ -95,8 +95,8 @@ def _start(index: int, path: MerklePath, arrived: list[bytes], rules: HashRules)
 
 
 def _steps(paths: tuple[MerklePath, ...], index: int) -> int:
-    """Returns the number of levels from the leaf of path `index` up to the root. `_resolve` must have accepted the
-    paths.
+    """Returns the number of levels from the leaf of path `index` up to the root. `_resolve` must have accepted
+    the paths.
     """
     steps = len(paths[index].siblings)
     while (index := paths[index].next_index) != FINAL_PATH:

@@ -59,8 +59,8 @@ class Verifier:
         address_books: the public keys for `Level.RECORD_PROOF`.
         tss: the external verifier for `Level.TSS`.
 
-        Raises SettingsError if the settings contradict each other, or if a level is on but the object that it needs is
-        None.
+        Raises SettingsError if the settings contradict each other, or if a level is on but the object that it needs
+        is None.
         """
         self.settings = settings or VerifierSettings()
         self.settings.check()
@@ -112,8 +112,8 @@ class Verifier:
 
 
 class BlockVerification:
-    """BlockVerification: the verification of one block. After a failure, every later call raises the same error
-    again."""
+    """BlockVerification: the verification of one block. After a failure, every later call raises the same
+    error again."""
 
     def __init__(self, reader: BlockReader, proofs: ProofChecks, likely_scheme: Callable[[], str]) -> None:
         self._reader = reader

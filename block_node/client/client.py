@@ -37,8 +37,8 @@ class BlockClient:
     """A client of one or several block nodes of one network. `connect` creates it; a program may also create it from
     connected clients.
 
-    clients: one connected client for each node, the preferred node first. The program may use the same clients for
-    streams.
+    clients: one connected client for each node, the preferred node first. The program may use the same clients
+    for streams.
     """
 
     def __init__(self, clients: Sequence[StreamClient], *, answer_s_max: float = ANSWER_S_MAX) -> None:
@@ -70,17 +70,16 @@ class BlockClient:
         wait: bool = True,
         compress: bool = False,
     ) -> AsyncIterator[Subscription]:
-        """Subscribe to events: items of blocks as they arrive. Use this for blocks that are larger than the memory, or
-        to
-        see items before their block ends.
+        """Subscribe to events: items of blocks as they arrive. Use this method for blocks that are larger than the
+        memory, or to see items before their block ends.
 
         - start: the first block. None: the first available block if `end` is given, else the next new block.
         - end: the last block. None: no end.
         - early: whether to get items before their block is verified.
         - window_bytes: how many bytes the node may send before the client has confirmed them.
         - reconnect: the delays between attempts to reach a node.
-        - wait: whether to wait if no node has the next block yet. If False and there is only one node, this is an
-          error.
+        - wait: whether to wait if no node has the next block yet. If False and there is only one node, this is
+          an error.
         - compress: whether to ask for items compressed with zstd, for slow connections. No effect with an older node.
         """
         subscription = Subscription(
@@ -119,8 +118,8 @@ class BlockClient:
             yield WholeBlocks(events)
 
     async def status(self, *, detail: bool = False) -> StatusResponse:
-        """Return the status of the first node that answers. detail: whether to include the ranges of blocks and the
-        versions."""
+        """Return the status of the first node that answers. detail: whether to include the ranges of blocks and
+        the versions."""
         return await self._first("block_status", STATUS, StatusRequest(1, detail))
 
     async def get(self, number: int | None = None) -> tuple[int, bytes, bytes]:

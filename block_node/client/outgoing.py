@@ -53,8 +53,8 @@ class OutgoingBlock:
 
 
 def gather(pieces: Iterable[ItemPiece]) -> Iterator[ItemBatch]:
-    """Group pieces of items into chunks. A chunk has whole items up to CHUNK_BYTES, or a single piece of a large
-    item."""
+    """Group pieces of items into chunks. A chunk has whole items up to CHUNK_BYTES, or a single piece of a
+    large item."""
     items: list[bytes] = []
     cost = 0
     for piece in pieces:

@@ -51,7 +51,8 @@ SessionError: TypeAlias = ClientError | BlockError
 
 
 class ClientSessionState(Enum):
-    """The state of a session. A state changes only to a later one of this list, except COMPARING back to OPEN."""
+    """The state of a session. States follow each other in the order of this list, and may be left out. Only COMPARING
+    may also return to OPEN."""
 
     CONNECTING = auto()
     """There is no connection to the node."""
@@ -71,8 +72,8 @@ class ClientPublishSession:
     on_compared: called with the number of a block that proved to be the same at the node. on_end: called once, with the
     error that ended the session, or with None if there was no error.
 
-    Invariant: while `_chunks` is set, it has the rest of the block `machine.sending`, unless the node declined that
-    block.
+    Invariant: while `_chunks` is set, it has the rest of the block `machine.sending`, unless the node declined
+    that block.
     """
 
     def __init__(

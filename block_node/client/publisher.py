@@ -36,8 +36,8 @@ class BlockPublisher:
     sessions: the number of sessions that nodes have opened so far. compared: the number of blocks that a node already
     had and that proved to be the same.
 
-    Invariant: `_blocks` has exactly the blocks that the machine keeps. While there are blocks, a session exists or is
-    planned.
+    Invariant: `_blocks` has exactly the blocks that the machine keeps. While there are blocks, a session exists or
+    is planned.
     """
 
     def __init__(self, clients: Sequence[StreamClient], settings: PublishSettings) -> None:
@@ -60,8 +60,8 @@ class BlockPublisher:
 
     @property
     def acknowledged(self) -> int | None:
-        """The highest block number up to which all given blocks are known to be durable. None if there is no such
-        number."""
+        """The highest block number up to which all given blocks are known to be durable. None if there is no
+        such number."""
         return self._machine.acknowledged
 
     @property
@@ -208,8 +208,8 @@ class BlockPublisher:
             self._look_for_patience(ConnectionLost(str(error)))
 
     def _look_for_patience(self, error: ClientError) -> None:
-        """Fail if no block was acknowledged for `give_up_s` seconds. error: the error of the last session, for the
-        text."""
+        """Fail if no block was acknowledged for `give_up_s` seconds. error: the error of the last session, for
+        the text."""
         give_up_s = self._settings.give_up_s
         if give_up_s is None or self._now_s() - self._progress_s < give_up_s:
             return

@@ -30,13 +30,13 @@ from block_node.protocol import (
 class PublisherMachine:
     """The blocks of one publisher over all its sessions, by their numbers.
 
-    - acknowledged: the highest number up to which all added blocks are known to be durable. None if there is no such
-      number.
+    - acknowledged: the highest number up to which all added blocks are known to be durable. None if there is no
+      such number.
     - sending: the block that is being sent. None if no block is being sent.
     - to_compare: the blocks that the node has and that must be compared. The value is the root hash that the node
       reported, or empty bytes.
-    - too_far_behind: whether the node lacks earlier blocks that the publisher does not have, so that this session is
-      useless.
+    - too_far_behind: whether the node lacks earlier blocks that the publisher does not have, so that this session
+      is useless.
     - ended: the node's last message in this session. None before the node has ended the session.
 
     Invariant: `_numbers` has the blocks that the present node does not have, in ascending order. All are above
@@ -74,8 +74,8 @@ class PublisherMachine:
         return True
 
     def session_begins(self) -> None:
-        """Begin a session, perhaps with another node. Forgets everything that the previous session learned about its
-        node."""
+        """Begin a session, perhaps with another node. Forgets everything that the previous session learned about
+        its node."""
         self.sending = self._resend = self._watermark = None
         for number in self.to_compare:
             insort(self._numbers, number)
@@ -98,8 +98,8 @@ class PublisherMachine:
         self._stop(number + 1)
 
     def take(self, response: PublishResponse) -> None:
-        """Apply a message of the node. If `sending` is None afterwards, the session must stop sending its present
-        block."""
+        """Apply a message of the node. If `sending` is None afterwards, the session must stop sending its
+        present block."""
         if isinstance(response, RootAcknowledgement):
             self._acknowledge(response.block_number, response.blocks)
         elif isinstance(response, Acknowledgement):

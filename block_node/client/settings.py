@@ -17,12 +17,12 @@ WINDOW_BYTES: Final = 8 * 1024 * 1024
 class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a publisher.
 
-    - kept_blocks_max, kept_bytes_max: the maximum number of blocks, and of their bytes, that wait for an
-      acknowledgement.
+    - kept_blocks_max, kept_bytes_max: the maximum number of blocks, and of their bytes, that wait for
+      an acknowledgement.
     - answer_s_max: how many seconds the node may send nothing while an acknowledgement is due.
     - give_up_s: the publisher fails after this many seconds without an acknowledgement. None: never.
-    - refusals_max: the publisher fails after this many refusals of one block. With 1 it never sends a refused block
-      again.
+    - refusals_max: the publisher fails after this many refusals of one block. With 1 it never sends a refused
+      block again.
     - reconnect: the delays between two sessions with nodes.
     """
 

@@ -3,8 +3,8 @@ provides the session and its transaction.
 
 A block is stored in one transaction, together with its index row. So the block is stored completely or not at all, and
 its parts are consecutive messages. Blocks are deleted by number, but messages are deleted only from the start of the
-stream. So the space of a block that backfill stored late becomes free only when all blocks that were stored earlier are
-deleted.
+stream. So the space of a block that backfill stored late becomes free only when all blocks that were stored earlier
+are deleted.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class StoredChain(msgspec.Struct, frozen=True):
     - stored: the available blocks and the blocks that retention has deleted. This set never shrinks.
     - blocks, size_bytes: the number of available blocks, and their total size.
     - newest: the location of the highest available block. None if no block is available.
-    - verifier_state: the state of the verifier that was stored last. Empty if no state was stored since the index was
-      built.
+    - verifier_state: the state of the verifier that was stored last. Empty if no state was stored since the index
+      was built.
     """
 
     available: BlockRanges
@@ -81,8 +81,8 @@ class NewBlock(msgspec.Struct, frozen=True):
       it was written to disk before the verification.
     - attempt: the number under which parts are staged. None if no part is staged.
     - staged, staged_bytes: the number of staged parts, and their total size.
-    - verifier_state: the state from which the verifier can continue after this block. Empty if the state need not be
-      stored.
+    - verifier_state: the state from which the verifier can continue after this block. Empty if the state need not
+      be stored.
     - other_roots: the other possible root hashes of the block. The next block shows which root hash is right.
     - corrected_root: the right root hash of the previous block, if that block is stored under a wrong one; else empty.
     """
@@ -155,9 +155,12 @@ class ChainLog:
     def store(self, session: Session, block: NewBlock, time_us: int, behind: int | None = None) -> StoredBlock:
         """Stores a block, unless the same block is already stored. Must run in a writing transaction.
 
-        behind: the number of the previous block, if that block must be stored first; else None. Raises BlockConflict if
-        a different block with this number is stored. Raises PredecessorMissing if the required previous block is
-        missing. Raises StagedPartMissing if a staged part is missing.
+        time_us: the time of the messages of the block, in microseconds since 1970. behind: the number of a block that
+        must already be stored, usually the previous block; None if no other block is required.
+
+        Raises BlockConflict if a different block with the same number is stored. Raises PredecessorMissing if the block
+        `behind` is not stored. Raises StagedPartMissing if a staged part (a part that was written to disk before the
+        verification) is missing.
         """
         with _mapped():
             known = self.find(session, block.number)
@@ -210,8 +213,8 @@ class ChainLog:
             return None if row is None else BlockPlace(*row)
 
     def roots(self, session: Session, last: int) -> list[bytes]:
-        """Returns the root hashes of the stored blocks up to number `last`, in the order of numbers. Missing blocks are
-        skipped."""
+        """Returns the root hashes of the stored blocks up to number `last`, in the order of numbers. Missing blocks
+        are skipped."""
         with _mapped():
             return [row[0] for row in session.connection.execute(sql.ROOTS, (self.chain, last))]
 

@@ -132,8 +132,8 @@ class BlockCollector:
 
 
 def _item_bytes(head: bytes) -> int | None:
-    """Returns the size of an item in bytes, read from the tag and length at its start. None if they cannot be
-    decoded."""
+    """Returns the size of an item in bytes, read from the tag and length at its start. None if they cannot
+    be decoded."""
     try:
         return item_size(head)
     except BlockFormatError:

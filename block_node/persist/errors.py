@@ -6,7 +6,7 @@ from storage.errors import StorageError
 
 
 class BlockNumberUnknown(StorageError):
-    """Raised for the number of a block that is not stored."""
+    """Raised for a request that names a block which is not stored."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"block {number} is not stored here; ask for the ranges that are (`block_status`)")
@@ -33,8 +33,8 @@ class PredecessorMissing(StorageError):
 
 
 class StagedPartMissing(StorageError):
-    """Raised for a large block if one of its parts is missing on disk. Large blocks are kept there until their
-    verification."""
+    """Raised for a large block if one of its staged parts is missing. Parts of large blocks are staged: written to disk
+    before the verification."""
 
     def __init__(self, number: int, part: int) -> None:
         super().__init__(f"part {part} of block {number} could not be kept; make room on the disk, then send it again")

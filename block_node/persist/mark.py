@@ -59,9 +59,9 @@ def key_of(number: int) -> bytes:
 
 
 def headers_of(mark: BlockMark, other_roots: Sequence[bytes] = (), root_before: bytes = b"") -> bytes:
-    """Returns the serialized headers of a message, in the format that the stream service reads. other_roots: the other
-    possible root hashes of the block. root_before: the corrected root hash of the previous block; empty if there is no
-    correction."""
+    """Returns the serialized headers of a message, in the format that the stream service reads. other_roots: the
+    other possible root hashes of the block. root_before: the corrected root hash of the previous block; empty if
+    there is no correction."""
     headers = [Header(MARK_HEADER, _mark_encoder.encode(mark))]
     if other_roots:
         headers.append(Header(OTHER_ROOTS_HEADER, _roots_encoder.encode(list(other_roots))))
@@ -104,6 +104,6 @@ def find_mark(headers: bytes | None) -> BlockMark | None:
 
 
 def cut(data: bytes) -> list[bytes]:
-    """Cuts the bytes of a block into parts of at most PART_BYTES_MAX bytes. Returns at least one part, which may be
-    empty."""
+    """Cuts the bytes of a block into parts of at most PART_BYTES_MAX bytes. Returns at least one part, which may
+    be empty."""
     return [data[at : at + PART_BYTES_MAX] for at in range(0, len(data), PART_BYTES_MAX)] or [b""]

@@ -36,8 +36,8 @@ class StoredParts(msgspec.Struct, frozen=True):
 
 
 class OpenChain(Operation):
-    """The operation that opens a chain (`ChainLog.open`). Results: `stream`, None if it does not exist, and `state`,
-    None if the operation failed."""
+    """The operation that opens a chain (`ChainLog.open`). Results: `stream`, the chain's stream, or None if it does not
+    exist; `state`, the state of the chain, or None if the operation failed."""
 
     __slots__ = ("log", "state", "stream")
 
@@ -68,8 +68,8 @@ class ReadChain(Operation):
 
 
 class RecountChain(ReadChain):
-    """The operation that corrects the stored totals of a chain and then reads its state. Must run in a writing
-    transaction."""
+    """The operation that corrects the stored totals of a chain and then reads its state. Must run in a
+    writing transaction."""
 
     __slots__ = ()
 

@@ -1,5 +1,5 @@
-"""The plugin that persists blocks: it collects the items of a block as they arrive, and stores the block after its
-verification.
+"""The plugin that persists blocks: it collects the items of a block as they arrive, and stores the block after
+its verification.
 
 The items are collected until the block is verified, refused or dropped. If a block grows beyond HELD_BYTES_MAX in
 memory, its complete parts are kept on disk until the verification (they are staged). So memory is bounded for blocks of

@@ -34,8 +34,8 @@ from storage.errors import DiskFull, StorageClosed, StorageError
 from storage.runner import Runner
 
 EVICT_BLOCKS = 16
-"""The maximum number of blocks that one transaction deletes. Between two of these transactions, new blocks can be
-stored."""
+"""The maximum number of blocks that one transaction deletes. Between two of these transactions, new blocks can
+be stored."""
 
 logger = structlog.get_logger(__name__)
 
@@ -139,8 +139,8 @@ class BlockStore:
         self._storage.submit_write(OpenChain(self._log, opened))
 
     def look_again(self, on_done: Callable[[StorageError | None], None]) -> None:
-        """Compares the known state with the blocks on disk. Blocks that another program has deleted are removed from
-        `available`."""
+        """Compares the known state with the blocks on disk. Blocks that another program has deleted are removed
+        from `available`."""
         before = self.available.copy()
 
         def counted(operation: RecountChain) -> None:
@@ -228,8 +228,8 @@ class BlockStore:
     def stage(
         self, attempt: int, first_part: int, parts: Sequence[bytes], on_done: Callable[[StorageError | None], None]
     ) -> None:
-        """Writes parts of an unverified block to disk. They are kept under the number `attempt` until the
-        verification."""
+        """Writes parts of an unverified block to disk. They are kept under the number `attempt` until
+        the verification."""
         self._storage.submit_write(
             StageParts(self._log, attempt, first_part, parts, lambda operation: on_done(operation.error))
         )
@@ -251,8 +251,8 @@ class BlockStore:
         *,
         blocks: int = 1,
     ) -> None:
-        """Reads consecutive blocks, at most `blocks`, starting with part number `part` of block `number`. See
-        `ReadBlocks`."""
+        """Reads consecutive blocks, at most `blocks`, starting with part number `part` of block `number`.
+        See `ReadBlocks`."""
         self._storage.submit_read(ReadBlocks(self._log, number, part, bytes_max, on_done, blocks=blocks))
 
     def find(self, number: int, on_done: Callable[[FindBlock], None]) -> None:

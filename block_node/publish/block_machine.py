@@ -1,8 +1,8 @@
 """The state machine of the blocks that publishers send, from the header of a block until the block is durable.
 
-The table `TRANSITIONS` lists the stages of a block, the changes between them and the consequences of each change. This
-module sends nothing. Its only user, `block_node.publish.publish_machine`, reports the changes and carries out the
-consequences.
+The table `TRANSITIONS` lists the stages of a block, the changes between them and the consequences of each change.
+This module sends nothing. Its only user, `block_node.publish.publish_machine`, reports the changes and carries out
+the consequences.
 """
 
 from __future__ import annotations
@@ -140,12 +140,12 @@ class ReceivedItems(NamedTuple):
 
 
 class BlockInFlight:
-    """A block in flight: its header was accepted, and the block is not durable yet.
+    """A block in flight: the node has accepted its header, and the block is not durable yet.
 
     - publisher: the publisher that sends the block. None if that publisher has disconnected after all items arrived.
     - queue: received items that the plugins do not have yet.
-    - attempt: the number that identifies the forwarded items to the plugins (`BlockBegun.attempt`). 0 if nothing was
-      forwarded.
+    - attempt: the number that identifies the forwarded items to the plugins (`BlockBegun.attempt`). 0 if nothing
+      was forwarded.
     - deadline_s: the time at which the present stage must have ended. The stage COMPLETE has no deadline.
     - earned_s: the seconds that received items have added to `deadline_s`.
     - root: the root hash of a verified block. Empty before the verification.
@@ -276,8 +276,8 @@ class Blocks:
         self.step(block, Change.ACCEPTED)
 
     def step(self, block: BlockInFlight, change: Change) -> tuple[Then, ...]:
-        """Makes one step of the transition table with this block. Returns the consequences, which the caller must carry
-        out."""
+        """Makes one step of the transition table with this block. Returns the consequences, which the caller must
+        carry out."""
         block.stage, then = TRANSITIONS[block.stage, change]
         if block.stage is Stage.VERIFIED and change is Change.VERIFIED:
             self.next_to_verify = block.number + 1
@@ -318,8 +318,8 @@ class Blocks:
         return moved
 
     def rest(self) -> None:
-        """Forgets a first block of the chain that a header has set, if no block is in flight and no block of the chain
-        is durable. The next accepted header may then begin the chain at another number."""
+        """Lets the next accepted header begin the chain at another number, if no block is in flight and no block of the
+        chain is durable. The first block that an earlier header has set is forgotten."""
         if not self._blocks:
             self._watermark.forget_begin()
             self.verified_below(self._watermark.next_durable)
@@ -358,15 +358,15 @@ class Blocks:
         return BlockEnded(block.number, block.attempt)
 
     def extend_held(self, elapsed_s: float) -> None:
-        """Extends the deadlines of blocks from whose publishers the node did not read during the last `elapsed_s`
-        seconds."""
+        """Extends the deadlines of blocks from whose publishers the node did not read during the last
+        `elapsed_s` seconds."""
         for block in self._blocks.values():
             if block.stage is Stage.RECEIVING and block.publisher is not None and block.publisher.is_held:
                 block.deadline_s += elapsed_s
 
     def late(self, now_s: float) -> Iterator[BlockInFlight]:
-        """Yields the blocks whose deadline has passed, lowest first. The caller may remove blocks during the
-        iteration."""
+        """Yields the blocks whose deadline has passed, lowest first. The caller may remove blocks during
+        the iteration."""
         for block in self.all():
             is_late = block.stage is not Stage.COMPLETE and block.deadline_s <= now_s
             if is_late and self._blocks.get(block.number) is block:

@@ -13,8 +13,8 @@ CONTACTS_MAX = 3
 """The number of contacts in a row without progress after which the node reports that it is stalled. A contact is an
 offer of a block that is too high for the node."""
 CONTACT_INTERVAL_S = 1.0
-"""The interval in seconds within which several offers count as one contact, because several publishers often connect at
-once."""
+"""The interval in seconds within which several offers count as one contact, because several publishers often connect
+at once."""
 
 
 class Stalled(msgspec.Struct, frozen=True):

@@ -1,5 +1,5 @@
-"""Decides the answer to the header of a block: a pure function of the blocks that the node has and the blocks in
-flight.
+"""Decides the answer to the header of a block: a pure function of the blocks that the node has and the blocks
+in flight.
 
 The function follows specs/block_publish.md, "Base Protocol", and adds a rule for several publishers. The first
 publisher that sends the header of a block sends the block, and all other publishers skip it. This module changes no
@@ -36,8 +36,8 @@ class PublishView(msgspec.Struct, frozen=True):
     - next_durable: the lowest block that is not durable. It follows `last_block`, or is the configured first block of
       an empty node.
     - taken: the blocks above `last_block` that are in flight or already durable.
-    - crowded: whether the blocks in flight have reached a limit, so that the node accepts only the lowest missing
-      block.
+    - crowded: whether the blocks in flight have reached a limit, so that the node accepts only the lowest
+      missing block.
     """
 
     last_block: int | None
@@ -55,8 +55,8 @@ class PublishView(msgspec.Struct, frozen=True):
 
     @property
     def frontier(self) -> int:
-        """The number after the highest taken block, or `next_durable` if no block is taken. The node accepts no higher
-        block."""
+        """The highest block number that the node may accept: the number after the highest block in `taken`, or
+        `next_durable` if `taken` is empty."""
         return max(self.taken, default=self.next_durable - 1) + 1
 
     @property

@@ -48,6 +48,6 @@ class DurableRoots:
 
 
 def named(roots: dict[int, DurableRoot], session_id: int) -> list[DurableBlock]:
-    """Returns the root hashes in the form of an acknowledgement to the session `session_id`. Each block is marked as
-    own if that session sent it."""
+    """Returns the root hashes as the list of blocks in an acknowledgement to the session `session_id`. A block is
+    marked as `own` if this session sent it."""
     return [DurableBlock(number, each.root, each.owner == session_id) for number, each in roots.items()]

@@ -14,12 +14,12 @@ class PublishLimits(msgspec.Struct, frozen=True, kw_only=True):
       `earned_bytes_per_s` bytes. So a block that is too large reaches the limits of size before this limit.
     - processing_s_max: the time from a block's end to its verification, the time from its verification until it is
       durable, and the time for which plugins may accept no items. If a plugin takes longer, the node itself has failed.
-    - stall_blocks_max: when a block is complete, the node ends the stream of each publisher whose own block is still
-      incomplete and has a number that is lower than the complete one by more than this limit. This is the real node's
-      `producer.MaxFutureBlocksBeforeStalled`.
-    - ahead_blocks_max, queued_bytes_max: the maximum number of blocks in flight, and of received bytes that wait for
-      the plugins. When either is reached, the node reads only from the publisher of the lowest block that is not
-      verified.
+    - stall_blocks_max: when a block is complete, the node ends the streams of publishers that are too far
+      behind: those whose incomplete block has a number lower by more than this limit. The real node calls this
+      limit `producer.MaxFutureBlocksBeforeStalled`.
+    - ahead_blocks_max, queued_bytes_max: the maximum number of blocks in flight, and of received bytes that wait
+      for the plugins. When either is reached, the node reads only from the publisher of the lowest block that is
+      not verified.
     - resend_s: the interval at which the node requests a missing block again.
     - idle_s_max: a publisher that sends nothing for this long is disconnected. The real node waits two hours.
     - tick_s: the interval between two checks of the limits.

@@ -10,8 +10,8 @@ from block_node.events import NodeFailed
 
 
 class PluginWatch:
-    """The last time at which the plugins accepted items, and the last time at which no backfilled block waited to be
-    stored.
+    """The last time at which the plugins accepted items, and the last time at which no backfilled block waited to
+    be stored.
 
     patience_s: the seconds that may pass since either time before the node counts as failed.
     """

@@ -142,8 +142,8 @@ class PublishMachine:
     def end(
         self, publisher: PublisherState, status: PublishStatus, block_number: int | None, reason: str, now_s: float
     ) -> None:
-        """Ends the publisher's stream, and sends the publisher the status and the reason. A repeated call is
-        harmless."""
+        """Ends the publisher's stream, and sends the publisher the status and the reason. A repeated call
+        is harmless."""
         self._end(publisher, status, block_number, reason)
         self.go_on(now_s)
 
@@ -285,8 +285,8 @@ class PublishMachine:
     # Events of the clock.
 
     def tick(self, now_s: float, *, is_full: bool) -> None:
-        """Checks deadlines, silent publishers, and missing blocks that no publisher sends. Called every `tick_s`
-        seconds.
+        """Checks deadlines, silent publishers, and missing blocks that no publisher sends. Called every
+        `tick_s` seconds.
 
         is_full: whether the plugins accept no items now.
         """
@@ -344,8 +344,8 @@ class PublishMachine:
     ) -> None:
         """Makes one step of the table of block stages with this block, and carries out the consequences.
 
-        reason: the text for the log and the publisher. status: the final status of the stream, if the step ends the
-        stream.
+        reason: the text for the log and the publisher. status: the final status of the stream, if the step ends
+        the stream.
         """
         publisher = block.publisher
         for then in self.blocks.step(block, change):
@@ -416,8 +416,8 @@ class PublishMachine:
                 )
 
     def _acknowledge(self) -> None:
-        """Sends every publisher an acknowledgement up to the watermark, the highest block up to which all blocks are
-        durable."""
+        """Sends every publisher an acknowledgement up to the watermark, the highest block up to which all blocks
+        are durable."""
         last_block = self.last_block
         assert last_block is not None, "the watermark has moved"
         self._catch_up.reached(last_block)

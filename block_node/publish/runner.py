@@ -69,8 +69,8 @@ class PublishRunner:
         self.perform()
 
     def may_read(self, publisher: PublisherState) -> bool:
-        """Whether to continue reading from this publisher. If not, the session stops reading until the runner calls its
-        `admit`."""
+        """Whether to continue reading from this publisher. If not, the session stops reading until the runner calls
+        its `admit`."""
         return self.machine.may_read(publisher, self._has_room)
 
     def perform(self) -> None:

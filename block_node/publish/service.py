@@ -109,8 +109,8 @@ class PublishService:
     # Sessions.
 
     def open(self, message: Message, request: OpenSession | OpenRootSession) -> None:
-        """Opens a session. If the same message has opened a session already, that session sends its first answer
-        again."""
+        """Opens a session. If the same message has opened a session already, that session sends its first
+        answer again."""
         opening = OpeningMessage(message.return_route, request)
         address = self._addresses.get(opening)
         worker = self.node.find_worker(address) if address is not None else None
@@ -124,8 +124,8 @@ class PublishService:
         self.node.register([address], lambda: session)
 
     def tick(self) -> None:
-        """Checks deadlines, and ends the sessions of publishers that have disconnected. Called every `tick_s`
-        seconds."""
+        """Checks deadlines, and ends the sessions of publishers that have disconnected. Called every
+        `tick_s` seconds."""
         for session in self.runner.sessions():
             if not session.reachable:
                 session.leave()

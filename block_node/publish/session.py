@@ -42,11 +42,13 @@ logger = structlog.get_logger(__name__)
 
 
 class PublishSession(Worker):
-    """The worker that serves one publisher until either side ends the stream. Its address is then free again.
+    """The worker of one publisher's session. When the publisher or the node ends the stream, the worker's address
+    becomes free again.
 
-    route: the route back to the publisher. publisher: the state of this publisher in the publish machine. Invariant:
-    exactly while `publisher.is_held`, the mailbox is paused and `_held_run` has the messages that were delivered but
-    not handled.
+    route: the route back to the publisher. publisher: the state of this publisher in the publish machine.
+
+    Invariant: while `publisher.is_held` is True, the mailbox is paused, and `_held_run` has the messages that were
+    delivered but not handled.
     """
 
     def __init__(
@@ -71,8 +73,8 @@ class PublishSession(Worker):
 
     @property
     def reachable(self) -> bool:
-        """Whether the connection to the publisher still exists: the first address of the route back is registered. True
-        if that address is not local."""
+        """Whether the publisher can still be reached: the first address of the route back is registered, as it is while
+        the connection exists. Also True if that address is not local, because this cannot be checked then."""
         return self.route[0].type != LOCAL or self._node.is_registered(self.route[0])
 
     def started(self) -> None:
@@ -122,8 +124,8 @@ class PublishSession(Worker):
         self.context.send(Message(self.route, (self.context.address,), PUBLISH.encode_response(response)))
 
     def close(self, ended: StreamEnded | None) -> None:
-        """Ends the session. ended: the last answer to the publisher. None if the publisher ended the stream or has
-        disconnected."""
+        """Ends the session. ended: the last answer to the publisher. None if the publisher ended the stream or
+        has disconnected."""
         self._is_over = True
         if ended is not None:
             status, number = ended.status.name, ended.block_number
@@ -145,8 +147,8 @@ class PublishSession(Worker):
     # The path of a message.
 
     def _take(self, request: PublishRequest) -> None:
-        """Handles one message. Raises RequestRefused, ProtocolError or MessageMissing if the message breaks the
-        protocol."""
+        """Handles one message. Raises RequestRefused, ProtocolError or MessageMissing if the message breaks
+        the protocol."""
         if isinstance(request, OpenSession | OpenRootSession):
             raise RequestRefused("a session is opened at the service's address")
         # A repeated message is ignored. A message after a gap cannot be used.

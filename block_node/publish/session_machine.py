@@ -113,8 +113,8 @@ cannot happen."""
 
 
 class RequestRefused(Exception):
-    """Raised for a message that the protocol does not permit in the present state. The stream then ends with the status
-    INVALID_REQUEST."""
+    """Raised for a message that the protocol does not permit in the present state. The stream then ends with the
+    status INVALID_REQUEST."""
 
 
 class MessageMissing(Exception):
@@ -148,8 +148,8 @@ class SessionMachine:
         return action
 
     def header(self, block_number: int) -> Action:
-        """Handles the header of a block, and returns the action. A header also ends an item whose last piece has not
-        arrived."""
+        """Handles the header of a block, and returns the action. A header also ends an item whose last piece has
+        not arrived."""
         self.in_item = False
         return self.take(Input.HEADER_AGAIN if block_number == self.block_number else Input.HEADER)
 
@@ -196,8 +196,8 @@ class PublisherState:
 
     - wants_roots: whether acknowledgements to this publisher list the root hashes of the blocks.
     - session: the state machine of the publisher's session.
-    - cursor: the block that the publisher is expected to send next, after its messages and the node's answers. -1
-      before its first header.
+    - cursor: the block that the publisher should send next, judged by its messages and the node's answers. -1 before
+      its first header.
     - newest_offered: the highest block whose header the publisher sent. -1 before the first header.
     - behind: the last block that the publisher offered, if that block was too high for the node; else None.
     - is_held: whether the node has stopped reading from the publisher.

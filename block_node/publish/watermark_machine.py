@@ -29,7 +29,7 @@ class Watermark:
         return self._above
 
     def begin_at(self, block_number: int) -> None:
-        """Sets the first block of the chain. The chain begins there once this block is durable."""
+        """Sets the first block of the chain to `block_number`. The choice is final when this block is durable."""
         assert not self._begun, "a chain begins once"
         self.next_durable = block_number
 
@@ -40,8 +40,8 @@ class Watermark:
             self.next_durable = self._start
 
     def durable(self, block_number: int) -> bool:
-        """Notes that a block is durable. The block must not be below `next_durable`. Returns whether the watermark
-        rose."""
+        """Notes that a block is durable. The block must not be below `next_durable`. Returns whether the
+        watermark rose."""
         self._above.add(block_number)
         before = self.next_durable
         while self.next_durable in self._above:

@@ -33,8 +33,8 @@ BACKLOG_BYTES_MAX = 4 * 1024 * 1024
 connection until some bytes are sent."""
 BACKLOG_RETRY_S = 0.02
 WAITING_MAX = 1_000
-"""The maximum number of waiting requests. While there are more, the service pauses its mailbox, and connections stop
-reading."""
+"""The maximum number of waiting requests. While there are more, the service pauses its mailbox, and connections
+stop reading."""
 
 logger = structlog.get_logger(__name__)
 

@@ -15,8 +15,8 @@ from block_node.protocol_reading import PackedItems, SubscribedItems, SubscribeR
 from ockam.protocol import ProtocolError
 
 LEVEL: Final = 1
-"""The compression level of zstd. All levels compress blocks to about a sixth of their size, and level 1 takes the least
-time."""
+"""The compression level of zstd. All levels compress blocks to about a sixth of their size, and level 1 takes the
+least time."""
 UNPACKED_BYTES_MAX: Final = 4 * 1024 * 1024
 """The maximum uncompressed size of one message, 4 MiB. A node sends at most 1 MiB of items in one message, and the
 lengths of the items."""
@@ -27,8 +27,8 @@ _decoder = bare.Decoder(list[bytes])
 
 
 def packed(message: SubscribedItems) -> SubscribedItems | PackedItems:
-    """Returns the message with its items compressed. Returns the unchanged message if compression does not make it
-    smaller."""
+    """Returns the message with its items compressed. Returns the unchanged message if compression does not make
+    it smaller."""
     data = _encoder.encode(message.items)
     compressed = zstandard.ZstdCompressor(level=LEVEL).compress(data)
     if len(compressed) >= len(data):
@@ -39,8 +39,8 @@ def packed(message: SubscribedItems) -> SubscribedItems | PackedItems:
 
 
 def unpacked(message: SubscribeResponse) -> UnpackedResponse:
-    """Returns the message with uncompressed items. Raises ProtocolError if the compressed data is damaged or exceeds
-    UNPACKED_BYTES_MAX."""
+    """Returns the message with uncompressed items. Raises ProtocolError if the compressed data is damaged or
+    exceeds UNPACKED_BYTES_MAX."""
     if not isinstance(message, PackedItems):
         return message
     try:

@@ -26,8 +26,8 @@ RANGES_MAX = 100_000
 readers need these first."""
 RANGE_BYTES = 16
 DETAIL_OVERHEAD_BYTES = 2_048
-"""The bytes of a frame that an answer needs in addition to the ranges and the address book: names, versions, routes and
-sizes."""
+"""The bytes of a frame that an answer needs in addition to the ranges and the address book: names, versions, routes
+and sizes."""
 
 
 class StatusService(Worker):

@@ -40,8 +40,9 @@ logger = structlog.get_logger(__name__)
 
 
 class SubscribeStatistics(msgspec.Struct, frozen=True):
-    """The statistics of subscriptions. sessions: the present number of subscriptions. begun: the number begun since the
-    start of the service. ended: for each status name, the number ended or refused since then."""
+    """The statistics of subscriptions. sessions: the present number of subscriptions. begun: how many
+    subscriptions began since the start of the service. ended: by status name, how many subscriptions ended or were
+    refused since then."""
 
     sessions: int
     begun: int
@@ -186,8 +187,8 @@ class SubscribeService(Plugin):
         self._publishers = active
 
     def _look_for_end(self) -> None:
-        """Informs all subscriptions if the last publisher has disconnected and none of its blocks is still being
-        stored."""
+        """Informs all subscriptions if the last publisher has disconnected and none of its blocks is still
+        being stored."""
         if self._source_ended and not self._under_way:
             self._source_ended = False
             for session in list(self._sessions):

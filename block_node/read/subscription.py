@@ -162,8 +162,8 @@ class SubscribeSession(Worker):
                 self.go_on()
 
     def early_verified(self, attempt: int, root: bytes | None) -> None:
-        """Handles the verification result of the block that is sent early. root: its root hash; None after a
-        failure."""
+        """Handles the verification result of the block that is sent early. root: its root hash; None after
+        a failure."""
         if self.stage is not Stage.EARLY or attempt != self._early_attempt or self.next_block is None:
             return
         if root is None:
@@ -176,8 +176,8 @@ class SubscribeSession(Worker):
         self.go_on()
 
     def tick(self) -> None:
-        """Checks the time limits for a subscriber that takes nothing, for a missing block, and for the whole
-        subscription."""
+        """Checks the time limits for a subscriber that takes nothing, for a missing block, and for the
+        whole subscription."""
         now_s, limits = self._now_s(), self._limits
         if not self._has_room:
             if now_s - self._moved_s >= limits.slow_s_max:
@@ -241,8 +241,8 @@ class SubscribeSession(Worker):
         return self.next_block is not None and self.next_block in available
 
     def _wait(self) -> None:
-        """Waits for the next block, which is not stored. Ends the subscription instead if that block will never
-        arrive."""
+        """Waits for the next block, which is not stored. Ends the subscription instead if that block will
+        never arrive."""
         first = self._store.available.first
         if self.next_block is not None and first is not None and self.next_block < first:
             reason = f"block {self.next_block} is not kept any more; the first one is {first}"
@@ -307,8 +307,8 @@ class SubscribeSession(Worker):
         return True
 
     def _pass_on(self, event: ItemsReceived) -> None:
-        """Sends unverified items. Without room in the window, withdraws the block; it is sent again once it is
-        stored."""
+        """Sends unverified items. Without room in the window, withdraws the block; it is sent again once it
+        is stored."""
         if not self._has_room:
             self._withdraw()
             return

@@ -62,8 +62,8 @@ class GivenReader:
 
 
 class Comparison:
-    """Compares one block with the node's block of the same number, in steps. Between the steps the client sends and
-    receives.
+    """Compares one block with the node's block of the same number, in steps. Between the steps the client sends
+    and receives.
 
     on_done: called once, with None if the blocks are the same. Otherwise its argument is AnotherBlock,
     BlockNotCompared, BlockError, ConnectionLost, RequestTimeout or UnexpectedAnswer.
@@ -77,8 +77,8 @@ class Comparison:
         answer_s_max: float,
         on_done: Callable[[ClientError | BlockError | None], None],
     ) -> None:
-        """Begin the comparison. stored: the root hash of the node's block; empty bytes if the comparison must ask the
-        node."""
+        """Begin the comparison. stored: the root hash of the node's block; empty bytes if the comparison must ask
+        the node."""
         self._client = client
         self._block = block
         self._stored = stored

@@ -48,8 +48,8 @@ from stream_client.shell.backoff import Backoff, Reconnect
 
 SERVICE: Final = "block_subscribe"
 RECEIVED_EVERY: Final = 4
-"""The number of confirmations in each window: the client confirms received bytes after a quarter of the window. So the
-node need not stop sending."""
+"""The number of confirmations for each window of bytes: the client confirms the received bytes after each quarter of a
+window. So the node can send without a pause."""
 FINAL: Final = frozenset(
     {SubscribeStatus.INVALID_REQUEST, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
 )
@@ -100,8 +100,8 @@ class Subscription:
         self._problem: ClientError | None = None
 
     def begin(self) -> None:
-        """Subscribe now, so that no block from this moment on is missed. The iteration handles an error, and tries
-        again."""
+        """Subscribe now, so that no block from this moment on is missed. The iteration handles an error, and
+        tries again."""
         try:
             self._source = self._subscribe(self._clients[0])
         except ClientError as error:
@@ -166,7 +166,8 @@ class Subscription:
     def _find_start(self, client: StreamClient) -> int | None:
         """Return the block with which to begin. None means the next new block.
 
-        If the start is open and this node had no blocks at an earlier attempt, return the first block that it has now.
+        If no first block is set yet and this node had no blocks at an earlier attempt, return the first block that it
+        has now.
         """
         if self._next is not None or client.address not in self._found_empty:
             return self._next
@@ -210,8 +211,8 @@ class Subscription:
         return self._end is not None and self._next is not None and self._next > self._end
 
     def _note_start(self, node: str, number: int | None, asked: int | None) -> None:
-        """Note with which block the subscription begins at this node. number: the block; None if the node has no
-        blocks.
+        """Note with which block the subscription begins at this node. number: the block; None if the node has
+        no blocks.
 
         Raises DamagedAnswer if the node was empty and stored its first blocks during the attempt to subscribe.
         """
@@ -251,8 +252,8 @@ class Subscription:
 
 
 class _Source:
-    """A subscription at one node, from `begin` to its end or `leave`. end_reason: the reason for the end that the node
-    named."""
+    """A subscription at one node, from `begin` to its end or `leave`. end_reason: the reason for the end that the
+    node named."""
 
     def __init__(self, conversation: Conversation, request: Subscribe, answer_s_max: float, compress: bool) -> None:
         self.end_reason = ""
