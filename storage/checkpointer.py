@@ -45,8 +45,8 @@ class Checkpointer:
     checkpoint_s_last: the duration of the last checkpoint, in seconds. wal_pages: the number of pages in the WAL at the
     last checkpoint.
 
-    The methods `after_commit` and `copy` return None, or a fatal error, after which the session must not write any
-    more.
+    The methods `after_commit` and `copy` return None, or a fatal error, after which the session must not write
+    any more.
     Invariant: `_copied_bytes` and `_copied_commits` are the bytes and commits that the session had written when
     `after_commit` last started a checkpoint.
     """

@@ -159,8 +159,8 @@ class Log(Protocol):
     def truncate_before(self, stream_id: int, index: int) -> int:
         """Delete the messages below `index`, and return how many were deleted. The next index does not change.
 
-        A deletion takes longer the more messages it deletes, so callers delete many messages in several calls. Raises
-        StreamNotFound.
+        A deletion takes longer the more messages it deletes, so callers delete many messages in several calls.
+        Raises StreamNotFound.
         """
         ...
 

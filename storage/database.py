@@ -61,8 +61,8 @@ FILE_PRAGMAS: Final[dict[str, int | str]] = {"auto_vacuum": 2, "journal_mode": "
 
 
 class Database:
-    """The database of one data directory. A database that is open for writing holds the lock on the directory until
-    `close`.
+    """The database of one data directory. A database that is open for writing holds the lock on the directory
+    until `close`.
 
     A session may be used in any thread, but only by one thread at a time.
 
@@ -83,8 +83,8 @@ class Database:
         read_only: whether to take no lock and create nothing. A database that a node is using can only be opened in
         this way.
 
-        Raises DatabaseInUse, DatabaseTooNew, DatabaseCorrupt, WalDamaged, StorageReadOnly, DiskFull and other
-        StorageError.
+        Raises DatabaseInUse, DatabaseTooNew, DatabaseCorrupt, WalDamaged, StorageReadOnly, DiskFull and
+        other StorageError.
         """
         if read_only:
             database = cls(path, None)
@@ -134,8 +134,8 @@ class Database:
         lock.release(clean=not self._distrusted and not _has_log(self.path))
 
     def distrust(self) -> None:
-        """Make the next `open` check the structure of the file, even after a clean stop. Called when the disk has
-        failed."""
+        """Make the next `open` check the structure of the file, even after a clean stop. Called when the disk
+        has failed."""
         self._distrusted = True
 
     def _prepare(self, unclean: bool) -> None:
@@ -240,8 +240,8 @@ def _configure(connection: sqlite3.Connection, *, query_only: bool) -> None:
 
 
 def _check_version(connection: sqlite3.Connection) -> int:
-    """Returns the schema version of the database, or 0 if the database is empty. Raises DatabaseTooNew,
-    DatabaseCorrupt."""
+    """Returns the schema version of the database, or 0 if the database is empty. Raises
+    DatabaseTooNew, DatabaseCorrupt."""
     try:
         version: int = connection.execute("PRAGMA user_version").fetchone()[0]
         application: int = connection.execute("PRAGMA application_id").fetchone()[0]

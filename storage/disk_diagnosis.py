@@ -104,8 +104,8 @@ def find_unreadable(database: Path) -> OSError | None:
 
 
 def _open_for_good(database: Path) -> int:
-    """Returns a descriptor of the database file that is never closed: closing it would drop SQLite's locks on the
-    file."""
+    """Returns a descriptor of the database file that is never closed: closing it would drop SQLite's locks on
+    the file."""
     if database not in _opened:
         _opened[database] = os.open(database, os.O_RDONLY)
     return _opened[database]
@@ -121,8 +121,8 @@ def find_no_room(database: Path, size_bytes: int) -> OSError | None:
     """Tests whether the files of the database can grow by `size_bytes`. Returns the OSError if they cannot grow.
     Returns None if they can grow, or if the test is not possible.
 
-    The test uses a temporary file and removes the file's name at once, so that no file remains if the process is
-    killed.
+    The test uses a temporary file and removes the file's name at once, so that no file remains if the process
+    is killed.
     """
     probe = database.with_name(f"{database.name}-room")
     try:

@@ -1,9 +1,9 @@
 """Failpoints: named places in the code where a crash test can kill the process, without cleanup or flush.
 
-`STREAM_NODE_FAILPOINT=name` kills the process when the place `name` is first reached. The value `name:3` kills the
-process when that place is reached for the third time. The module also imitates a slow disk:
-`STREAM_NODE_SYNC_DELAY_MS=5` makes every commit take 5 ms longer. Both variables are read once, when the module is
-imported.
+`STREAM_NODE_FAILPOINT=name` kills the process when the place `name` is first reached. The value `name:3` kills
+the process when that place is reached for the third time. The module also imitates a slow disk:
+`STREAM_NODE_SYNC_DELAY_MS=5` makes every commit take 5 ms longer. Both variables are read once, when the module
+is imported.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ class InlineRunner:
         self._nursery.start_soon(self._read, operation)
 
     def submit_bulk(self, operation: ArrowRead) -> None:
-        """Complete a bulk read with the error ArrowUnavailable: a bulk read needs a child process, and a simulation has
-        none."""
+        """Complete a bulk read with the error ArrowUnavailable: a bulk read needs a child process, and a simulation
+        has none."""
         self._completions.admit()
         operation.error = ArrowUnavailable("this node has no process for bulk reads")
         self._nursery.start_soon(self._refuse, operation)

@@ -39,8 +39,8 @@ def find_parts(database: Path) -> list[Path]:
 
 
 def remove_parts(database: Path) -> int:
-    """Remove the incomplete database that an interrupted restore has left. Returns the number of removed files. Raises
-    OSError."""
+    """Remove the incomplete database that an interrupted restore has left. Returns the number of removed files.
+    Raises OSError."""
     found = find_parts(database)
     # Remove the database file first: if this is interrupted, nobody can mistake the remaining journals for a database.
     for path in found:

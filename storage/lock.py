@@ -41,8 +41,8 @@ def owner_of(directory: Path) -> int | None:
 
 
 def owner_lives(directory: Path) -> bool:
-    """Whether a process with the id in the lock file is running. The id may belong to another program by now. Takes no
-    lock."""
+    """Whether a process with the id in the lock file is running. The id may belong to another program by now. Takes
+    no lock."""
     try:
         owner = owner_of(directory)
         if owner is None:

@@ -1,5 +1,5 @@
-"""Implements the log of messages (`storage.contract.Log`) on one SQLite connection. The caller begins and ends
-transactions."""
+"""Implements the log of messages (`storage.contract.Log`) on one SQLite connection. The caller begins and
+ends transactions."""
 
 from __future__ import annotations
 

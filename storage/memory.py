@@ -128,8 +128,8 @@ class MemorySession:
             self.rollback()
 
     def visible(self) -> _State:
-        """Returns the state that this session reads: the state of the open transaction, or without one, the committed
-        state.
+        """Returns the state that this session reads: the state of the open transaction, or without one, the
+        committed state.
         """
         return self._database.committed if self._working is None else self._working
 

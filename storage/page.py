@@ -6,8 +6,8 @@ is read with two statements that return one row each:
 
 1. The first statement returns the sizes and checksums of the next messages. From the sizes, this module computes how
    many messages fit into the page.
-2. The second statement returns the data of these messages, joined to one value. This module cuts the value into
-   messages.
+2. The second statement returns the data of these messages, joined to one value. This module cuts the value
+   into messages.
 
 Very small pages, very large pages and pages with keys or headers are read row by row after the first statement.
 
@@ -83,8 +83,8 @@ def read_page(
     """Returns a page, as `Log.read` describes it, and whether the page ends because the stream has no further message.
 
     joins: the result of `can_join`. The caller must have begun a transaction, so that all statements see the same
-    state. Raises DatabaseCorrupt if a message is damaged, or if a message between two other messages is missing. Raises
-    sqlite3.Error.
+    state. Raises DatabaseCorrupt if a message is damaged, or if a message between two other messages is missing.
+    Raises sqlite3.Error.
     """
     records: list[Record] = []
     room_bytes = bytes_max

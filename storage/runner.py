@@ -103,8 +103,8 @@ class Batches(Protocol):
     """
 
     def batch(self) -> AbstractContextManager[None]:
-        """Opens a batch, a context manager: all workers that get messages inside the batch run once, when the batch
-        ends."""
+        """Opens a batch, a context manager: all workers that get messages inside the batch run once, when the
+        batch ends."""
         ...
 
     def at_batch_end(self, function: Callable[[], None]) -> None:
@@ -125,8 +125,8 @@ class NoBatches:
 class Completions:
     """Counts the outstanding operations of a runner, and completes operations by calling their `on_done`.
 
-    An operation is outstanding from its submission until its `on_done` has returned. Must be used in the trio thread
-    only.
+    An operation is outstanding from its submission until its `on_done` has returned. Must be used in the trio
+    thread only.
 
     `on_done` must not raise. If it raises, the code that submitted the operation has a mistake: the exception is logged
     and counted in `callback_failures`, and the other operations of the batch are completed all the same.

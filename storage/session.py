@@ -67,8 +67,8 @@ class SqliteSession:
     def checkpoint(self, mode: str) -> Checkpoint:
         """Copy the write-ahead log into the database file.
 
-        mode: PASSIVE waits for no other connection. RESTART and TRUNCATE wait for readers; TRUNCATE also empties the
-        log.
+        mode: PASSIVE waits for no other connection. RESTART and TRUNCATE wait for readers; TRUNCATE also empties
+        the log.
         """
         try:
             blocked, wal_pages, copied_pages = self.connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchone()
@@ -77,8 +77,8 @@ class SqliteSession:
         return Checkpoint(bool(blocked), wal_pages, copied_pages)
 
     def free_disk_bytes(self) -> int:
-        """Returns the number of free bytes on the disk of the database, or 0 if the database is in memory. Raises
-        OSError."""
+        """Returns the number of free bytes on the disk of the database, or 0 if the database is in memory.
+        Raises OSError."""
         path = self.connection.execute("PRAGMA database_list").fetchone()[2]
         return shutil.disk_usage(os.path.dirname(path)).free if path else 0
 
@@ -108,8 +108,8 @@ class SqliteSession:
 
     @contextmanager
     def busy_timeout(self, timeout_ms: int) -> Iterator[None]:
-        """Returns a context manager inside which this session waits for other connections no longer than
-        `timeout_ms`."""
+        """Returns a context manager inside which this session waits for other connections no longer
+        than `timeout_ms`."""
         usual_ms = self.connection.execute("PRAGMA busy_timeout").fetchone()[0]
         self.connection.execute(f"PRAGMA busy_timeout={timeout_ms}")
         try:

@@ -1,5 +1,5 @@
-"""The SQL statements of the log of messages, compiled once from the schema. They run on a connection of Python's
-sqlite3.
+"""The SQL statements of the log of messages, compiled once from the schema. They run on a connection of
+Python's sqlite3.
 
 A connection of SQLAlchemy is not used: composing and running a statement there would take ten times as long as SQLite
 needs to read one row.
@@ -101,8 +101,8 @@ TRUNCATE_STREAM: Final = (
     f"(seal + {FIRST_FACTOR} * (?1 - first_index) + {MODULUS} - ({SIZE_FACTOR} * ?2) % {MODULUS}) % {MODULUS} "
     "WHERE id = ?3"
 )
-"""Moves the first index of a stream after a deletion. Parameters: new first index, number of deleted bytes, stream
-id."""
+"""Moves the first index of a stream after a deletion. Parameters: new first index, number of deleted bytes,
+stream id."""
 SEALED_STREAM: Final = f"SELECT {STREAM_COLUMNS}, seal FROM streams WHERE id = ?"
 SEALED_STREAMS: Final = f"SELECT {STREAM_COLUMNS}, seal FROM streams"
 DELETE_STREAM: Final = compiled(delete(streams).where(_by_id), "stream_id")
@@ -235,8 +235,8 @@ NEXT_STREAM: Final = compiled(select(func.min(streams.c.id)).where(streams.c.id 
 NEXT_MESSAGES: Final = compiled(
     select(func.min(_message.stream_id)).where(_message.stream_id > bindparam("stream_id")), "stream_id"
 )
-"""Finds the smallest stream id above a given id in the table of messages. The stream may be missing in the table of
-streams."""
+"""Finds the smallest stream id above a given id in the table of messages. The stream may be missing in the table
+of streams."""
 HAS_STREAM: Final = compiled(select(streams.c.id).where(_by_id), "stream_id")
 COUNT_MESSAGES: Final = compiled(select(func.count()).where(_of_stream), "stream_id")
 

@@ -276,8 +276,8 @@ class WritingThread(threading.Thread):
             self.wake_up()
 
     def stop(self) -> None:
-        """Make the thread finish all submitted operations, copy the log into the database file, close the session and
-        end."""
+        """Make the thread finish all submitted operations, copy the log into the database file, close the session
+        and end."""
         self._stopping = True
         self.wake_up()
 

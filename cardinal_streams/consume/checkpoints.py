@@ -42,8 +42,8 @@ class NodeCheckpoints:
     """A `CheckpointStore` on a node.
 
     If two consumers use the same client id, both receive all messages. After a restart both continue with the
-    checkpoint that was saved last. Raises the client's errors, and `CheckpointError` for a checkpoint that cannot be
-    read.
+    checkpoint that was saved last. Raises the client's errors, and `CheckpointError` for a checkpoint that cannot
+    be read.
     """
 
     def __init__(self, client: StreamClient, client_id: str) -> None:

@@ -222,8 +222,8 @@ class ChainState:
     def bury(self, hash_: bytes, events: list[ChainEvent]) -> None:
         """Notes that this block, which is not in memory, forks off before the final block.
 
-        Its waiting descendants are dropped. A descendant that is heavier than the head is kept with its own
-        descendants.
+        Its waiting descendants are dropped. A descendant that is heavier than the head is kept with its
+        own descendants.
         """
         buried = [hash_]
         for each in buried:

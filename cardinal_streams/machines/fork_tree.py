@@ -5,8 +5,8 @@ module `chain_order_machine` decides which blocks are added and removed.
 
 Why this is not the tree of `block_manager`: that tree refuses a block whose parent is missing, which is a usual case
 here. That tree keeps a block as long as somebody has a reference to the block, while here the distance from the head
-decides. That tree has no weights. It also cannot store a hash without the block, such as the hash at which a consumer
-starts.
+decides. That tree has no weights. It also cannot store a hash without the block, such as the hash at which a
+consumer starts.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Node:
 class ForkTree:
     """A tree of blocks: a node for each hash, and the children of each hash in the order of their arrival.
 
-    Invariant: a node with a parent hash is listed as a child of that hash, and every listed child is a node of the
-    tree.
+    Invariant: a node with a parent hash is listed as a child of that hash, and every listed child is a node of
+    the tree.
     """
 
     __slots__ = ("_children", "_nodes")

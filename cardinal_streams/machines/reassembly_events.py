@@ -65,9 +65,9 @@ class Outdated(msgspec.Struct, frozen=True):
 class EvictionReason(enum.Enum):
     """The reason why a `Reassembler` evicted an incomplete block.
 
-    MEMORY: a memory limit was exceeded, and no other incomplete block had waited longer for a message. IDLE: more than
-    `idle_messages_max` messages have arrived since the block's last message. CLOSED: the reorg channel of the block
-    ended.
+    MEMORY: a memory limit was exceeded, and no other incomplete block had waited longer for a message. IDLE: more
+    than `idle_messages_max` messages have arrived since the block's last message. CLOSED: the reorg channel of the
+    block ended.
     """
 
     MEMORY = "memory"

@@ -1,7 +1,7 @@
 """Makes the messages of blocks, by topic.
 
-This module sends no messages: the caller gives each returned list to a transport, which must keep the order of the
-list.
+This module sends no messages: the caller gives each returned list to a transport, which must keep the order of
+the list.
 
     add_block       for each key with a prefix, a BatchMsg or BatchDeleteMsg on the prefix's topic. All other keys and
                     the counts are in one Batch, which is the last message of the default topic. The default topic is
@@ -120,8 +120,8 @@ class Producer:
         """Returns the messages of a sub batch by topic; an empty dict if its block was skipped.
 
         The messages include a header even if the sub batch is empty. Raises `UnknownSubBatch` if the block did not
-        announce the sub batch, or if the sub batch was sent before. Ids of sub batches need to be unique only within a
-        block.
+        announce the sub batch, or if the sub batch was sent before. Ids of sub batches need to be unique only within
+        a block.
         """
         if (hash_, id_) not in self._open:
             raise UnknownSubBatch(f"block {hash_.hex()} has no open sub batch {id_.hex()}")

@@ -145,8 +145,8 @@ class _World:
             at = Start(block.hash, block.number, block.weight)
 
     def _reorg(self, depth: int) -> None:
-        """Replaces the last `depth` blocks of the chain by `depth` + 1 new blocks, which are sent on a reorg
-        channel."""
+        """Replaces the last `depth` blocks of the chain by `depth` + 1 new blocks, which are sent on a
+        reorg channel."""
         removed = self.chain[-depth:]
         del self.chain[-depth:]
         self.off_chain += depth

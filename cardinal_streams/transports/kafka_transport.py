@@ -239,8 +239,8 @@ class KafkaReceiver:
             self._consumer.close()
 
     def _consume(self) -> list[Any]:
-        """Waits for one message, and returns it with all others that have arrived; an empty list after `POLL_S`
-        seconds.
+        """Waits for one message, and returns it with all others that have arrived; an empty list after
+        `POLL_S` seconds.
 
         A single request for many messages would wait until that many have arrived.
         """

@@ -50,9 +50,9 @@ class StreamTransport:
     """A `Transport` over a client of a node.
 
     `partitions`: the number of partitions of each topic that the transport creates. `window`: the largest number of
-    records of one partition that wait for their confirm. `on_hole` is called for records that were deleted before they
-    were read. Raises the client's errors (`stream_client.ClientError`), e.g. `PushFailed` if a record could not be
-    stored.
+    records of one partition that wait for their confirm. `on_hole` is called for records that were deleted before
+    they were read. Raises the client's errors (`stream_client.ClientError`), e.g. `PushFailed` if a record could not
+    be stored.
     """
 
     def __init__(

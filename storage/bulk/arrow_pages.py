@@ -154,8 +154,8 @@ class ArrowPages:
         return ArrowPage(*bounds, _checked(batch, start, rows, end, bounds), batch)
 
     def _rows(self, stream_id: int, start: int, end: int, columns: Columns) -> pa.RecordBatch | None:
-        """Returns the rows of a range as Arrow, or None if the data of one row is too large for a range of several
-        rows.
+        """Returns the rows of a range as Arrow, or None if the data of one row is too large for a range of
+        several rows.
 
         Too large is more than MEMORY_BYTES_MAX divided by the number of rows. After None, the caller asks for fewer
         rows, so that each row may be larger.
@@ -199,8 +199,8 @@ class ArrowPages:
         return self._fetch(_select(names, stream_id, start, end, condition), end - start)
 
     def _bounds(self, stream_id: int) -> tuple[int, int, int]:
-        """Returns the creation time, the first index and the next index that a stream has at this moment. Raises
-        StreamGone."""
+        """Returns the creation time, the first index and the next index that a stream has at this moment.
+        Raises StreamGone."""
         found = self._fetch(f"SELECT created_us, first_index, next_index FROM streams WHERE id = {int(stream_id)}")
         if not found.num_rows:
             raise StreamGone(f"there is no stream {stream_id}; it has been deleted")

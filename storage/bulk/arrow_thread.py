@@ -194,8 +194,8 @@ class ArrowThread(threading.Thread):
         raise DatabaseCorrupt(corrupt_text(reason)) if status == DAMAGED else StorageError(reason)
 
     def _ask_child(self, request: bytes) -> Answer:
-        """Send a request to the child and return the answer. If the child has died, start a new child and repeat the
-        request.
+        """Send a request to the child and return the answer. If the child has died, start a new child and repeat
+        the request.
 
         Raises OSError, EOFError.
         """

@@ -18,8 +18,8 @@ STEP_BYTES = 4 * 1024 * 1024
 class SharedMemory:
     """Shared memory: a file without a name that two processes map into their memory.
 
-    descriptor: the descriptor of the file. A child inherits the descriptor, and makes its own `SharedMemory` from this
-    descriptor.
+    descriptor: the descriptor of the file. A child inherits the descriptor, and makes its own `SharedMemory` from
+    this descriptor.
     Invariant: the file never shrinks, and `_map` has the size that the file had when it was mapped.
     """
 

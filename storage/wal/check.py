@@ -112,8 +112,7 @@ def refuse_damaged(database: Path) -> None:
     Does nothing if a node runs on the database, since the node checked the log at its start.
 
     A log whose last transaction the next start would complete is refused too. A log whose last transaction the next
-    start would cut off is accepted, since that transaction was probably never confirmed. This function changes no
-    file.
+    start would cut off is accepted, since that transaction was probably never confirmed. This function changes no file.
     """
     try:
         if owner_lives(database.parent) and in_use(database.parent):
@@ -199,8 +198,8 @@ def open_database(database: Path) -> Iterator[tuple[int, FindPage]]:
 def _damaged_and_kept(database: Path, log: Examined) -> WalDamaged:
     """Copy the damaged write-ahead log, and return the error WalDamaged.
 
-    If the log cannot be copied, for example on a full disk, the error is still WalDamaged. The log itself is not
-    changed.
+    If the log cannot be copied, for example on a full disk, the error is still WalDamaged. The log itself is
+    not changed.
     """
     try:
         kept = keep_copy(database)

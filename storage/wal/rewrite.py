@@ -9,8 +9,8 @@ from storage.wal.scan_machine import HEADER, MAGIC, PAIR, VERSION, Damage, How, 
 
 
 def rebuild(wal: WalReader, found: Scan) -> Iterator[bytes]:
-    """Yields a new write-ahead log in pieces: the frames up to the last commit, with corrected pages and correct
-    checksums.
+    """Yields a new write-ahead log in pieces: the frames up to the last commit, with corrected pages and
+    correct checksums.
 
     A damaged page is written as it was read if its right content is not known, or if a later frame has the same page.
     """

@@ -109,8 +109,8 @@ class Verdict(Enum):
     SOUND: every commit can be read. TORN: after the last commit there are frames of an unfinished transaction, as a
     kill or a power cut leaves them. COMPLETED: the last transaction has damaged frames, but the right content of all
     its pages is certain. CUT: the last transaction has damaged frames whose right content is not certain. A power cut
-    or a kill explains these frames, so the transaction was never confirmed. DAMAGED: a confirmed transaction cannot be
-    read.
+    or a kill explains these frames, so the transaction was never confirmed. DAMAGED: a confirmed transaction cannot
+    be read.
     """
 
     SOUND = "sound"
@@ -121,8 +121,8 @@ class Verdict(Enum):
 
 
 class Scan(NamedTuple):
-    """The result of scanning a write-ahead log. Frames are numbered from 1; the number 0 means that no such frame
-    exists.
+    """The result of scanning a write-ahead log. Frames are numbered from 1; the number 0 means that no such
+    frame exists.
 
     header_valid: whether the header of the log is undamaged. frames: how many frames the file has. good: the number of
     the last commit frame that SQLite reads. bad: the number of the first damaged frame. commits: the numbers of the
@@ -154,8 +154,8 @@ class Scan(NamedTuple):
 class WalReader:
     """Reads a write-ahead log frame by frame. It keeps only the heads of the frames in memory.
 
-    Invariant: `seed` is the value with which the checksum of the first frame begins. It is a guess if the header is
-    damaged.
+    Invariant: `seed` is the value with which the checksum of the first frame begins. It is a guess if the header
+    is damaged.
     """
 
     def __init__(self, read: Read, size_bytes: int, page_bytes: int) -> None:

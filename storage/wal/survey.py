@@ -1,8 +1,8 @@
 """Finds the streams that have messages after the damage in a write-ahead log. It asks SQLite.
 
-SQLite opens the same database file twice, under two other names: once with the log up to the damage, and once with the
-whole log. The difference shows the messages after the damage. The database file is opened only for reading. Nothing is
-repaired.
+SQLite opens the same database file twice, under two other names: once with the log up to the damage, and once with
+the whole log. The difference shows the messages after the damage. The database file is opened only for reading.
+Nothing is repaired.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def list_behind(database: Path, wal: WalReader, found: Scan) -> list[Behind] | N
 
 
 def stream_ends(database: Path, log: Iterable[bytes]) -> dict[tuple[str, int], tuple[int, int]]:
-    """Returns the first and next index of every stream-partition, as SQLite reads them from the database with a given
-    log.
+    """Returns the first and next index of every stream-partition, as SQLite reads them from the database with a
+    given log.
 
     log: the pieces of the log. Raises sqlite3.Error, OSError.
     """

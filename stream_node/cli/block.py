@@ -55,8 +55,8 @@ def publish(
     give_up: Annotated[float, typer.Option(help="Fail after this many seconds without an acknowledgement.")] = 30.0,
     as_json: JsonOption = False,
 ) -> None:
-    """Publish blocks from .blk, .blk.gz and .blk.zstd files, and wait until the node has verified and stored all of
-    them.
+    """Publish blocks from .blk, .blk.gz and .blk.zstd files, and wait until the node has verified and stored all
+    of them.
 
     If the node already has a block, the root hashes are compared. A different block with the same number is an error.
     In a folder, only files with the name of a block are published: a number of up to 36 digits and one of the suffixes.
