@@ -118,7 +118,7 @@ class PayloadTextError(CardinalError):
 class RecordingError(CardinalError):
     """A file is not a recording of messages, or is damaged.
 
-    `offset`: the place, in bytes from the start of the file.
+    `offset`: the position of the damage, in bytes from the start of the file.
     """
 
     def __init__(self, what: str, offset: int) -> None:

@@ -29,7 +29,7 @@ KEPT_CHECKPOINTS = 16
 
 
 class CheckpointStore(Protocol):
-    """An interface: a place where one consumer saves its last checkpoint."""
+    """The interface of a store that keeps the last checkpoint of one consumer."""
 
     async def load(self) -> Checkpoint | None:
         """Returns the checkpoint that was saved last; None if no checkpoint was saved."""

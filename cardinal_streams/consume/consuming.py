@@ -8,10 +8,10 @@ item. The modules `consumer_machine` and `unordered_machine` decide which items 
             …undo update.removed, do update.added…
             update.done()
 
-The store has a checkpoint after the last item that was done before the save. While items are done, the iteration saves
-a checkpoint every `save_interval_s` seconds, and once more when the `async with` block ends without an exception. After
-a crash, the items that were done since the last save are returned again. An application can process every update
-exactly once: it stores `updates.checkpoint()` in its own database, in the transaction that applies the update.
+A checkpoint is the state after the last item that was done. If items were done since the last save, the iteration saves
+a checkpoint every `save_interval_s` seconds, and when the `async with` block ends without an exception. After a crash,
+the items that were done since the last save are returned again. An application can process every update exactly once:
+it stores `updates.checkpoint()` in its own database, in the transaction that applies the update.
 """
 
 from __future__ import annotations

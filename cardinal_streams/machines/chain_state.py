@@ -240,7 +240,8 @@ class ChainState:
     def go_back_to(self, hash_: bytes, number: int, removed_weight: int, events: list[ChainEvent]) -> None:
         """Cuts the chain after this block. If this block is not on the chain, it becomes a new chain of one block.
 
-        The removed blocks become waiting blocks. Fates other than BANNED are forgotten. Adds a `Revert` to `events`.
+        The removed blocks become waiting blocks. The remembered fates of blocks (`Fate`) are forgotten, except BANNED.
+        Adds a `Revert` to `events`.
         """
         node = self.tree.find(hash_)
         self.is_cut_off = node is None or hash_ not in self.chain

@@ -310,7 +310,7 @@ class ReorgProtocol:
         channel.examined = []
 
     def _ignore(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
-        """Does nothing with the message."""
+        """Does nothing. Handles an input that has no effect in the present state of the channel."""
 
     def _had_reorg(self, hash_: bytes) -> bool:
         return any(finished.ancestor == hash_ for finished in self.finished())

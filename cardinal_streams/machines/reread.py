@@ -1,10 +1,13 @@
 """Recognises messages of finished blocks that arrive again after a restart. This module reads no messages itself.
 
-After a restart, each source ("topic:partition") is read from the lowest offset that is still needed. Messages of
-finished blocks therefore arrive again, but some messages of such a block may lie before that offset. The block would
-then be built again, would never become complete, and would keep the saved offsets from growing. A checkpoint therefore
-says how far each source had been read, and which blocks were still needed. Before the offset that had been reached,
-only messages of the needed blocks count.
+After a restart, each source ("topic:partition") is read from the lowest offset that is still needed. From this offset
+on, some messages of finished blocks arrive again, but not always all messages of such a block. The consumer would then
+begin to build this block again, and the block would never become complete. The consumer would need its messages for
+ever, so the saved offsets would no longer grow.
+
+To prevent this, a checkpoint has two facts of the time of the save: the offset up to which each source was read
+(`read`), and the blocks that were still needed (`needed`). After a restart, a message before its source's `read` offset
+is used only if its block is in `needed`.
 """
 
 from __future__ import annotations
@@ -20,9 +23,9 @@ class Reread:
     """Recognises repeated messages of finished blocks.
 
     `read`: by source ("topic:partition"), the offset up to which the source was read before the restart. `needed`: the
-    hashes of the blocks that were still needed then.
+    hashes of the blocks that the consumer still needed when the checkpoint was made.
 
-    Invariant: `left` has the sources in `read` that have not delivered a message from their `read` offset on.
+    Invariant: `left` has the entries of `read` whose source has not reached its offset again.
     """
 
     __slots__ = ("_needed", "left")
@@ -45,7 +48,11 @@ class Reread:
         return message.hash not in self._needed
 
     def read(self, high_water: Mapping[str, int]) -> dict[str, int]:
-        """Returns, by source, the offset up to which the source was read, before or after the restart."""
+        """Returns, by source, the offset up to which the source was read: before the restart or after it, whichever
+        is higher.
+
+        high_water: by source, the highest offset that was read after the restart.
+        """
         read = {source: offset + 1 for source, offset in high_water.items()}
         for source, end in self.left.items():
             read[source] = max(end, read.get(source, 0))

@@ -7,9 +7,9 @@ It refuses forms that many Avro readers accept: varints that are longer than nec
 size is not the size of its items, booleans other than 00 and 01, repeated map keys, and bytes after the end. Apart from
 its Avro blocks, a value therefore has only one form.
 
-A length in the data never causes an allocation: a count only loops over bytes that have arrived. Another way to find
-the refused forms is to read a value with an Avro library, write the result again, and compare the bytes. This reader is
-as fast.
+A length or a count in the data never reserves memory: the reader only loops over bytes that have arrived. The refused
+forms could also be found with an Avro library: read a value, write it again, and compare the bytes. This reader takes
+no more time than that.
 """
 
 from __future__ import annotations

@@ -40,9 +40,10 @@ WINDOW = 4_096
 KEY_BYTES_MAX = 4 * 1024
 
 OnHole: TypeAlias = Callable[[str, int, int], None]
-"""A function that is called when deleted records are missing.
+"""A function that is called when a subscription finds a gap: records that were deleted before they were read.
 
-Its arguments are the source (`topic:partition`), the first missing offset, and the first later offset that exists.
+Its arguments are the source (`topic:partition`), the offset of the first deleted record, and the offset of the first
+record after the gap.
 """
 
 

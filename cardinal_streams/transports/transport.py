@@ -45,7 +45,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
 
 class Sender(Protocol):
-    """An interface: the part of a transport that sends messages."""
+    """The interface for sending messages: the sending part of a transport."""
 
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
         """Sends the records of each topic in their order, one topic after the other.
@@ -55,18 +55,19 @@ class Sender(Protocol):
 
 
 class Receiver(Protocol):
-    """An interface: one subscription to topics of a transport."""
+    """The interface of one subscription to topics of a transport."""
 
     @property
     def ends(self) -> Mapping[str, int]:
-        """By source (`topic:partition`), the offset after the last record, as far as the receiver knows it already."""
+        """The offset after the last record of each source (`topic:partition`), as far as the receiver knows
+        it already."""
 
     async def receive_some(self) -> Sequence[Delivery]:
         """Waits for messages, and returns them. An empty sequence means that the subscription has ended."""
 
 
 class Transport(Sender, Protocol):
-    """An interface: a transport that both sends and receives messages."""
+    """The interface of a transport, which both sends and receives messages."""
 
     async def ends(self, topics: Collection[str]) -> dict[str, int]:
         """Returns, by source (`topic:partition`), the offset after the last record of each partition of these topics.
