@@ -18,8 +18,8 @@ class StorageError(Exception):
 
     retriable: whether the same operation may succeed later, when the disk has room again or another program releases
     the database.
-    fatal: whether the connection must not write any more, so that the node must be stopped.
-    in_doubt: whether the operation may be on disk in spite of the error. If false, nothing of it is on disk.
+    fatal: if True, the connection must not write any more, and the node must be stopped.
+    in_doubt: whether the operation may be on disk in spite of the error. If False, nothing of the operation is on disk.
     """
 
     retriable = False
@@ -54,7 +54,7 @@ class WriteFailed(DiskFailed):
 
 
 class DiskReadFailed(StorageError):
-    """The error of an operation that needs a part of the database that the disk cannot read. The operation stores
+    """The error of an operation that failed because the disk cannot read a part of the database. The operation stores
     nothing. Other operations continue."""
 
 

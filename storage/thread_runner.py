@@ -60,7 +60,10 @@ class ThreadRunner:
     def __init__(
         self, database: Database, *, batches: Batches | None = None, reading_threads: int = READING_THREADS
     ) -> None:
-        """batches: the node that submits the operations, or None if no node is involved, as in some tests.
+        """Opens the sessions and starts the threads.
+
+        batches: the node that submits the operations, or None if no node is involved, as in some tests.
+        reading_threads: the number of reading threads, at least 1.
 
         Raises StorageError if a connection cannot be opened.
         """

@@ -51,8 +51,8 @@ class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
 def verify(session: Session, progress: Progress | None = None) -> VerifyReport:
     """Verify the whole database.
 
-    The report lists each damage as a problem. Raises StorageError if the verification cannot continue after an error,
-    such as when the database cannot be read at all.
+    The report lists each damage as a problem. Raises StorageError if an error ends the verification, for example if the
+    database cannot be read at all.
     """
     session.begin()
     try:
@@ -194,7 +194,7 @@ class _Verification:
                 self._problem(f"table {table} cannot be read to its end: {error}")
 
     def _ids(self, statement: str) -> Iterator[int]:
-        """Yields all stream ids of a table.
+        """Yields all stream ids of a table, in rising order.
 
         statement: a query that returns the smallest stream id above a given id, or None. A new query finds each id, so
         that no cursor stays open."""

@@ -31,7 +31,8 @@ ROW_OVERHEAD_BYTES = 40
 """The largest number of bytes that index, time, checksum and the offsets of the other columns take in one row."""
 MEMORY_BYTES_MAX = 128 * 1024 * 1024
 """The largest amount of data, in bytes, that one statement for several rows may read into memory. Each row may have at
-most this number divided by the number of rows. If a row has more data, a statement for fewer rows follows."""
+most this number of bytes divided by the number of rows. If a row has more data, the range is read again with a
+statement for fewer rows."""
 
 
 class PagesError(Exception):

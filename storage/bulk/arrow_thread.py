@@ -135,8 +135,8 @@ class ArrowThread(threading.Thread):
         *,
         rest: Callable[[float], object] | None = None,
     ) -> None:
-        """rest: a function that makes this thread wait for a number of seconds. The default function also returns when
-        `stop` is called."""
+        """Makes the thread; `start` starts it. rest: a function that makes this thread wait for a number of seconds.
+        The default function also returns when `stop` is called."""
         super().__init__(name="storage-arrow", daemon=False)
         self.pages = 0
         self.rows = 0

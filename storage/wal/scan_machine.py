@@ -159,8 +159,11 @@ class WalReader:
     """
 
     def __init__(self, read: Read, size_bytes: int, page_bytes: int) -> None:
-        """read: a function that reads bytes of the log. size_bytes: the size of the log. page_bytes: the page size of
-        the database file; it is used if the header of the log is damaged."""
+        """Reads the header of the log and the heads of all frames.
+
+        read: a function that reads bytes of the log. size_bytes: the size of the log. page_bytes: the page size of the
+        database file; it is used if the header of the log is damaged.
+        """
         self._read = read
         header = read(0, HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
         magic, version, page_size, self.sequence, *_ = HEADER.unpack_from(header)

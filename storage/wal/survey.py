@@ -1,4 +1,4 @@
-"""Finds the streams that have messages after the damage in a write-ahead log. It asks SQLite.
+"""Finds the streams that have messages after the damage in a write-ahead log. SQLite reads the log for this module.
 
 SQLite opens the same database file twice, under two other names: once with the log up to the damage, and once with
 the whole log. The difference shows the messages after the damage. The database file is opened only for reading.
