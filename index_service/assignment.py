@@ -31,8 +31,8 @@ def assign(
 
     owners: for each partition, the member that has the partition now or was assigned it before. Members that are not
     candidates are ignored.
-    settled: the partitions whose owner has them now and was also assigned them before. A member with too many
-    partitions loses its other partitions first.
+    settled: the partitions that their owner has now and was also assigned before. A member with too many partitions
+    loses its other partitions first.
 
     If all candidates know the same partitions, these rules hold. Otherwise they hold as far as possible.
 

@@ -93,7 +93,7 @@ _DO = "run `stream-node verify`, then restore a backup: a fence that is too low 
 class LoadLeases(Operation):
     """Reads all fences (lease numbers) of one client id on one stream.
 
-    rows: the rows of the partitions.
+    rows: the leases of the partitions, as stored.
     ttl_ms_max: the longest time to live among the rows that have a holder, in milliseconds; 0 if no row has a holder.
     floor: each new fence must be higher than this number.
     """

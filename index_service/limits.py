@@ -27,10 +27,10 @@ class LeaseLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     ttl_s: how long a lease lasts after its last renewal, in seconds.
     members_max, partitions_max: the largest numbers of members and of partitions of one group.
-    groups_max: the largest number of groups in memory. Groups that have lost all members count until the next sweep
-    removes them.
-    entries_max: the largest number of members and partitions of all groups together. Each takes about 300 bytes of
-    memory.
+    groups_max: the largest number of groups in memory. A group without members still counts until the next sweep (the
+    removal of expired members and empty groups).
+    entries_max: the largest number of members and partitions of all groups together. Each takes about 300 bytes
+    of memory.
     """
 
     ttl_s: float = 10.0

@@ -87,7 +87,7 @@ class Access(NamedTuple):
     """One access to the table of positions: a get or a save.
 
     save: the index to save. None for a get, which creates a missing position with index 0.
-    answered: whether a save has an answer. A get always has one.
+    answered: whether the client of a save expects an answer. A get always has an answer.
     fence: the number of the client's lease. None for a get, or for a client without leases.
     """
 
@@ -100,11 +100,11 @@ class Access(NamedTuple):
 class IndexRequests(Operation):
     """Carries out many gets and saves in their order.
 
-    A save keeps the larger of the old and the new index. A save with a fence (lease number) is refused if its fence is
-    not the newest one of the partition.
+    A save never lowers a saved index. A save with a fence (lease number) is refused if its fence is not the newest one
+    of the partition.
 
     indexes: for each request, the saved index after the request; None for a save whose client expects no answer.
-    fenced: the refused saves, as indexes into `requests`.
+    fenced: the places of the refused saves in `requests`, counted from 0.
     """
 
     __slots__ = ("fenced", "indexes", "now_us", "requests")
@@ -146,8 +146,8 @@ class SetPosition(WriteLeases):
     """Sets or deletes one position, and writes changed leases in the same transaction.
 
     index: the new position; None deletes the position.
-    changes: the changed leases. The caller raises the partition's fence (lease number) in them, so that a member that
-    had the lease earlier cannot save any more.
+    changes: the changed leases. In them, the caller has raised the fence (lease number) of the partition, so that a
+    member that had the lease earlier cannot save any more.
     before: after the operation, the index that was saved before the change; None if there was no position.
     """
 

@@ -61,7 +61,7 @@ from storage.runner import Runner
 SERVICE_ADDRESSES = ("stream_index_service", "stream_index", "stream_kafka_index")
 """The addresses of the index service: the address in the specification, and two that real clients use."""
 ROW_OVERHEAD_BYTES = 64
-"""The space for a listed position without its texts, in bytes: the lengths of the texts, the numbers and the time."""
+"""The space that a listed position takes in addition to its texts, in bytes: lengths of the texts, numbers and time."""
 HOP_OVERHEAD_BYTES = 16
 """The space in a frame that an address of a route takes in addition to its text, in bytes."""
 
@@ -150,10 +150,10 @@ class IndexWorker(Worker):
     def _receive_extension(
         self, message: Message, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]
     ) -> None:
-        """Serves one request of our own protocols (`node/index_save/1` and others). Raises ProtocolError if it is not
-        valid.
+        """Serves one request of our own protocols (`node/index_save/1` and others).
 
-        A FencedSave is only added to `asked` and `accesses`, to be submitted later.
+        A FencedSave is only added to `asked` and `accesses`, to be submitted later. Raises ProtocolError if the request
+        is not valid.
         """
         service = self._service
         request = read_extension(message.payload, service.groups.limits.partitions_max)

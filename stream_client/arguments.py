@@ -29,11 +29,11 @@ BeforeLike: TypeAlias = int | datetime | BeforeIndex | BeforeTime
 a lower index or an earlier time."""
 
 FIRST: Final = FromIndex(0)
-"""The start for reading from the earliest stored message on."""
+"""The place to begin reading at the earliest stored message."""
 LAST: Final = FromEnd(1)
-"""The start for reading from the latest stored message on."""
+"""The place to begin reading at the latest stored message."""
 NEW: Final = FromEnd(0)
-"""The start for reading only messages that are stored from now on."""
+"""The place to begin reading after the latest stored message, so that only messages stored from now on are read."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")

@@ -63,9 +63,10 @@ _uint_encoder = bare.Encoder(bare.UInt)
 
 
 def page_payload(page: BulkPage, arrow: bytes | bytearray) -> bytes:
-    """Returns the encoded payload of a page. `page.arrow` must be empty, and `arrow` is the Arrow stream.
+    """Returns the encoded payload of a page.
 
-    The two are separate so that the megabytes of the Arrow stream are copied only once.
+    arrow: the Arrow stream with the messages of the page. `page.arrow` must be empty.
+    The Arrow stream is a parameter of its own, so that its megabytes are copied only once.
     """
     assert not page.arrow, "the Arrow stream is given as `arrow`, not in the page"
     head = _page_encoder.encode(page)[:-1] + _uint_encoder.encode(len(arrow))

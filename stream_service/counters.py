@@ -1,4 +1,5 @@
-"""StreamCounters: counts events of all streams of a node, checks the free disk space, and refuses requests."""
+"""StreamCounters: counts events of all streams of a node, reserves disk space for pushes, and answers
+refused requests."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ MESSAGE_BYTES = 128
 """The disk space that each copy of a message takes in addition to its data, in bytes: its row, its index entry, and
 unused space in pages."""
 APPEND_BYTES = 24 * 1024
-"""The disk space for the existing database pages that one append changes and therefore writes again, in bytes."""
+"""The disk space reserved for each append in addition to its messages, in bytes. An append also changes existing pages
+of the database, and each changed page is written again as a whole."""
 
 logger = structlog.get_logger(__name__)
 
@@ -29,7 +31,8 @@ class StreamCounters:
     pushes_failed, pulls_failed, creates_failed: the numbers of requests that failed with a storage error.
     messages_passed_over: the number of messages that plain pulls skipped because the messages do not fit into any frame
     of the connection.
-    room_bytes: the number of bytes that pushes may still write before the node measures the free disk space again.
+    room_bytes: the number of bytes that pushes may still write before the node measures the free disk space again;
+    infinite before the first measurement.
     write_failure: the reason why the last push was not stored; None after a push has succeeded.
     """
 
@@ -40,9 +43,9 @@ class StreamCounters:
         self.room_bytes = math.inf
 
     def find_no_room(self, data: Sequence[bytes]) -> str | None:
-        """Reserves disk space for these messages. Returns None if there is room.
+        """Reserves disk space for one append, and returns None if there is enough space.
 
-        If the disk is nearly full, reserves nothing and returns the reason as text.
+        If the disk is nearly full, reserves nothing and returns the reason as text. data: the data of the messages.
         """
         needed_bytes = APPEND_BYTES + COPIES * (sum(map(len, data)) + MESSAGE_BYTES * len(data))
         if needed_bytes > self.room_bytes:

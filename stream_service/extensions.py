@@ -205,8 +205,7 @@ use other addresses, so the node never sends this message to them."""
 
 # type FromIndex struct { index: uint }
 class FromIndex(msgspec.Struct, frozen=True):
-    """The start of a pull: the message at this index. If that message is deleted, the pull starts at the earliest
-    stored message."""
+    """The start of a pull: the message at this index, or the earliest stored message if that message is deleted."""
 
     index: bare.UInt
 
@@ -224,8 +223,8 @@ class FromTime(msgspec.Struct, frozen=True):
 
 # type FromEnd struct { messages: uint }
 class FromEnd(msgspec.Struct, frozen=True):
-    """The start of a pull: the last `messages` messages of the stream. With 0, the pull gets only messages that are
-    published later."""
+    """The start of a pull: `messages` messages before the end of the stream. With 0, the pull gets only messages that
+    are published later."""
 
     messages: bare.UInt
 

@@ -62,8 +62,9 @@ class Page:
     These attributes are the request:
 
     - start: the position at which the pull starts.
-    - limit, bytes_max: the largest numbers of messages and of bytes of data in the page.
-    - first_bytes_max: the largest message that the consumer's connection can carry, in bytes.
+    - limit: the largest number of messages in the page.
+    - bytes_max: the largest size of the data in the page, in bytes.
+    - first_bytes_max: the size of the largest message that the consumer's connection can carry, in bytes.
     - rich: whether the answer has keys and headers.
     - passes_over: whether the page skips messages at its start that are too large for the connection.
 
@@ -101,7 +102,7 @@ class Page:
 class ReadPages(Operation):
     """Reads the pages of several pulls of one stream in one operation.
 
-    bytes_max: reading stops when the pages together have this many bytes of data.
+    bytes_max: reading stops after the page with which the data of all pages has reached this size, in bytes.
     read: the number of pages read so far. The caller must request the remaining pages again.
     """
 
@@ -319,8 +320,8 @@ class FallingAppend(Append):
 class StoreCopy(Operation):
     """Stores messages that are copied from another stream.
 
-    begins: whether the stream has never had a message and must first be set to begin at the index of the first copied
-    message.
+    begins: whether to set the stream's first index to the index of the first copied message. Only a stream that has
+    never had a message allows this.
     last_time_us: the time of the stream's latest message, in microseconds since 1970. The parameter is the time before
     the copy, and the attribute is the time after the copy.
     now_us: the present time, in microseconds since 1970.

@@ -1,8 +1,8 @@
 """Reads and writes the attributes of streams in the database. Reads the headers and times of messages.
 
 The row of a stream has a column for attributes, and the row of a message has a column for headers. Both columns contain
-BARE, so new values need no change of the database schema. The functions raise StorageError and sqlite3.Error; the
-storage threads turn the latter into StorageError.
+BARE, so new values need no change of the database schema. The functions raise StorageError or sqlite3.Error. The
+storage threads convert each sqlite3.Error to a StorageError.
 """
 
 from __future__ import annotations
@@ -182,8 +182,8 @@ def set_retention(session: Session, stream_id: int, retention: Retention | None)
 
 
 def stored_stream(session: Session, record: StreamRecord) -> StoredStream:
-    """Returns a stream with its row, its retention and the time of its latest message. Reads the last two from the
-    database."""
+    """Returns the StoredStream for the row `record`. Reads the retention of the stream and the time of its latest
+    message from the database."""
     last = find_time_us(session, record.stream_id, record.next_index - 1) if record.next_index else None
     return StoredStream(record, last or 0, get_retention(session, record.stream_id))
 

@@ -273,7 +273,7 @@ class ReadingLoop:
     def _check(self, reading: PartitionReading, page: Page) -> None:
         """Raise PositionBeyondEnd if the position is beyond the partition's end.
 
-        The stream was then deleted and created again after the position was saved.
+        If so, the stream was deleted and created again after the position was saved.
         """
         if page.next_index is not None and page.next_index < reading.next_index:
             raise PositionBeyondEnd(

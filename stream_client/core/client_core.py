@@ -399,8 +399,8 @@ class ClientCore:
     def _route_lost(self, error: RouteLost) -> bool:
         """Record that the route to the services is lost, and stop sending over it.
 
-        A message sent now would arrive twice when the route works again. Returns whether unanswered requests are kept
-        until then. If false, the request that met the error fails.
+        Unanswered requests are sent again when the route works again, so a request sent now could arrive twice. Returns
+        whether unanswered requests are kept until then. If false, the request that met the error fails.
         """
         kept = self.service_route.lost(error)
         if kept:

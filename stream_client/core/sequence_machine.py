@@ -1,17 +1,19 @@
-"""SequenceMachine: the sequence numbers with which a node stores each message of a publisher only once. Does no I/O.
+"""SequenceMachine: numbers the pushes of an idempotent publisher, so that a node stores each message once. Does no I/O.
 
-A node accepts any first number of a publisher id, and then only the next number. It answers a number that it has
-already stored with DUPLICATE (`stream_service.extensions.RichStatus`). So two messages must never have the same number,
-and the first message must reach the node before all others.
+Each push has a publisher id and a sequence number. A node accepts any number as the first one of a publisher id, and
+after that only the next number. It answers a number that it has already stored with DUPLICATE
+(`stream_service.extensions.RichStatus`). So two messages must never have the same number, and the first message must
+reach the node before all others.
 
-A push is in doubt if nobody can say whether its message is stored: its fsync has failed, or it failed after it was sent
-again. In the second case, the node may still read an older copy from an old connection. A push in doubt waits, together
-with all later pushes, and is sent again until the node accepts its number or answers DUPLICATE.
+A push is in doubt if it is unknown whether its message is stored. This has two causes. The node has answered that it
+does not know, for example after a failed fsync. Or the node could not store the push, but had been sent another copy
+before, which it may still read from an old connection. A push in doubt is sent again until the node accepts its number
+or answers DUPLICATE. Until then, all later pushes wait too.
 
-An epoch is a publisher id with its numbers. The epoch is open when the node has accepted one of them. Until then, only
-one push of the epoch is sent and the others wait. After a failure, a new epoch with a new id begins. If the caller
-chose the id, there is no new epoch: every later push fails unsent, since only the caller knows which number is next. A
-push that no node would accept fails before it gets a number.
+An epoch is a publisher id with its numbers. The epoch is open when the node has accepted one of its numbers. Until
+then, only one push of the epoch is sent and the others wait. After a failure, a new epoch with a new id begins. If the
+caller chose the id, there is no new epoch: every later push fails unsent, since only the caller knows which number is
+next. A push that no node would accept fails before it gets a number.
 
     answer to a push            the push                          its epoch
     OK, DUPLICATE               done, stored at that index        open: many pushes may be sent
@@ -43,10 +45,10 @@ SENT_BEFORE = "it was sent again after a lost connection, and then not saved; wh
 class SequenceMachine:
     """Numbers the pushes of an idempotent publisher, delays pushes that must wait, and decides what each answer means.
 
-    A push is in doubt if nobody can say whether it is stored. An epoch is a publisher id with the sequence numbers that
-    are used under this id. An epoch is open once the node has accepted a push of the epoch. new_id: a function that
-    returns the ids of later epochs; None: only the given id is used. reason: why the latest push in doubt is in doubt;
-    None if no push is in doubt.
+    A push is in doubt if it is unknown whether its message is stored. An epoch is a publisher id with the sequence
+    numbers that are used under this id. An epoch is open once the node has accepted a push of the epoch. new_id: a
+    function that returns the ids of later epochs; None: only the given id is used. reason: why the latest push in doubt
+    is in doubt; None if no push is in doubt.
 
     Invariant: while the epoch is not open, at most one of its pushes is sent, and `_held` has the later pushes.
     `_doubts` counts the unanswered pushes that are in doubt.

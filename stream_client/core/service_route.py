@@ -26,8 +26,8 @@ from stream_service.extensions import LIST, ListRequest
 
 STREAM_SERVICE = "stream_service"
 INDEX_SERVICE = "stream_index_service"
-"""The names of the stream service and the index service in this package. A node has the services under the same names,
-unless the program passes other names to `connect`."""
+"""The name of the index service in this package; STREAM_SERVICE is that of the stream service. A node has the services
+under the same names, unless the program passes other names to `connect`."""
 
 
 def index_service_of(service: str) -> str:

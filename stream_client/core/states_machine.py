@@ -106,8 +106,8 @@ class Event(_Member):
     CONNECTED = auto()
     """A connection to the node has been made."""
     HEARD = auto()
-    """For a connection: its first bytes have arrived, and a node sends such bytes. For the route: the first message has
-    arrived, and the client is connected to the node that has the services."""
+    """For a connection: the first bytes have arrived, and they are those of a node. For the route to the service: the
+    first message has arrived, from a node that has the services itself."""
     DISCONNECTED = auto()
     """The connection has ended."""
     CLOSED = auto()

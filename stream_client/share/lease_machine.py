@@ -56,8 +56,8 @@ class LeaseClientMachine:
         """Return the next request to send: to join the group, to renew the leases, or, if `leave` is true, to leave
         the group.
 
-        Send the request at once: the leases in its answer last from `now_s` on. Answers to earlier requests are
-        now ignored.
+        Send the request at once, because the leases in its answer end a fixed time after `now_s`. Answers to earlier
+        requests are now ignored.
         """
         self._expire(now_s)
         self._request_id += 1

@@ -253,7 +253,9 @@ class AsyncShell:
             return await self._dial_again(backoff)
 
     async def _dial_again(self, backoff: Backoff) -> Dialled:
-        """Try to connect, after growing delays, until it succeeds. After `give_up_s`, waiting requests fail."""
+        """Try to connect, after growing delays, until it succeeds. After `give_up_s` seconds, the waiting
+        requests fail.
+        """
         backoff.lost(self.now_s())
         if backoff.is_over(self.now_s()):
             self.core.fail_all(silent(self._address))

@@ -21,13 +21,14 @@ class Timers(Protocol):
     def now_s(self) -> float:
         """Return the time in seconds on a monotonic clock.
 
-        If the system has such a clock, this clock also runs while the machine sleeps.
+        The clock also runs while the machine sleeps, if the system supports this.
         """
         ...
 
 
 def boot_time_s() -> float:
-    """Return the time in seconds on a monotonic clock that also runs while the machine sleeps, if the system has one.
+    """Return the time in seconds on a monotonic clock. It also runs while the machine sleeps, if the system
+    supports this.
 
     A lease must end on time even if the machine was suspended. Most monotonic clocks stop during suspension.
     """

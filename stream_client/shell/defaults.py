@@ -21,8 +21,9 @@ AUTO_WAIT_S = 0.3
 """With the framing "auto", the seconds that the client waits for an answer to the first byte that it sends. Connecting
 to a node with the legacy framing takes this much longer. Nodes with the head framing answer at once."""
 AUTO_WAIT_S_MAX = 2.0
-"""With the framing "auto", the seconds of that wait after a connection that has brought no bytes. The node may be
-distant: after only AUTO_WAIT_S, the client would take a node with the head framing for one with the legacy framing."""
+"""With the framing "auto", the seconds that the client waits for an answer to its first byte if the previous connection
+has brought no bytes. The node may be distant: after only AUTO_WAIT_S, the client would take a node with the head
+framing for one with the legacy framing."""
 ANSWER_TIMEOUT_S = 30.0
 CHECK_INTERVAL_S = 2.0
 """The seconds between two checks for late answers. An unanswered request is sent again after one to two intervals.

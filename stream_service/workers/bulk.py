@@ -54,7 +54,7 @@ class BulkReads:
 
     def receive(self, message: Message) -> None:
         """Decodes a request, which is answered later. Raises ProtocolError if the request is not valid, or if too many
-        wait."""
+        requests wait."""
         request = BULK.decode_request(message.payload)
         if request.end <= request.start or request.end > self._bounds.next_index:
             raise ProtocolError(

@@ -27,8 +27,8 @@ from itertools import chain
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 PULLS_WAITING_MAX = 10_000
-"""The number of waiting pulls at which the stream takes no more messages from its mailbox, so that its peers have to
-wait."""
+"""The number of waiting pulls at which the stream's mailbox is paused. Then the senders of further messages have
+to wait."""
 PULLS_PER_BATCH_MAX = 256
 """The largest number of pulls that are taken together, as one batch. If the first pages of a batch already have
 `pull_bytes_max` bytes of data, the pulls of the other pages wait for a later batch."""
@@ -166,8 +166,9 @@ class PullMachine(Generic[P]):
     is_behind: returns whether a consumer's connection has not yet taken the answers to earlier pulls.
 
     Invariant: each pull is in one place only. `_batch` contains pulls only while they are being read or answered. Each
-    consumer in `_blocked` has at least one pull there. Each consumer in `_caught_up` is also in `_blocked`. Each long
-    poll is in `_deadlines`. When the machine is closed, no pull waits. `check` checks all of this.
+    consumer in `_blocked` has at least one pull there. Each consumer in `_caught_up` (the consumers that have taken
+    their answers) is also in `_blocked`. Each long poll is in `_deadlines`. When the machine is closed, no pull waits.
+    `check` checks all of this.
     """
 
     def __init__(self, is_behind: Callable[[Any], bool]) -> None:
@@ -254,8 +255,8 @@ class PullMachine(Generic[P]):
     def finish(self, count: int) -> tuple[list[P], list[P]]:
         """Ends the batch of pulls that `take` returned. Only its first `count` pulls can be answered.
 
-        Returns two lists: the pulls to answer, and those of the other pulls that are blocked again. The other pulls go
-        back to the front of their queues. When the machine is closed, the other pulls are dropped.
+        The other pulls go back to the front of their queues; when the machine is closed, they are dropped. Returns two
+        lists: the pulls to answer, and the pulls that went back to a queue of blocked pulls.
         """
         batch, self._batch = self._batch, []
         if count >= len(batch):

@@ -1,8 +1,7 @@
 """RetentionWorker: makes every stream delete the messages that exceed its retention, then shrinks the database file.
 
-A retention is a limit of the age, number or size of messages. The work is done in small steps with pauses between them:
-some streams at a time, a thousand messages per transaction, a few pages per transaction. `workers.admin` decides which
-messages one stream deletes.
+A retention is a limit of the age, number or size of messages. The work is done in small steps with pauses between them,
+so that it never delays pushes for long. `workers.admin` decides which messages one stream deletes.
 """
 
 from __future__ import annotations

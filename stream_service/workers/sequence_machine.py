@@ -27,8 +27,8 @@ nothing for the longest time."""
 LOADED_MAX = 100_000
 """The number of latest messages of a stream that are searched for sequence numbers after a restart."""
 RECENT_MAX = 20_000
-"""The number of stored messages whose indexes a stream remembers, over all publishers. Clients have fewer unconfirmed
-messages. The indexes take at most 5 MB for each stream that gets sequence numbers."""
+"""The number of stored messages whose indexes a stream remembers, over all publishers. A client never has so many
+unconfirmed messages. The indexes take at most 5 MB for each stream that gets sequence numbers."""
 
 
 class New(msgspec.Struct, frozen=True):

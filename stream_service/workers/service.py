@@ -1,7 +1,7 @@
 """ServiceWorker: the stream service. It creates and lists streams; it does not push or pull messages.
 
 A new stream is stored on disk first. Then the create request is forwarded to the stream's own worker, which answers the
-client. The answer is an Init, and its return route is the address of the stream.
+client. The answer is called Init, and its return route is the address of the stream.
 """
 
 from __future__ import annotations

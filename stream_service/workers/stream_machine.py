@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from ockam.message import Message
 
 STAGED_BEHIND_MIN = 32
-"""The smallest number of messages of a large append. New pushes are decoded while a large append is being committed,
-and stay in the mailbox while a smaller one is being committed. Decoding them then would produce many tiny appends, and
-handing each append to the writing thread costs more than it saves."""
+"""An append of at least this many messages is large. While a large append is being committed, new pushes are decoded
+for the next append. While a smaller one is being committed, new pushes stay in the mailbox. Decoding them would produce
+many tiny appends, and handing each append to the writing thread costs more than the decoding saves."""
 STAGED_MESSAGES_MAX = 10_000
 """The number of staged pushes (decoded for the next append) at which further pushes stay in the mailbox. The mailbox
 delivers at most this many messages at a time."""
@@ -148,10 +148,10 @@ class Place(NamedTuple):
 
 
 class StreamMachine:
-    """The state of one stream-partition, and the messages that wait for its next state.
+    """The state of one stream-partition, and the messages that wait until its present activity has ended.
 
-    bounds: shared with the code that truncates the stream, which changes `first_index`. Only this machine changes
-    `next_index`.
+    bounds: the id and bounds of the stream. The code that truncates the stream shares this object and changes its
+    `first_index`. Only this machine changes its `next_index`.
     last_time_us: the time of the latest message, in microseconds since 1970. Times do not decrease, except where a
     wrong clock was set back.
 
@@ -179,7 +179,10 @@ class StreamMachine:
         return self.state is SERVING
 
     def open(self, last_time_us: int) -> None:
-        """Ends the state OPENING. The caller has read the stream from the database and has set the bounds."""
+        """Ends the state OPENING. The caller has read the stream from the database and has set the bounds.
+
+        last_time_us: the time of the stream's latest message, in microseconds since 1970; 0 if there is no message.
+        """
         self.state = TRANSITIONS[self.state][OPENED]
         self.last_time_us = last_time_us
 

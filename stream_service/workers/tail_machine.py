@@ -53,9 +53,10 @@ class Tails:
         self._used: OrderedDict[Tail, None] = OrderedDict()
 
     def note(self, tail: Tail, grown_bytes: int) -> None:
-        """Counts that a tail (the newest messages of one stream) has grown by this many bytes. May clear other tails.
+        """Counts that a tail (the newest messages of one stream) has grown by `grown_bytes`. If negative, the tail
+        has shrunk.
 
-        A negative number means that the tail has shrunk.
+        If all tails together exceed the memory limit, clears those that have not grown for the longest time.
         """
         self.size_bytes += grown_bytes
         if tail.size_bytes:
