@@ -25,7 +25,7 @@ The node sends one page while the caller handles another. More requests would on
 ROW_OVERHEAD_BYTES = 40
 """The bytes that the node adds to the size of each row when it measures a page."""
 FIRST_ROWS = 4_096
-"""The number of rows of a request before the first page shows the size of a row."""
+"""The number of rows that the first requests ask for. The first page then shows how many rows fit into one page."""
 
 
 @dataclass(frozen=True)

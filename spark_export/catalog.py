@@ -18,7 +18,9 @@ from spark_export.plan import Place, by_place, for_each, resolve
 
 
 class Catalog(Protocol):
-    """The interface of a catalog, which lists streams. A node or a data directory answers its questions."""
+    """The interface of a catalog, which lists streams. `NodeCatalog` asks a node, `FileCatalog` reads a
+    data directory.
+    """
 
     def list_streams(self, prefix: str = "") -> list[StreamEnds]:
         """Returns the partitions of all streams whose name begins with `prefix`."""

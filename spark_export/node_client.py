@@ -48,9 +48,9 @@ PULL_PAGE_MESSAGES = 1_000
 
 
 def resolve_endpoint(endpoint: str) -> str:
-    """Returns the address `host:port` of an endpoint, which is the address itself, `env:NAME` or `file:PATH`.
+    """Returns the address `host:port` of a node or service. endpoint: the address itself, `env:NAME` or `file:PATH`.
 
-    With `env:NAME`, the environment variable NAME contains the address; with `file:PATH`, the file does. Each process
+    `env:NAME`: the environment variable NAME contains the address. `file:PATH`: the file PATH contains it. Each process
     that connects calls this function, so each executor can have its own address, and Spark's plans do not show it.
     Raises OptionError if the variable or the file is missing.
     """

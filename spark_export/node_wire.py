@@ -51,7 +51,7 @@ def text(value: str) -> bytes:
 
 
 def optional(value: bytes | None) -> bytes:
-    """Encodes a BARE optional. value: the encoded value; None: no value."""
+    """Encodes a BARE optional. value: the encoded value, or None for no value."""
     return b"\x00" if value is None else b"\x01" + value
 
 

@@ -106,11 +106,11 @@ class WriteOptions:
     """The checked options of a write.
 
     stream: the stream for rows without a value in the column `stream`. partitions: the number of partitions that
-    `stream` gets. window: the largest number of unconfirmed pushes. nulls: what becomes of rows with null data, as
-    `error`, `empty`, `skip` or `mark`. if_exists: what a write does if `stream` has messages, as `append`, `ignore` or
-    `error`. write_id, write_version: the name and number of a write. A repeated batch write with a write_id stores each
-    row once. If write_id is None, a repeated batch write stores all its rows again. exactly_once: whether a streaming
-    query stores each row once.
+    `stream` gets. window: the largest number of unconfirmed pushes. nulls: what a write does with rows whose data is
+    null: `error`, `empty`, `skip` or `mark`. if_exists: what a write does if `stream` has messages: `append`, `ignore`
+    or `error`. write_id, write_version: the name and number of a write. A repeated batch write with a write_id stores
+    each row once. If write_id is None, a repeated batch write stores all its rows again. exactly_once: whether a
+    streaming query stores each row once.
     """
 
     endpoint: str = "127.0.0.1:4000"

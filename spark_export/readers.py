@@ -119,9 +119,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         """Returns the offsets where a new query begins.
 
-        The end of an AvailableNow query is fixed before this call. If the start of a partition is after the fixed end,
-        or if the stream or partition was created since then, the start becomes the end. The query then reads no
-        messages of the partition, and the next run reads the later messages.
+        The end of an AvailableNow query is fixed before this call. If the start of a partition is after its fixed end,
+        or if the stream or partition was created since then, this method moves the end to the start. The query then
+        reads no messages of the partition, and the next run reads the later messages.
         """
         ends = selected(self._options, self._catalog)
         start = starting_positions(self._options, self._catalog, ends, LATEST)

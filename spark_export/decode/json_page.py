@@ -54,8 +54,8 @@ _OTHER_DEPTH = 2
 class PageReader:
     """A parser of the plain messages of a page: the messages that Arrow and Spark parse alike.
 
-    pattern: the regular expression of plain messages, for RE2 over bytes. None: Arrow parses no message, because Arrow
-    and Spark convert the type of a column differently, or because the expression is too large.
+    pattern: the regular expression of plain messages, for RE2 over bytes. It is None if no message is plain, because
+    Arrow and Spark convert the type of a column differently, or because the expression is too large.
     """
 
     def __init__(self, fields: Sequence[pa.Field]) -> None:

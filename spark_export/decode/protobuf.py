@@ -30,7 +30,7 @@ from spark_export.errors import OptionError
 WELL_KNOWN = "google/protobuf/"
 """The folder of the schema files that every Protobuf library contains."""
 DEPTH_MAX = 100
-"""The largest number of positions that identify the type of a message."""
+"""The largest number of positions in a message's header. Each position leads to a type or to a type nested in it."""
 FILES_MAX = 1000
 """The largest number of files of a schema: the schema itself and all files that it imports, directly or indirectly."""
 

@@ -183,7 +183,8 @@ def to_float(value: Any) -> float:
 def decimal_of(precision: int, scale: int) -> Convert:
     """Returns a function that converts to decimals, exactly. Digits beyond the scale are rounded half up.
 
-    A binary number of CBOR, Avro or Protobuf counts as its shortest text, as when Spark casts a DOUBLE.
+    A floating-point number of CBOR, Avro or Protobuf is converted by way of its shortest decimal text, as when Spark
+    casts a DOUBLE.
     """
     unit, most = Decimal(1).scaleb(-scale), Decimal(10) ** (precision - scale)
     name = f"DECIMAL({precision},{scale})"

@@ -1,4 +1,4 @@
-"""The addresses of an export's table and ledger. This module opens neither of them."""
+"""The addresses of an export's table and ledger. This module opens neither the table nor the ledger."""
 
 from __future__ import annotations
 

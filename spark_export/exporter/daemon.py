@@ -41,9 +41,9 @@ async def run_daemon(
     After a signal, a step that is being published is completed. Any other step is abandoned, and a later run exports
     its messages. metrics_file: a file that is written at the beginning, after each step of a run and after each run.
     on_outcome: called after each run that did not fail, even if the run left out some streams. upkeep: compacts the
-    table and removes old files after each run; None for no upkeep. chance: returns a random number from 0 to 1, for the
-    delay of a start. Raises ExportError if the metrics cannot be written at the beginning. Expected errors of a run are
-    only logged; unexpected exceptions are raised.
+    table and removes old files after each run; None for no upkeep. chance: returns a random number from 0 to 1, which
+    sets the random delay of the next start. Raises ExportError if the metrics cannot be written at the beginning.
+    Expected errors of a run are only logged; unexpected exceptions are raised.
     """
     statistics = ExporterStatistics()
     if metrics_file is not None:

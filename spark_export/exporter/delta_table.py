@@ -71,7 +71,7 @@ class DeltaLog(FlatTable):
 
     @property
     def _fences(self) -> str:
-        """The application id under which the log stores the id of the latest forbidden run (see `_fence`)."""
+        """The application id under which the log stores the id of the latest run that may no longer be published."""
         return f"{self._application}-fences"
 
     def missing(self) -> str | None:
@@ -194,7 +194,7 @@ class DeltaLog(FlatTable):
         return {path.rpartition("/")[2] for path in self._paths(self._open())}
 
     def _paths(self, table: DeltaTable) -> list[str]:
-        """Returns the paths of the files that readers of the table read, relative to the table."""
+        """Returns the paths of the files that readers of the table read, relative to the folder of the table."""
         found: list[str] = pa.table(table.get_add_actions()).column("path").to_pylist()
         return [unquote(path) for path in found]
 
@@ -213,7 +213,7 @@ class DeltaLog(FlatTable):
         )
 
     def _begin(self) -> DeltaTable:
-        """Returns the table for the commit of a run. The commit fails if another exporter calls `_fence` after this."""
+        """Returns the table's present state, as the basis of a commit. A later `_fence` makes the commit fail."""
         return self._open()
 
     def _open(self) -> DeltaTable:

@@ -153,7 +153,7 @@ class FlatTable:
         raise NotImplementedError
 
     def _begin(self) -> Any:
-        """Returns the table for the commit of a run. The commit fails if another exporter calls `_fence` after this."""
+        """Returns the table's present state, as the basis of a commit. A later `_fence` makes the commit fail."""
         raise NotImplementedError
 
     def _read_generation(self) -> int | None:

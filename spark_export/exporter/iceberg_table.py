@@ -48,7 +48,7 @@ RUN_PROPERTY = "stream-node.run"
 """The key in a snapshot's summary under which the export's id and the run's id are stored."""
 
 FENCE_PROPERTY = "stream-node.fence"
-"""The table property that stores the export's id and the id of the latest run that must not be published any more."""
+"""The table property that stores the export's id and the id of the latest run that may no longer be published."""
 METADATA = f"{TABLE}/metadata"
 GENERATION_PROPERTY = "stream-node.generation"
 """The table property that stores the export's id and the number of the latest compaction or repair."""
@@ -233,7 +233,7 @@ class IcebergLog(FlatTable):
         return names
 
     def _begin(self) -> Any:
-        """Returns the table for the commit of a run. The commit fails if another exporter calls `_fence` after this."""
+        """Returns the table's present state, as the basis of a commit. A later `_fence` makes the commit fail."""
         with _told("the table cannot be read"):
             return self._open()
 
@@ -254,7 +254,7 @@ class IcebergLog(FlatTable):
         return {int(name.removeprefix(own)) for name in names if name.startswith(own)} - {0}
 
     def _fenced(self, table: Any) -> int:
-        """Returns the id of the latest forbidden run, or 0 if there is none. FENCE_PROPERTY stores this id."""
+        """Returns the id of the latest run that may no longer be published (FENCE_PROPERTY), or 0 if there is none."""
         own, _, number = table.properties.get(FENCE_PROPERTY, "").partition("/")
         return int(number) if own == self._table_id else 0
 

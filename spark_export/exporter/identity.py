@@ -39,7 +39,7 @@ def check_positions(
 
     In this case, another table or program saves indexes under the same client id. ends: the partitions on the node.
     exported: the end of the exported messages of each partition. positions: the saved indexes of the consumer
-    `client_id`. No run may be unfinished.
+    `client_id`. The caller ensures that no run is unfinished.
     """
     for end in ends:
         place = end.stream, end.partition

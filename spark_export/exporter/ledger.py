@@ -93,7 +93,7 @@ class Ledger(GenerationsPart, IdentityPart):
     """An open ledger: the database with the record of all runs of an export. `open_ledger` makes it."""
 
     def __init__(self, engine: AsyncEngine, identity: Identity, copy: Copy | None = None) -> None:
-        """copy: the authoritative copy of the ledger in a store, or None for a ledger without a copy."""
+        """copy: the copy of the ledger in a store, which each change replaces, or None for a ledger without a copy."""
         self._engine = engine
         self.identity = identity
         self._copy = copy
@@ -224,7 +224,7 @@ class Ledger(GenerationsPart, IdentityPart):
         return _files(await self._all(_FILES.where(files.c.generation == generation, runs.c.state.in_(COUNTED))))
 
     async def load_account(self, generation: int) -> Account:
-        """Returns the contents at one moment, for one generation (version) of the table."""
+        """Returns the ledger's contents at one moment, for one generation (version) of the table."""
         if self._copy is not None and self._owner is None:
             # This process only reads, and an exporter may have changed the copy.
             await self._engine.dispose()

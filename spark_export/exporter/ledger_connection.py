@@ -26,13 +26,13 @@ class Copy(Protocol):
         ...
 
     def check(self) -> None:
-        """Raises TakenOver if the copy changed since it was last fetched or saved. Raises LedgerError."""
+        """Raises TakenOver if another exporter changed the copy; LedgerError if the store does not answer."""
         ...
 
     def save(self) -> None:
         """Replaces the copy by the ledger's file.
 
-        Raises TakenOver if another exporter changed the copy; LedgerError.
+        Raises TakenOver if another exporter changed the copy; LedgerError if the store does not answer.
         """
         ...
 

@@ -29,14 +29,15 @@ class GenerationsPart:
         raise NotImplementedError
 
     async def current_generation(self) -> int:
-        """Returns the latest published generation (version of the table), according to the ledger."""
+        """Returns the number of the latest published generation (version of the table), according to the ledger."""
         statement = select(func.max(generations.c.id)).where(generations.c.state == "published")
         return int((await self._all(statement))[0][0])
 
     async def find_open_generation(self) -> tuple[int, str] | None:
-        """Returns the generation (version of the table) of an unfinished compaction or repair, and its state.
+        """Returns the number and state of the generation (version of the table) that is not published yet.
 
-        The state is planned or written. Returns None if no compaction or repair is unfinished.
+        An unfinished compaction or repair makes this generation. The state is planned or written. Returns None if no
+        compaction or repair is unfinished.
         """
         statement = select(generations.c.id, generations.c.state).where(generations.c.state != "published")
         found = await self._all(statement)

@@ -74,7 +74,7 @@ generations = Table(
 )
 """The generations (versions) of the whole exported table.
 
-The first is 1, and each compaction makes another. state: planned, written, or published.
+The first is 1, and each compaction or repair makes another. state: planned, written, or published.
 """
 
 files = Table(

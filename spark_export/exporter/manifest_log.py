@@ -73,7 +73,7 @@ class ManifestLog:
         return after
 
     def check_table(self, table_id: str) -> None:
-        """Raises ExportMismatch if the log belongs to another table than this `table_id`, the one of the ledger."""
+        """Raises ExportMismatch if the log belongs to another table. table_id: the id of the table in the ledger."""
         if self.state.number and self.state.table_id != table_id:
             raise ExportMismatch(
                 f"{self._store.place} holds the table {self.state.table_id}, and the ledger is of {table_id}: "

@@ -85,7 +85,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Task:
-    """A unit of parallel work in a run. number: counts the tasks from 0. pieces: the indexes to export."""
+    """A unit of parallel work in a run. number: the number of the task, from 0. pieces: the indexes to export."""
 
     number: int
     pieces: tuple[Piece, ...]
@@ -95,10 +95,10 @@ class Task:
 class FileEntry:
     """A complete Parquet file with the rows of one stream and date.
 
-    path: relative to a folder that depends on the step of the run; see the functions that return entries. era: how
-    often the exporter has found the stream deleted and created again; 0 for never. date: the UTC date on which the
-    messages were stored, such as 2026-11-21. data_bytes: the size of the messages' data. file_bytes: the size of the
-    file. sha256: the SHA-256 of the file, in hexadecimal.
+    path: the path of the file, relative to a folder; the functions that return entries say which folder. era: how often
+    the exporter has found the stream deleted and created again; 0 for never. date: the UTC date on which the messages
+    were stored, such as 2026-11-21. data_bytes: the size of the messages' data. file_bytes: the size of the file.
+    sha256: the SHA-256 of the file, in hexadecimal.
     """
 
     path: str

@@ -17,7 +17,7 @@ One machine writes such a step in some seconds. Publishing the step takes a smal
 CLUSTER_FACTOR = 10
 """On a cluster, the default size of a step is this many times larger, because a cluster executes many tasks at once."""
 FIRST_STEP_ROWS = 100_000
-"""The largest number of rows in the first step, if the export has a time limit. Its speed is not known yet."""
+"""The largest number of rows in the first step of an export with a time limit: the speed is not known before."""
 TIME_SHARE = 0.5
 """The share of the remaining time, from 0 to 1, that one step of an export with a time limit may take.
 

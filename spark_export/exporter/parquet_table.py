@@ -86,7 +86,9 @@ class ParquetTable:
         sync(self._layout.table.resolve())
 
     def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
-        """Makes the folder of a generation (version of the table) from links to the kept files, and the new files."""
+        """Makes the folder of a generation (version of the table). Kept files are linked into it; new files
+        are moved.
+        """
         folder, attempts = self._layout.generation(generation), self._layout.rewrite_staging(generation) / ATTEMPTS
         folder.mkdir()
         made = list(kept)

@@ -23,9 +23,10 @@ A failed task is repeated as a whole. A task of this size takes some seconds.
 
 @dataclass(frozen=True)
 class RangePlan:
-    """The new messages on the node.
+    """The plan of an export: the new messages to export, and the streams to leave out.
 
-    ranges: an index range for each partition. left_out: the streams that cannot be exported and have no range.
+    ranges: an index range for each partition with new or lost messages. left_out: the streams that cannot be exported;
+    they have no range.
     """
 
     ranges: list[Range]

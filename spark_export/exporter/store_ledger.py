@@ -79,7 +79,7 @@ class StoredLedger:
     def _told(self) -> Iterator[None]:
         """Translates errors of the store in the `with` block into TakenOver and LedgerError.
 
-        Once TakenOver was raised, every later `with` statement raises it again before the block.
+        Once TakenOver was raised, every later `with` statement raises it again before its block begins.
         """
         if self._lost is not None:
             raise self._lost
@@ -94,7 +94,10 @@ class StoredLedger:
             raise LedgerError(f"the ledger cannot be kept: {error}") from error
 
     def _resolve(self) -> None:
-        """After a put without an answer, reads the copy to find out whether the put took effect."""
+        """After a put without an answer, reads the copy to find out whether the put took effect.
+
+        Raises TakenOver if another exporter has replaced or removed the copy.
+        """
         if not self._unclear:
             return
         try:

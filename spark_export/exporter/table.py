@@ -30,7 +30,7 @@ class Table(Protocol):
     def generation(self) -> int:
         """The number of the generation (version of the whole table) that readers see.
 
-        A compaction makes a new generation.
+        Each compaction or repair makes a new generation.
         """
         ...
 

@@ -96,7 +96,7 @@ async def verify(
 
 
 async def _look(layout: Layout, table: Table, ledger: Ledger) -> tuple[set[FilePath], list[Path], Account]:
-    """Returns the files that readers of the table read, the files in staging, and the contents of the ledger.
+    """Returns the files that readers of the table read, the files in the staging folder, and the ledger's contents.
 
     The ledger is read last: each file is recorded there before the file enters the table, so the ledger knows all
     listed files. Everything is read again if a compaction replaces the table's files meanwhile.
@@ -120,9 +120,9 @@ def check_file(
 ) -> list[str]:
     """Returns descriptions of all problems of one file.
 
-    file: the contents that the ledger has for the file. there: gets the indexes in the file, by stream, era and
-    partition. The era is the number of times that the stream was created again. checksums: whether to check the
-    SHA-256.
+    file: the size, checksum and number of rows that the ledger has for the file. there: gets the indexes in the file,
+    by stream, era and partition. The era is the number of times that the stream was created again. checksums: whether
+    to check the SHA-256.
     """
     return list(_problems_of(path, file, there, checksums))
 

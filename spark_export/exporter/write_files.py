@@ -27,7 +27,7 @@ Spark reads this size in one task (`spark.sql.files.maxPartitionBytes`).
 """
 GROUP_ROWS_MAX = 256 * 1024
 GROUP_BYTES_MAX = 32 * 1024 * 1024
-"""The size of Arrow data, in bytes, at which a row group is written."""
+"""The size of Arrow data, in bytes, at which a row group of a Parquet file is written."""
 ERA = "era"
 """The column that tells a stream from an earlier stream of the same name."""
 DICTIONARIES = ["stream", "partition", "key", ERA]

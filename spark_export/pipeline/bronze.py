@@ -18,9 +18,9 @@ Without this schema, Spark would convert a stream name such as "7" to a number.
 def read_bronze(spark: Any, folder: Path) -> Any:
     """Returns the messages of an export in plain Parquet files, as a DataFrame.
 
-    The link `messages` is resolved only in this call. If a compaction changes the link later, the DataFrame still reads
-    the earlier files. Files of earlier exporters have no column `era`, which counts how often the stream was deleted
-    and created again; their rows get the era 0.
+    The DataFrame reads the folder to which the link `messages` leads during this call, even if a compaction changes the
+    link later. Files of earlier exporters have no column `era`, which counts how often the stream was deleted and
+    created again; their rows get the era 0.
     """
     from pyspark.sql import functions as f
 

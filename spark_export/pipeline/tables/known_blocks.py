@@ -27,7 +27,7 @@ from spark_export.pipeline.versions import STATE, Version
 BATCHES: Final = "silver/batches"
 SETTLED: Final = f"{STATE}/settled"
 WINDOW: Final = 4096
-"""How far the settled block (see the module) is behind the newest canonical block at least, in block numbers."""
+"""The settled block (see the module) is at least this many block numbers below the newest canonical block."""
 SETTLED_SCHEMA = pa.schema([("chain", pa.string()), ("number", pa.int64()), ("hash", pa.binary())])
 COLUMNS: Final = (
     *("chain", "hash", "number", "parent", "weight", "timestamp", "state", "fork_number", "updates", "deletes"),
@@ -108,7 +108,7 @@ class KnownBlocks:
     def find_changes(self) -> dict[str, dict[Block, Mark]]:
         """Computes the canonical chains. Returns the blocks whose state differs from their state in silver/batches.
 
-        The result has the new state of each such block, by the name of its file.
+        The result maps the names of files to their changed blocks, each with the new state.
         """
         if not all(self._above_settled(chain) for chain in list(self._settled)):
             self._load_all()

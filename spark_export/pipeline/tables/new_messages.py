@@ -89,8 +89,8 @@ class ExportFile:
 def list_new(export: Path, taken: Taken) -> list[ExportFile]:
     """Returns the files of an export that the pipeline has not read completely, in the order of their paths.
 
-    The link `messages` is resolved only in this call. Removes files that no longer exist, for example after a
-    compaction, from `taken`. Raises FileNotFoundError if the export has no table.
+    The files are in the folder to which the link `messages` leads during this call. Files that no longer exist, for
+    example after a compaction, are removed from `taken`. Raises FileNotFoundError if the export has no table.
     """
     root = (export / "messages").resolve()
     if not root.is_dir():
