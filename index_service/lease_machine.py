@@ -202,7 +202,8 @@ class LeaseMachine:
 
     @property
     def partitions(self) -> int:
-        """The number of partitions of the stream: the highest number that a member has sent."""
+        """The number of partitions of the stream. If the members know different numbers, this is the highest; 0
+        without members."""
         return max((each.partitions for each in self._members.values()), default=0)
 
     def find_member(self, member_id: str) -> Member | None:

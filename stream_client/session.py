@@ -138,9 +138,9 @@ class Session:
         Raises InvalidArgument if the request cannot be encoded. If the client has ended, raises the error that
         ended it.
 
-        A real Ockam index service never answers a request in our own protocols (`node/...`). So before the client waits
-        for such an answer, `ServiceRoute` finds out whether the node has these protocols. If not, the call fails at
-        once instead of after its timeout.
+        A real Ockam index service never answers a request in our own protocols (`node/...`). So for such a request,
+        `ServiceRoute` finds out whether the node has these protocols. If not, the call fails soon instead of after
+        its timeout.
         """
         route = self.core.route_to(target) if isinstance(target, str) else target
         call = self.core.call(route, encoded(protocol, request))

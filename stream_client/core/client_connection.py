@@ -172,7 +172,7 @@ class ClientConnection:
     def messages(self, data: bytes) -> Sequence[Message]:
         """Process received bytes, and return the messages that are now complete. After the client's end, return none.
 
-        Raises RemoteProtocolError if no node sends such bytes. A BadFrame among these errors contains the messages
+        Raises RemoteProtocolError if no node sends such bytes. If the error is a BadFrame, it contains the messages
         before the fault.
         """
         if self.wire is None:

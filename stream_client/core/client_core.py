@@ -365,11 +365,11 @@ class ClientCore:
         conversation.arrived(message)
 
     def _ask_again(self) -> None:
-        """Repeat requests that have been unanswered for too long. For requests to a stream, first find its route again.
+        """Repeat the requests that have been unanswered for too long.
 
-        The client may not notice that a route to a stream is lost, because a node on the route was restarted or the
-        stream was deleted. Finding the route also protects a slow node: it answers the request that finds the route
-        only after the pushes that it already has. So these pushes are not sent to it twice.
+        The route to a stream may have become wrong without notice, because a node on the route was restarted or the
+        stream was deleted. So the client first finds the route to the stream again. This also protects a slow node from
+        getting pushes twice: it answers the request that finds the route only after the pushes that it already has.
         """
         stalled = {stream for stream in self._streams if stream.is_stalled()}
         # If only pushes wait for a stream that this client has created, we do not ask whether it exists: it is created

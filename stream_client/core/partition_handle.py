@@ -145,9 +145,9 @@ class StreamInUse:
                 queue.fail_all(error)
 
     def is_stalled(self) -> bool:
-        """Whether a push queue of the stream makes no progress (`PushQueue.is_stalled`).
+        """Whether any push queue of the stream makes no progress (`PushQueue.is_stalled`).
 
-        The method always asks every queue, because each queue compares its state with that at its last call.
+        This method always asks every queue, because each queue compares its state with its state at the last call.
         """
         stalled = [queue.is_stalled() for handle in self.handles.values() for queue in handle.queues]
         return any(stalled)

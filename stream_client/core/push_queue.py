@@ -223,9 +223,9 @@ class PushQueue:
     def _take_error(self, error: ClientError) -> None:
         """Fail the pushes that an `error` message may refer to. The message does not say which push it answers.
 
-        A node that has never confirmed a push with a key does not know such pushes and stores none of them, so all of
-        them fail. Otherwise the error answers one of the unanswered pushes. If there are several, all of them fail, and
-        each may have been stored.
+        A node that has never confirmed a push with a key does not know such pushes: all pushes with a key fail, and
+        none of them is stored. Otherwise the error answers one of the unanswered pushes. If there are several, all of
+        them fail, and each may have been stored.
         """
         keyed = [request_id for request_id, push in self.pushes.items() if isinstance(push, KeyedPush)]
         refused = list(self.pushes) if self._has_rich or not keyed else keyed

@@ -93,7 +93,9 @@ class Push(Waiting):
         return self.index
 
     def refusal(self) -> RequestRefused | None:
-        """Return an error if no node would accept this message, else None. Such a message is not sent."""
+        """Return the error for a message that no node would accept, so that it is not sent. Return None for any
+        other message.
+        """
         return _too_large("a message", len(self.data), PLAIN_BYTES_MAX)
 
     def payload(self, request_id: int) -> bytes:

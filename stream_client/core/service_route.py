@@ -88,7 +88,7 @@ class ServiceRoute:
 
     @property
     def is_asking(self) -> bool:
-        """Whether the question to the service is unanswered."""
+        """Whether a question to the service (`ask`) is unanswered."""
         return self._question is not None
 
     def check(self) -> None:

@@ -42,7 +42,7 @@ class State(enum.IntEnum):
     READY: a batch of pulls can be taken.
     READING: a reading thread reads the pages of a batch.
     YIELDING: a full page was sent, and the other workers of the node run next.
-    HELD: pushes that arrived before the waiting pulls are not on disk yet.
+    HELD: no pull is answered, because pushes that arrived before the waiting pulls are not on disk yet.
     READING_HELD: both READING and HELD.
     YIELDING_HELD: both YIELDING and HELD.
     CLOSED: the worker has stopped.
@@ -366,10 +366,10 @@ class PullMachine(Generic[P]):
             assert not any((self._waiting, self._blocked, self._long_polls))
 
     def _take_unblocked(self, unblocked: list[P]) -> P | None:
-        """Takes the oldest blocked pull of a consumer that has taken its earlier answers. Returns None if there is no
-        such pull.
+        """Takes the oldest blocked pull of a consumer that has taken its earlier answers, and appends it
+        to `unblocked`.
 
-        If there are several such consumers, each gives one pull in turn.
+        Returns None if there is no such pull. If there are several such consumers, each gives one pull in turn.
         """
         while self._caught_up:
             consumer = next(iter(self._caught_up))

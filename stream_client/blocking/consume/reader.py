@@ -25,8 +25,8 @@ from stream_client.shell.defaults import CHECK_INTERVAL_S
 from stream_service.extensions import RICH_PULL, FromIndex, RichMessage, RichPull, Start
 
 LONG_POLL_S = 5.0
-"""The longest time, in seconds, that the node may delay its answer to a pull while there is no message. A node allows
-no longer delay. Real Ockam clients repeat a request after 10 s, so this time is shorter."""
+"""The longest time, in seconds, that the node may delay its answer to a pull while there is no message. It is also the
+longest delay that a node accepts. Real Ockam clients repeat a request after 10 s, so the delay is shorter."""
 
 
 class Reader:
