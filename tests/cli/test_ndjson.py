@@ -23,7 +23,7 @@ BYTES = st.one_of(
     st.binary(max_size=8), TEXT.map(str.encode), st.sampled_from([b"", b"\xff", b"\n", b"\0", b"\x1b[2J"])
 )
 HEADERS = st.lists(st.builds(Header, TEXT, BYTES), max_size=4)
-MESSAGES = st.lists(st.builds(MessageInput, BYTES, st.none() | BYTES, HEADERS, st.integers(0, 2)), max_size=12)
+MESSAGES = st.lists(st.builds(MessageInput, BYTES, st.none() | BYTES, HEADERS, st.integers(0, 2)), max_size=40)
 
 
 def printed(messages: list[RichMessage], monkeypatch: pytest.MonkeyPatch) -> bytes:
@@ -45,7 +45,7 @@ def test_a_line_says_all_of_a_message(data: bytes, key: bytes | None, headers: l
     assert parse_ndjson(line) == MessageInput(data, key, headers, 7)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(messages=MESSAGES, number=st.uuids())
 def test_what_was_pulled_and_pushed_is_what_was_there(
     at_node: CommandLine, node: NodeProcess, messages: list[MessageInput], number: Any
