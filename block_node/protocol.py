@@ -30,7 +30,8 @@ class Piece(enum.IntEnum):
 
 # type PublisherEndCode enum { UNKNOWN RESET TIMEOUT ERROR TOO_FAR_BEHIND }
 class PublisherEndCode(enum.IntEnum):
-    """PublisherEndCode: the reason why a publisher ends its stream, with the numbers of the real `EndStream.Code`."""
+    """PublisherEndCode: the reason why a publisher ends its stream, with the numbers of the reference block
+    node's `EndStream.Code`."""
 
     UNKNOWN = 0
     RESET = 1
@@ -42,8 +43,8 @@ class PublisherEndCode(enum.IntEnum):
 # type PublishStatus enum { UNKNOWN SUCCESS INVALID_REQUEST ERROR TIMEOUT DUPLICATE_BLOCK BAD_BLOCK_PROOF
 #   PERSISTENCE_FAILED }
 class PublishStatus(enum.IntEnum):
-    """PublishStatus: the reason why the node ends the stream of a publisher, with the numbers of the
-    real `EndOfStream.Code`.
+    """PublishStatus: the reason why the node ends the stream of a publisher, with the numbers of the reference block
+    node's `EndOfStream.Code`.
     """
 
     UNKNOWN = 0

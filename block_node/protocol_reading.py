@@ -1,7 +1,8 @@
 """The messages of the protocols for readers of blocks: `block_subscribe`, `block_get` and `block_status`.
 
-They are routed BARE messages with the content of the real block node's messages (facts/block_node.md §1.4 to §1.6). An
-item larger than a frame is sent in several messages, each with one piece of the item (`block_node.protocol.Piece`).
+They are routed BARE messages with the content of the reference block node's messages
+(facts/block_node.md §1.4 to §1.6). An item larger than a frame is sent in several messages, each with
+one piece of the item (`block_node.protocol.Piece`).
 
 The workers of the services decide which message is sent when. The protocol of publishers is in `block_node.protocol`.
 """
@@ -25,7 +26,8 @@ from ockam.protocol import Protocol
 class SubscribeStatus(enum.IntEnum):
     """SubscribeStatus: the reason why a subscription ended.
 
-    The numbers below 7 are those of the real `SubscribeStreamResponse.Code`. The other two exist only here.
+    The numbers below 7 are those of the reference block node's `SubscribeStreamResponse.Code`. The other two exist
+    only here.
 
     SOURCE_ERROR: the last source of new blocks disconnected (specs/block_publish.md, "Error Handling"). Subscribe again
     to wait for the next source.
@@ -211,7 +213,8 @@ _SubscribeResponse: TypeAlias = Annotated[
 
 # type GetStatus enum { UNKNOWN SUCCESS INVALID_REQUEST ERROR NOT_FOUND NOT_AVAILABLE }
 class GetStatus(enum.IntEnum):
-    """GetStatus: the result of a request for a block, with the numbers of the real `BlockResponse.Code`.
+    """GetStatus: the result of a request for a block, with the numbers of the reference block
+    node's `BlockResponse.Code`.
 
     NOT_FOUND: the block should be stored, but cannot be read.
     """
@@ -310,9 +313,9 @@ class StatusResponse(msgspec.Struct, frozen=True):
     """StatusResponse: the status of a node.
 
     first_available, last_available: the lowest and highest block that can be read now. None if there is none.
-    only_latest_state: a field of the real block node. This node always sends True.
-    next_expected: the block that a publisher should send next, as the real node's `next_expected_block`. It is the
-    lowest block that the node lacks and that no publisher is sending. None while the node starts.
+    only_latest_state: a field of the reference block node. This node always sends True.
+    next_expected: the block that a publisher should send next, as the reference block node's `next_expected_block`. It
+    is the lowest block that the node lacks and that no publisher is sending. None while the node starts.
     detail: the details, if the request asked for them.
     """
 

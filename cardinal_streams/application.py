@@ -50,7 +50,7 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 class Application:
     """The prefixes, topics and schemas of one application.
 
-    If several patterns match a key, the first one is used, as in the real producer. Raises `PrefixError` and
+    If several patterns match a key, the first one is used, as in the reference producer. Raises `PrefixError` and
     `ApplicationError` for invalid arguments.
     """
 

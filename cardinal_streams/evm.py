@@ -1,4 +1,5 @@
-"""The `Application` for Ethereum-like chains: the keys that the real plugins use, with a topic for each kind of data.
+"""The `Application` for Ethereum-like chains: the keys that the reference plugins use, with a topic for each kind
+of data.
 
 `CHAIN` is the chain's id in hexadecimal:
 
@@ -63,7 +64,8 @@ def check_rlp_list(value: bytes) -> None:
 def _check_items(value: bytes, at: int, end: int) -> None:
     """Checks the RLP items from byte `at` to byte `end`, including the items of nested lists.
 
-    It does not recurse, since the sender of the value chooses how deep lists are nested.
+    Raises ValueError for a malformed item. The check does not recurse, since the sender of the value chooses how deep
+    lists are nested.
     """
     ends = [end]
     while ends:

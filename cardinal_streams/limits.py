@@ -18,9 +18,9 @@ ZERO_HASH = bytes(HASH_BYTES)
 class MessageLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The largest key and the largest value of one message, in bytes."""
 
-    # The real application's longest keys have 150 bytes; 64 KiB leaves room for any path.
+    # The reference application's longest keys have 150 bytes; 64 KiB leaves room for any path.
     key_bytes_max: int = 65_536
-    # `max.message.bytes` of the topics that the real producer creates.
+    # `max.message.bytes` of the topics that the reference producer creates.
     value_bytes_max: int = 10_000_024
 
 

@@ -1,7 +1,7 @@
-"""The metrics of consumers and producers, under the names that the real consumers and producers use.
+"""The metrics of consumers and producers, under the names that the reference consumers and producers use.
 
 Existing dashboards therefore work with these metrics. This module does not publish the metrics. Three names are
-missing: the real programs never record `/streams/delta`; `/streams/waiter/…` describes waiters, which do not exist
+missing: the reference programs never record `/streams/delta`; `/streams/waiter/…` describes waiters, which do not exist
 here; `/streams/producers` counts pings, which our producers do not send.
 """
 
@@ -40,7 +40,7 @@ def producer_metrics(statistics: ProducerStatistics) -> dict[str, float]:
     """Returns the metrics of a producer by name.
 
     `/streams/skipped` is the share of blocks, from 0 to 1, that were skipped because they had been sent before. The
-    real producer reports 1 or 0 for each block.
+    reference producer reports 1 or 0 for each block.
     """
     blocks = statistics.blocks_sent + statistics.blocks_skipped
     return {"/streams/skipped": statistics.blocks_skipped / blocks if blocks else 0.0}

@@ -1,4 +1,4 @@
-"""Blocks as JSON, in the format of the real WebSocket feed and its test data:
+"""Blocks as JSON, in the format of the reference WebSocket feed and its test data:
 
     {"number": "0x1", "weight": "0x7ff", "hash": "0x…", "parent": "0x…",
      "values": {"a/k": "0x01"}, "deletes": ["a/d"], "batches": {"s/": "0x…"}}

@@ -3,7 +3,7 @@
 A producer uses patterns to find the topic of a key, and the prefix under which the key's message is counted. A consumer
 uses patterns to choose the entries of a block that it wants (tracks).
 
-The real producers use regular expressions too. A plain path such as "a/" is its own pattern. A producer matches a
+The reference producers use regular expressions too. A plain path such as "a/" is its own pattern. A producer matches a
 pattern at the beginning of a key; the matched text, not the pattern, is the counted prefix. A consumer searches for a
 pattern anywhere in an entry's name.
 """
@@ -23,7 +23,7 @@ class TopicMap:
     """Maps keys to topics by the prefix patterns of a producer. If several patterns match a key, the first one is used.
 
     Raises `PrefixError` if a pattern is not a regular expression or matches the empty text. Also raises `PrefixError`
-    if one pattern begins with the text of another pattern, because the real producer refuses such patterns.
+    if one pattern begins with the text of another pattern, because the reference producer refuses such patterns.
     """
 
     __slots__ = ("_rules",)
@@ -70,7 +70,7 @@ class Tracked:
 def compile_pattern(pattern: str) -> re.Pattern[str]:
     """Compiles a prefix pattern.
 
-    Raises `PrefixError` if the text is not a regular expression, or if Go (the language of the real producers) and
+    Raises `PrefixError` if the text is not a regular expression, or if Go (the language of the reference producers) and
     Python would read the text differently.
     """
     if _POSIX_CLASS.search(pattern):

@@ -81,7 +81,8 @@ class BlockServices:
         new_id: Callable[[], str],
         now_s: Callable[[], float] = trio.current_time,
     ) -> None:
-        """Raises ConfigError if the settings of the block node are invalid."""
+        """Creates the services, which `start` then starts. Raises ConfigError if the settings of the block node
+        are invalid."""
         check_settings(config)
         book = _address_book(config)
         self._blocks = BlockNode(

@@ -45,8 +45,8 @@ class Known(NamedTuple):
 
 
 def since_boot_s() -> float:
-    """Returns the seconds of a clock that never jumps. If the system has such a clock, it also counts while the
-    machine sleeps."""
+    """Returns the time of a clock that never jumps, in seconds. On systems that offer it, the clock also counts while
+    the machine sleeps."""
     return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
 
 

@@ -176,9 +176,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     # Group "For one specification, or for tests": settings for a specification, a real peer or a test.
     service_addresses: tuple[str, ...] = ("stream_service", "stream", "stream_kafka")
-    """The worker addresses of the stream service. Our clients use the first; real peers also use the others."""
+    """The worker addresses of the stream service. Our clients use the first; other Ockam programs also use
+    the others."""
     index_addresses: tuple[str, ...] = ("stream_index_service", "stream_index", "stream_kafka_index")
-    """The worker addresses of the index service. Our clients use the first; real peers also use the others."""
+    """The worker addresses of the index service. Our clients use the first; other Ockam programs also use
+    the others."""
     error_delay_s: Delay = 1.0
     """The node delays the answer to a failed push or create by this time. So a peer that repeats a failed request at
     once does not keep the node busy."""

@@ -42,8 +42,8 @@ class LogWriter:
         """Does nothing: the thread writes the lines as soon as it can."""
 
     def close(self) -> None:
-        """Writes the remaining lines. Waits at most CLOSE_TIMEOUT_S for room in the queue, and again for the writes.
-        Safe to repeat."""
+        """Writes the remaining lines. Waits at most CLOSE_TIMEOUT_S seconds for room in the queue, and then at most as
+        long for the writes. Safe to repeat."""
         try:
             self._lines.put(None, timeout=CLOSE_TIMEOUT_S)
         except queue.Full:

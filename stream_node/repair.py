@@ -170,7 +170,7 @@ def _plan(database: Path, log: Examined | None) -> Plan:
 
 
 def _verify_with(database: Path, log: Examined) -> tuple[str, ...]:
-    """Returns the problems that remain in the database after the log is repaired. Raises
+    """Returns the first problems, at most OTHERS_MAX, that the database would have with the repaired log. Raises
     sqlite3.Error, StorageError."""
     with opened_with_log(database, rebuild(log.wal, log.found)) as connection:
         return verify(SqliteSession(connection, writes=False)).problems[:OTHERS_MAX]

@@ -141,7 +141,7 @@ class FillMachine:
 
     def overflowed(self, chunk_id: int) -> None:
         """Ends a request whose blocks do not fit into the buffer that one request may use. This is not a failure of the
-        source node.
+        source node. A request for a single block is repeated while no other request runs; then the block is given up.
         """
         chunk = self._chunks[chunk_id]
         number, single = chunk.next_block, chunk.first == chunk.last

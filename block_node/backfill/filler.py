@@ -162,8 +162,8 @@ class Filler:
         self._fetches[fetch.chunk_id] = self._sources[fetch.source].fetch(fetch.first, fetch.last, listener)
 
     def _find_anchor(self, number: int) -> None:
-        """Finds the root hash that a missing block must have. It is in the footer of the next block, or in the state of
-        the chain."""
+        """Finds the root hash that a missing block must have, and reports the hash to the machine. The footer of the
+        next block or the state of the chain names it."""
         if number in self._reading:
             return
         chain = self._verifier.chain

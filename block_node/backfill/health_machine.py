@@ -1,8 +1,9 @@
 """The health of the source nodes (the nodes from which blocks are fetched), and the choice of one for a block. No I/O.
 
 The health of a source node consists of the blocks that it claims to have, its failures, and the pause after its last
-failure. Source of the rules: facts/block_node.md §5.2, "Peer choice", with one difference. In the real node, no other
-source node is asked during a pause of the best source node. Here the source nodes of the next priority are asked (B13).
+failure. Source of the rules: facts/block_node.md §5.2, "Peer choice", with one difference. In the reference block node,
+no other source node is asked during a pause of the best source node. Here the source nodes of the next priority are
+asked (B13).
 
 The caller passes the current time in seconds.
 """
@@ -18,7 +19,7 @@ from block_node.persist.ranges import BlockRanges
 
 PENALTY_MS = 1_000.0
 """The number of milliseconds that each failure adds to the score of a source node, as `healthPenaltyPerFailure` in the
-real node.
+reference block node.
 """
 LATENCY_WEIGHT = 0.2
 """The weight of the newest latency in the moving average."""

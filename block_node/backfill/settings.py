@@ -1,6 +1,6 @@
 """The settings of backfill, with the names from specs/backfill.md, "Configuration".
 
-Some further settings of the real node (facts/block_node.md §5.1) are included.
+Some further settings of the reference block node (facts/block_node.md §5.1) are included.
 """
 
 from __future__ import annotations

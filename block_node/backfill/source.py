@@ -47,7 +47,7 @@ class RunningFetch(Protocol):
 class BlockSource(Protocol):
     """BlockSource: the interface of a source of blocks, which is another node.
 
-    A source node could also use the gRPC services of the real node (facts/block_node.md §1).
+    A source node could also use the gRPC services of the reference block node (facts/block_node.md §1).
     """
 
     def ask_status(self, on_done: StatusDone) -> None:

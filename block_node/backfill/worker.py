@@ -270,7 +270,8 @@ class Backfill(Plugin):
         self._ask_sources()
 
     def _ask_sources(self) -> None:
-        """Asks all source nodes that are not in a pause which blocks they have. Then calls `_plan`."""
+        """Asks all source nodes that are not in a pause which blocks they have, and calls `_plan` when all have
+        answered. If the answers cannot change the plan, calls `_plan` at once."""
         ready = self._state.health.ready(self._state.now_s())
         follows = self._follows
         if not ready or not (follows or self._gaps(self._view(follows))):

@@ -43,8 +43,8 @@ class Level(IntFlag):
 class FailureKind(Enum):
     """FailureKind: the reason why a block was rejected.
 
-    The first eleven kinds are those of the real block node. The others exist only here, for reasons that the real block
-    node does not distinguish.
+    The first eleven kinds are those of the reference block node. The others exist only here, for reasons that the
+    reference block node does not distinguish.
     """
 
     BAD_BLOCK_PROOF = "bad_block_proof"

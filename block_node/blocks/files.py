@@ -1,5 +1,5 @@
-"""Reads and writes block files in the formats of the real block node, each with one serialized `Block`. It verifies
-no block.
+"""Reads and writes block files in the formats of the reference block node, each with one serialized `Block`. It
+verifies no block.
 
 The suffix is `.blk` for a file without compression, `.blk.gz` for gzip, and `.blk.zstd` for one zstd frame. Files are
 read and written item by item, so memory does not grow with the file. Writing is atomic: afterwards the file is either
@@ -41,7 +41,7 @@ ZSTD_WINDOW_BYTES_MAX = 1 << 27
 
 NUMBER_DIGITS = 19
 NESTED_DIGITS = 3
-"""The number of digits in a directory name of the real node. So a directory contains at most 1000 files."""
+"""The number of digits in a directory name of the reference block node. So a directory contains at most 1000 files."""
 
 _NAME = re.compile(r"([0-9]{1,36})\.blk(?:\.gz|\.zstd)?")
 """The pattern of block file names. Block nodes pad the block number to 19 digits, and consensus nodes to 36 digits."""
@@ -107,7 +107,7 @@ def write_block(path: Path, items: Iterable[Item | ItemPiece]) -> int:
 
 
 def nested_path(root: Path, number: int, suffix: str = ZSTD) -> Path:
-    """Returns the path at which the real node stores a block.
+    """Returns the path at which the reference block node stores a block.
 
     For block 123 it is `000/000/000/000/000/0/0000000000000000123.blk.zstd`, below `root`.
     """

@@ -104,7 +104,7 @@ def check_record_proof(
     """Checks a record-file proof. Raises VerificationFailed if the proof is not valid.
 
     At least `signatures_min` nodes must have signed, and every checked signature must be valid. A node counts once,
-    even if it signed twice. As in the real block node, signatures with only zero bytes are ignored. An identical
+    even if it signed twice. As in the reference block node, signatures with only zero bytes are ignored. An identical
     signature is checked only once, so that a publisher cannot waste time with copies of a signature.
 
     number: the number of the block.

@@ -43,10 +43,10 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     signatures_min: int = 1
-    """The number of nodes whose valid signatures a record-file proof needs. The real block node needs one."""
+    """The number of nodes whose valid signatures a record-file proof needs. The reference block node needs one."""
 
     skip_unknown_signers: bool = False
-    """Whether a signature of a node that is not in the address book is ignored, as in the real block node. If
+    """Whether a signature of a node that is not in the address book is ignored, as in the reference block node. If
     False, such a signature fails the block. If True, anybody can add signatures, or invalidate one by changing its
     node number.
     """
@@ -56,11 +56,12 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The largest number of items in a block. The largest known block has 400 MB and fewer items than this."""
 
     item_bytes_max: int = 128 << 20
-    """The largest size of an item in bytes. It is more than the largest message between real nodes, which is 125 MB."""
+    """The largest size of an item in bytes. It is more than the largest message between reference block nodes, which is
+    125 MB."""
 
     small_item_bytes_max: int = 1 << 20
-    """The largest size in bytes of a header, footer or proof. These items are kept in memory. The largest real proof is
-    smaller than 5 KB.
+    """The largest size in bytes of a header, footer or proof. These items are kept in memory. The largest known proof
+    is smaller than 5 KB.
     """
 
     proofs_max: int = 16

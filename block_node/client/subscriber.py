@@ -148,7 +148,7 @@ class Subscription:
         # blocking only: self._clients[self._at].shell.give_way()
 
     async def _subscribe(self, client: StreamClient) -> _Source:
-        """Subscribe at this node, beginning with the next block. Raises the errors of PASSING, and others."""
+        """Subscribe at this node, beginning with the next block. Raises ClientError."""
         start = await self._find_start(client)
         conversation = client.converse(SERVICE)
         try:
@@ -284,7 +284,8 @@ class _Source:
         return response.start_block
 
     async def next(self) -> SubscribedItems | SubscribedBlockEnd | SubscribedBlockWithdrawn | None:
-        """Return the next message about a block. None after the last one. Raises SubscriptionRefused and others."""
+        """Return the next message about a block. None after the last one. Raises SubscriptionRefused or
+        another ClientError."""
         # The node stops sending when a whole window of bytes is unconfirmed. The client confirms a quarter of the
         # window at a time, because one message for each read would cost too much.
         if (self._taken_bytes - self._told_bytes) * RECEIVED_EVERY >= self._request.window_bytes:
@@ -307,7 +308,7 @@ class _Source:
         return response
 
     def leave(self) -> None:
-        """Ask the node to send nothing more. Without a connection this is not needed."""
+        """End the conversation with the node. A node that still has the subscription is asked to send nothing more."""
         if self._is_subscribed:
             self._is_subscribed = False
             with suppress(ClientError):

@@ -71,8 +71,8 @@ def headers_of(mark: BlockMark, other_roots: Sequence[bytes] = (), root_before: 
 
 
 def find_other_roots(headers: bytes | None) -> list[bytes]:
-    """Returns the other possible root hashes of the block. The list is empty if the message has none, or if they cannot
-    be decoded."""
+    """Returns the possible root hashes of the block besides the one in its mark. The list is empty if the message has
+    none, or if they cannot be decoded."""
     try:
         return [root for value in _values(headers, OTHER_ROOTS_HEADER) for root in _roots_decoder.decode(value)]
     except bare.DecodeError:

@@ -272,7 +272,7 @@ class PublishMachine:
         self.go_on(now_s)
 
     def node_failed(self, failure: NodeFailed, now_s: float) -> None:
-        """Ends every stream after a failure of the node. Publishers must send all blocks again that are not durable."""
+        """Ends every stream after a failure of the node. Publishers must repeat all blocks that are not durable."""
         self._failures += 1
         status = PublishStatus.PERSISTENCE_FAILED if failure.persistence else PublishStatus.ERROR
         self._end_all(status, failure.block_number, failure.reason, now_s)

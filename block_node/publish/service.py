@@ -93,7 +93,7 @@ class PublishService:
         self.node.register([local(address)], lambda: PublishWorker(self))
 
     def worker_started(self, context: Context) -> None:
-        """Handles a start of the worker: the first start, or a restart after a crash."""
+        """Handles a start of the worker: the first start, or a restart after a crash. A restart ends all sessions."""
         self._worker_starts += 1
         self.runner.call_later = context.call_later
         if self._worker_starts == 1:

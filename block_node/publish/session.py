@@ -205,7 +205,8 @@ class PublishSession(Worker):
 
 
 def _header_number(header: bytes, piece: Piece) -> int:
-    """Returns the block number in a header. Raises RequestRefused or ProtocolError if the header cannot be decoded."""
+    """Returns the block number in a header. Raises RequestRefused if the header is in pieces or cannot be decoded, and
+    ProtocolError if it is empty."""
     if piece is not Piece.WHOLE:
         raise RequestRefused("a header comes whole")
     if len(header) == len(HEADER_TAG) + 1 and not header[-1]:

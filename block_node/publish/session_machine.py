@@ -234,9 +234,9 @@ class PublisherState:
     def is_to_be_asked(self, wanted: int, since_s: float) -> bool:
         """Whether to request the block `wanted` from the publisher.
 
-        True if the publisher has passed that block. Also true for a silent publisher that offered that block or a
-        higher one. A publisher is silent if it sends no block, and if neither a message nor a request was sent since
-        the time `since_s`.
+        True if the publisher would next send a higher block. Also true for a silent publisher that offered that block
+        or a higher one. A publisher is silent if it sends no block, and if neither a message nor a request was sent
+        since the time `since_s`.
         """
         is_silent = self.session.block_number is None and max(self.used_s, self.asked_s) <= since_s
         return self.cursor > wanted or (is_silent and self.newest_offered >= wanted)

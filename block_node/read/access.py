@@ -23,7 +23,8 @@ from ockam.worker import Worker
 from storage.errors import DatabaseCorrupt
 
 NUMBER_LATEST = 2**64 - 1
-"""The block number that means "unknown" in the real node. In a request for a block it means the latest block."""
+"""The block number that means "unknown" in the reference block node. In a request for a block it means the
+latest block."""
 ANSWER_BYTES_MAX = 4 * 1024 * 1024
 ANSWER_OVERHEAD_BYTES = 512
 """The bytes of a frame that an answer needs in addition to the bytes of the block: names, numbers, root hash, routes

@@ -39,8 +39,8 @@ def packed(message: SubscribedItems) -> SubscribedItems | PackedItems:
 
 
 def unpacked(message: SubscribeResponse) -> UnpackedResponse:
-    """Returns the message with uncompressed items. Raises ProtocolError if the compressed data is damaged or
-    exceeds UNPACKED_BYTES_MAX."""
+    """Returns a message of compressed items with uncompressed items, and any other message unchanged. Raises
+    ProtocolError if the compressed data is damaged, or if the items exceed UNPACKED_BYTES_MAX bytes."""
     if not isinstance(message, PackedItems):
         return message
     try:

@@ -1,7 +1,8 @@
 """The service `block_status`: answers which blocks the node has, and which block it needs next. It changes nothing.
 
-Source: facts/block_node.md §1.6, T1 and T2. The answer describes the stored blocks, never the configuration. A real
-node once reported its configured first block as its last stored block, and its publishers stopped sending (§7.3 there).
+Source: facts/block_node.md §1.6, T1 and T2. The answer describes the stored blocks, never the configuration. A
+reference block node once reported its configured first block as its last stored block, and its publishers stopped
+sending (§7.3 there).
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
 
 CHUNK_BYTES = 1024 * 1024
-"""The maximum number of bytes of items in one message, 1 MiB, as the real node's `maxChunkSizeBytes`."""
+"""The maximum number of bytes of items in one message, 1 MiB, as the reference block node's `maxChunkSizeBytes`."""
 READ_BYTES = 1024 * 1024
 """The maximum number of bytes in one read, 1 MiB. The memory of a subscription holds at most one read."""
 MESSAGE_OVERHEAD_BYTES = 512
@@ -176,8 +176,8 @@ class SubscribeSession(Worker):
         self.go_on()
 
     def tick(self) -> None:
-        """Checks the time limits for a subscriber that takes nothing, for a missing block, and for the
-        whole subscription."""
+        """Ends the subscription if a time limit has passed: for a subscriber that takes nothing, for a missing block,
+        or for the whole subscription."""
         now_s, limits = self._now_s(), self._limits
         if not self._has_room:
             if now_s - self._moved_s >= limits.slow_s_max:

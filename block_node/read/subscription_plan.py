@@ -1,7 +1,8 @@
 """Decides which blocks a subscription sends, or why the node refuses it. Also defines the limits of subscriptions.
 
-It performs no I/O. Source: facts/block_node.md §4.3 and S1 to S8. There is one difference. A real node without blocks
-refuses every range. This node accepts a range that begins within `ahead_blocks_max`, and waits for its blocks.
+It performs no I/O. Source: facts/block_node.md §4.3 and S1 to S8. There is one difference. A reference block node
+without blocks refuses every range. This node accepts a range that begins within `ahead_blocks_max`, and waits for
+its blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ class SubscribeLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of subscriptions.
 
     - ahead_blocks_max: how many blocks above the last stored block a subscription may begin (`maximumFutureRequest` of
-      the real node).
+      the reference block node).
     - sessions_max: the maximum number of subscriptions at a time.
     - window_bytes_min, window_bytes_max: the limits of the window, the unconfirmed bytes that a subscriber permits.
     - slow_s_max: the maximum number of seconds without a `Received` message while the window is full.

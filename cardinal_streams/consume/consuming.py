@@ -68,7 +68,7 @@ class Update:
     def done(self) -> None:
         """Notes that the application has finished this update and all earlier ones.
 
-        Raises ValueError the second time.
+        Raises ValueError at a second call.
         """
         self._finish(self.event)
 
@@ -87,7 +87,7 @@ class Arrival:
         return self.event.batch
 
     def done(self) -> None:
-        """Notes that the application has finished this block. Raises ValueError the second time."""
+        """Notes that the application has finished this block. Raises ValueError at a second call."""
         self._finish(self.event)
 
 

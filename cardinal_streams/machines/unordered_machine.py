@@ -114,7 +114,7 @@ class UnorderedConsumer:
         return [] if key[:1] == b"\x05" else self.receive(key, value, source, offset)
 
     def done(self, event: Completed) -> None:
-        """Notes that the application has finished this block. Raises `ValueError` the second time."""
+        """Notes that the application has finished this block. Raises `ValueError` at a second call."""
         if self._unfinished.get(event.batch.hash) is not event:
             raise ValueError("this block is not among those that are unfinished")
         del self._unfinished[event.batch.hash]

@@ -1,8 +1,8 @@
 """Writes the Avro values of the message layer: Batch, SubBatchMsg and "int". It does not know what a value means.
 
 Maps and arrays are written in blocks of at most `BLOCK_ITEMS_MAX` items. Each block begins with a negative count and
-its size in bytes, as the real producer writes them. Avro libraries write only positive counts, so this module writes
-the bytes itself. Entries keep the order of their mapping.
+its size in bytes, as the reference producer writes them. Avro libraries write only positive counts, so this module
+writes the bytes itself. Entries keep the order of their mapping.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ prefix byte, and its fields follow without separators:
     04 hash(32) UTF-8 key                BatchDeleteMsg   empty
     05 hash(32)                          Reorg            Avro long: number of the common ancestor
     06 hash(32)                          ReorgComplete    Avro long: number
-    ff producer id(32)                   Ping             opaque; not in the specification, but the real producer
+    ff producer id(32)                   Ping             opaque; not in the specification, but the reference producer
                                                           puts one on the default topic every 30 s
 
 Reading is strict. Each message has exactly one possible key, so a key identifies its message. Extra bytes, missing
@@ -19,7 +19,7 @@ specification does not demand the shortest form. Each entry of a Batch is a valu
 entry with none of these set is an empty value.
 
 A Reorg's number is written as an Avro long. For numbers of up to 32 bits, the bytes are the same as those of the Avro
-int that the real producer writes. For larger numbers, the real producer writes a wrong number.
+int that the reference producer writes. For larger numbers, the reference producer writes a wrong number.
 """
 
 from __future__ import annotations

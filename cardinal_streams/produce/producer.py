@@ -32,9 +32,9 @@ from cardinal_streams.payload import Payload
 from cardinal_streams.prefixes import TopicMap
 from cardinal_streams.recent import RecentMap
 
-# The number of block hashes that a producer remembers, as in the real producer.
+# The number of block hashes that a producer remembers, as in the reference producer.
 SEEN_MAX = 4_096
-# The largest number of sub batches that are announced and not sent. The real application has one for each block.
+# The largest number of sub batches that are announced and not sent. The reference application has one for each block.
 OPEN_SUB_BATCHES_MAX = 65_536
 
 Outgoing = dict[str, list[Record]]
@@ -214,7 +214,7 @@ class Producer:
 def sub_batch_messages(
     hash_: bytes, id_: bytes, deletes: Collection[str], updates: Mapping[str, bytes]
 ) -> list[Message]:
-    """Returns the messages of a sub batch in the order of the real producer: header, deletes, updates by key."""
+    """Returns the messages of a sub batch in the order of the reference producer: header, deletes, updates by key."""
     check_sub_batch_id(id_)
     items: list[Message] = []
     if deletes:

@@ -35,7 +35,7 @@ from cardinal_streams.produce.reorg_channel import ChannelState, ReorgChannel
 from cardinal_streams.transports.transport import Delivery, Transport
 from stream_client.shell.background import background_tasks
 
-# The number of messages of each partition that a publisher reads at its start. The real producer reads 100.
+# The number of messages of each partition that a publisher reads at its start. The reference producer reads 100.
 CATCH_UP_MESSAGES = 1_000
 # The time limit for sending the message that gives a reorg up, after the `async with` block ended by an exception.
 ABANDON_TIMEOUT_S = 5.0

@@ -61,7 +61,7 @@ class KafkaTransport:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Drops the Kafka client, which then ends.
+        """Ends the use of the cluster: drops the Kafka client, which then ends.
 
         No record is lost: each was confirmed or has failed when `send` returned.
         """

@@ -94,7 +94,7 @@ _REORG_TOPIC = re.compile(r"-re-[0-9a-f]{64}\Z")
 
 
 def reorg_topic(default_topic: str, ancestor: bytes) -> str:
-    """Returns the name of a reorg's channel (topic), as in the real producer's design.
+    """Returns the name of a reorg's channel (topic), as in the reference producer's design.
 
     `ancestor`: the common ancestor's hash.
     """

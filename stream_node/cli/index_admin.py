@@ -191,8 +191,8 @@ async def _replaceable(client: StreamClient, client_id: str, stream: str, partit
 async def _check_exists(client: StreamClient, stream: str, partition: int | None) -> None:
     """Checks that the stream exists. Raises StreamNotFound. A peer that cannot list its streams is not checked.
 
-    Positions may exist without a stream: a stream may be deleted before its positions, and real peers save positions of
-    streams that never existed. So commands call this function only if they found no position.
+    Positions may exist without a stream: a stream may be deleted before its positions, and other Ockam programs save
+    positions of streams that never existed. So commands call this function only if they found no position.
     """
     from stream_client import RequestRefused
 

@@ -149,7 +149,7 @@ def _check(
     all_partitions: bool,
     partition: int | None,
 ) -> None:
-    """Checks the combination of options. Raises UsageError if one of them would have no effect."""
+    """Checks the combination of options. Raises UsageError if two of them exclude each other."""
     if sum((data is not None, file_per_message, length_framed, keys, ndjson)) > 1:
         raise UsageError(
             "--data, --file-per-message, --length-framed, --keys and --ndjson are five kinds of input; choose one"

@@ -72,7 +72,8 @@ def repair(
 
 
 def _lines(plan: Plan, *, done: bool) -> Iterator[str]:
-    """Yields the findings as lines of text: the damage, and what is saved and lost of each stream.
+    """Yields the findings as lines of text: the damage, the saved and the lost messages of each stream, and
+    other problems.
 
     done: whether the repair has been done.
     """

@@ -144,7 +144,7 @@ class ClientPublishSession:
     # --------------------------------------------------------------------------------------------- opening
 
     def _attempted(self) -> None:
-        """End the session, because an attempt to connect has failed or took too long."""
+        """End the session if it still has no connection. Called when an attempt to connect is over or took too long."""
         if self.state is ClientSessionState.CONNECTING and not self._conversation.is_open:
             node = self.client.address
             connection = self.client.core.connection

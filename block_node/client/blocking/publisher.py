@@ -209,8 +209,8 @@ class BlockPublisher:
             self._look_for_patience(ConnectionLost(str(error)))
 
     def _look_for_patience(self, error: ClientError) -> None:
-        """Fail if no block was acknowledged for `give_up_s` seconds. error: the error of the last session, for
-        the text."""
+        """Fail if no block was acknowledged for `give_up_s` seconds. error: the error of the last session; the text of
+        the failure names it."""
         give_up_s = self._settings.give_up_s
         if give_up_s is None or self._now_s() - self._progress_s < give_up_s:
             return
