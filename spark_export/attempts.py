@@ -109,7 +109,7 @@ class EarlierRows:
     """
 
     def __init__(self, stored: Sequence[bytes]) -> None:
-        """stored: the digests of the stored rows, in index order."""
+        """Takes all stored rows as missing. stored: the digests of the stored rows, in index order."""
         self.missing = len(stored)
         self._stored = stored
         self._at = 0

@@ -26,9 +26,9 @@ from spark_export.plan import count_between, from_offsets
 def offsets_behind_latest(source: SourceProgress) -> dict[str, float]:
     """Returns `avgOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `minOffsetsBehindLatest` of a query.
 
-    source: an element of `sources` in the progress of a query. The values are the average, the largest and the smallest
-    lag of a partition, in messages. The result is empty if the progress has no offsets or has offsets of another
-    format.
+    source: an element of `sources` in the progress of a query. The values are the average, the largest and the
+    smallest lag of a partition, in messages. The result is empty if the progress has no offsets or has offsets of
+    another format.
     """
     end, latest = _offsets(source.endOffset), _offsets(source.latestOffset)
     if not end or not latest:

@@ -70,7 +70,7 @@ class Projection:
     options: the options of the read, changed so that unrequested data and headers are not read."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """schema: the columns that the query requests.
+        """Checks that the options provide the columns that the query requests. schema: these columns.
 
         Raises OptionError in three cases. A column does not exist or has another type. A column may not be null
         although a message may lack the value. The decoder has a column with the name of a column of the message.

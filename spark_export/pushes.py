@@ -64,7 +64,10 @@ class Pushes:
     def __init__(
         self, options: WriteOptions, attempt: Attempt | None = None, ends: Mapping[Place, tuple[int, int]] | None = None
     ) -> None:
-        """ends: the first index and the next index of each partition when the batch began; only used with `attempt`."""
+        """Finds the rows that earlier executions of the task stored, and connects to the node.
+
+        ends: the first index and the next index of each partition when the batch began; only used with `attempt`.
+        """
         self.counts: dict[Place, int] = {}
         self.seen: set[int] = set()
         self._options = options

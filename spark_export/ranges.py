@@ -21,8 +21,8 @@ def read_range(
 ) -> Any:
     """Returns a DataFrame with the messages of a stream in the given range. Raises OptionError.
 
-    Spark tasks read only this range. A Spark filter (`where`) would give the same rows, but would read the whole
-    stream.
+    Spark tasks read only this range. A Spark filter (`where`) would give the same rows, but would read the
+    whole stream.
 
     partition: one partition or several partitions; None for all. index: the first index and the end index, the same for
     each partition; the end is not included; needs `partition`. time: the start and the end of the storage times; the

@@ -4,9 +4,9 @@ A date has the form `2026`, `2026-01` or `2026-1-5`. After the third form, a bla
 time consists of a date, a blank or `T`, hours, minutes, seconds with a fraction, and a time zone. All parts after the
 year are optional. Digits after the microseconds are ignored.
 
-This module refuses two forms that Spark accepts. The first is a time without a date, which in Spark gets the date of
-the query. The second is a text with the number of days since 1970, because the text is more likely a date in another
-form.
+This module refuses two forms that Spark accepts. The first is a time without a date, which in Spark gets the date
+of the query. The second is a text with the number of days since 1970, because the text is more likely a date in
+another form.
 """
 
 from __future__ import annotations

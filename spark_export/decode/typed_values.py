@@ -41,7 +41,9 @@ class Converters:
     """
 
     def __init__(self, zone: str) -> None:
-        """zone: the time zone of times whose text contains no zone. Raises ValueError if this zone does not exist."""
+        """Loads the time zone of times whose text contains no zone. zone: its name. Raises ValueError for an
+        unknown name.
+        """
         self.problems: list[str] = []
         self._read_time = time_reader(zone)
 

@@ -21,8 +21,8 @@ class ExportInUse(ExportError):
 class ExportMismatch(ExportError):
     """The export folder cannot be used by this exporter.
 
-    The folder has no export, or an export of another format or a later version, or its table and its record of runs
-    disagree.
+    The folder has no export, or an export of another format or a later version, or its table and its record of
+    runs disagree.
     """
 
 

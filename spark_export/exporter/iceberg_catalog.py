@@ -1,8 +1,8 @@
 """The catalog of an Iceberg table: an SQLite file in the export's folder, or a catalog that the user chooses.
 
-The user's choice is stored with the table, so that all commands find the catalog. The stored choice contains no
-secrets. pyiceberg reads secrets from its own file and from environment variables, for example
-PYICEBERG_CATALOG__STREAM_NODE__TOKEN.
+The user's choice is stored with the table, so that all commands find the catalog. The stored choice
+contains no secrets. pyiceberg reads secrets from its own file and from environment variables, for
+example PYICEBERG_CATALOG__STREAM_NODE__TOKEN.
 """
 
 from __future__ import annotations

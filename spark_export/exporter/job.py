@@ -33,7 +33,7 @@ from spark_export.store.place import Place
 
 INLINE = "inline"
 AUTO = "auto"
-"""The default master, which decides where tasks run: in threads of the exporter, or on a Spark in its process.
+"""The default master, which decides where tasks run: in threads of the exporter, or on a Spark on the same machine.
 
 Spark is started if Java is installed and more than SPARK_BYTES_MIN bytes of message data are new.
 """

@@ -93,7 +93,7 @@ class Ledger(GenerationsPart, IdentityPart):
     """An open ledger: the database with the record of all runs of an export. `open_ledger` makes it."""
 
     def __init__(self, engine: AsyncEngine, identity: Identity, copy: Copy | None = None) -> None:
-        """copy: the copy of the ledger in a store, which each change replaces, or None for a ledger without a copy."""
+        """Takes the open database. copy: the ledger's copy in a store, which each change replaces, or None."""
         self._engine = engine
         self.identity = identity
         self._copy = copy

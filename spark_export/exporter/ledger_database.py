@@ -130,8 +130,8 @@ async def _ensure(
 ) -> Identity:
     """Makes the tables of a new ledger, or checks the version of an existing ledger. Returns the export's identity.
 
-    Raises ExportMismatch if there is no ledger and `identity` is None, or if the schema is not a ledger of this
-    version.
+    Raises ExportMismatch if there is no ledger and `identity` is None, or if the schema is not a ledger of
+    this version.
     """
     has_tables = await connection.run_sync(lambda sync: inspect(sync).has_table(exports.name, schema=schema))
     mark = f"stream-node export ledger, version {LEDGER_VERSION}"

@@ -1,7 +1,7 @@
 """The part of the ledger about the identity of a table: the table's consumer and folder.
 
-The consumer is the name under which the node keeps the saved indexes of the export. The ledger is the record of all
-runs.
+The consumer is the name under which the node keeps the saved indexes of the export. The ledger is the record of
+all runs.
 """
 
 from __future__ import annotations

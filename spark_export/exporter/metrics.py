@@ -1,7 +1,7 @@
 """The metrics of the exporter, and their text format for Prometheus.
 
-The exporter serves no port. Its daemon writes the metrics to a file, for the textfile collector of Prometheus' node
-exporter.
+The exporter serves no port. Its daemon writes the metrics to a file, for the textfile collector of Prometheus'
+node exporter.
 """
 
 from __future__ import annotations

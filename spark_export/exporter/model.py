@@ -1,6 +1,6 @@
 """The data classes of the exporter: partitions, exported index ranges, tasks, files and runs.
 
-They need only the standard library, because Spark sends some of them to executors where this project is not installed.
+They need only the standard library, because Spark sends some of them to executors, where this project may be missing.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Range:
     """The indexes of one partition that one run exports; `end_index` is exclusive.
 
     era: how often the exporter has found the stream deleted and created again; 0 for never. made_us: when the stream
-    was created, in microseconds since 1970. size_bytes: the size of the data, estimated from the partition's average.
-    lost: the number of messages that retention removed before they could be exported; their indexes directly precede
-    `start_index`.
+    was created, in microseconds since 1970. size_bytes: the size of the data, estimated from the partition's
+    average. lost: the number of messages that retention removed before they could be exported; their indexes
+    directly precede `start_index`.
     """
 
     stream: str

@@ -47,9 +47,9 @@ DEFAULT_BOUNDS = Bounds()
 class Progress:
     """The progress of an export while its tasks write files.
 
-    step: the number of the step, from 1. rows, data_bytes: the number of rows and of bytes of message data that all
-    steps have written so far. rows_planned, data_bytes_planned: the totals of the whole export; the bytes are an
-    estimate.
+    step: the number of the step, from 1. rows, data_bytes: the number of rows and of bytes of message data that
+    all steps have written so far. rows_planned, data_bytes_planned: the totals of the whole export; the bytes are
+    an estimate.
     """
 
     step: int

@@ -54,9 +54,9 @@ class Recovery(enum.Enum):
     """What to do with a run that a crash interrupted.
 
     NOTHING: nothing, since the run has ended. ABANDON: remove the files of the run. PUBLISH: add the files to the
-    table, then do as for SAVE. RECORD_PUBLISHED: record that the table has the run, then do as for SAVE. SAVE: save the
-    end indexes of the run at the node. REFUSE: raise an error, since the record of runs (the ledger) is older than the
-    table.
+    table, then do as for SAVE. RECORD_PUBLISHED: record that the table has the run, then do as for SAVE. SAVE: save
+    the end indexes of the run at the node. REFUSE: raise an error, since the record of runs (the ledger) is older than
+    the table.
     """
 
     NOTHING = "nothing"

@@ -38,10 +38,10 @@ def run_export(
 ) -> Outcome:
     """Exports all new messages, and returns after they are published. The call can be repeated after any error.
 
-    SIGTERM, SIGINT and `stop` abandon the current run, unless it is already being published. A later call exports the
-    messages of an abandoned run again. After a signal, the scheduler's own handler of the signal is called. In a thread
-    other than the main thread, only `stop` works. Raises ExportStopped, StreamsLeftOut, NodeFailed and other
-    ExportErrors.
+    SIGTERM, SIGINT and `stop` abandon the current run, unless it is already being published. A later call exports
+    the messages of an abandoned run again. After a signal, the scheduler's own handler of the signal is called. In
+    a thread other than the main thread, only `stop` works. Raises ExportStopped, StreamsLeftOut, NodeFailed and
+    other ExportErrors.
     """
     stop = stop or threading.Event()
     received: list[int] = []
@@ -96,8 +96,8 @@ async def _run_until(
 def _signals_caught(stop: threading.Event, received: list[int]) -> Iterator[None]:
     """Makes SIGTERM and SIGINT set `stop` during the `with` block. Then restores the previous handlers.
 
-    received: the list to which the number of each signal is appended. Does nothing in a thread other than the main
-    thread.
+    received: the list to which the number of each signal is appended. Does nothing in a thread other than the
+    main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""The engine that executes tasks on Spark: in this process, on a cluster, or on a Spark Connect server."""
+"""The engine that executes tasks on Spark: on this machine, on a cluster, or on a Spark Connect server."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Executes the tasks of a run as a Spark data source: reading one partition of the source executes one task.
 
 The rows of a partition describe the files that the task wrote. Only these rows pass through the JVM. The source works
-with a Spark master and over Spark Connect. Spark repeats a task that failed, and returns the rows of the execution that
-succeeded.
+with a Spark master and over Spark Connect. Spark repeats a task that failed, and returns the rows of the execution
+that succeeded.
 """
 
 from __future__ import annotations

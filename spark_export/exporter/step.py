@@ -100,10 +100,10 @@ class StepRunner:
     ) -> Step | None:
         """Exports the ranges as one run. Streams that cannot be read are added to `left_out`.
 
-        bytes_left: the estimated size of all messages that are not exported yet, including this step. on_rows: called
-        every PROGRESS_INTERVAL_S seconds with the number of rows and of bytes of message data that this step has
-        written so far. Returns None, and publishes nothing, if no stream could be read. Raises ExportError,
-        ClientError.
+        bytes_left: the estimated size of all messages that are not exported yet, including this step. on_rows:
+        called every PROGRESS_INTERVAL_S seconds with the number of rows and of bytes of message data that this
+        step has written so far. Returns None, and publishes nothing, if no stream could be read. Raises
+        ExportError, ClientError.
         """
         started_s = time.monotonic()
         run_id = await self._ledger.begin_run(ranges, self._now_us())

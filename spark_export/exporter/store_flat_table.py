@@ -29,7 +29,7 @@ class StoreFlatTable(FlatTable):
     """
 
     def __init__(self, layout: Layout, store: Store, data: str) -> None:
-        """data: the folder of the data files, relative to the address of the store."""
+        """Takes the store of the table. data: the folder of the data files, relative to the address of the store."""
         super().__init__(layout, layout.table, layout.table)
         self._store = store
         self._folder = data

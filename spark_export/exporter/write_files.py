@@ -1,7 +1,7 @@
 """Writes the rows of a task as Parquet files. Each file has rows of one stream and date.
 
-All files are written into one existing folder, and synced before the task returns them. This module runs on Spark
-executors.
+All files are written into one existing folder, and synced before the task returns them. This module runs on
+Spark executors.
 """
 
 from __future__ import annotations
