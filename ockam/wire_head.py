@@ -41,8 +41,8 @@ class HeadWire:
     def decode_routes(self, data: bytes, at: int, end: int) -> tuple[Route, Route, int]:
         if at >= end or data[at] not in (MESSAGE_ARRAY, INDEFINITE_ARRAY):
             raise _undecodable("the message is not an array of four")
-        onward_route, at = _read_route(data, at + 1, end)
-        return_route, at = _read_route(data, at, end)
+        onward_route, at = read_route(data, at + 1, end)
+        return_route, at = read_route(data, at, end)
         return onward_route, return_route, at
 
     def decode_payload(self, data: bytes, start: int, at: int, end: int) -> bytes:
@@ -60,7 +60,7 @@ class HeadWire:
             end -= 1
             if data[end] != BREAK:
                 raise _undecodable("an indefinite array without its end")
-        size, at = _read_head(data, at, end, BYTE_STRING)
+        size, at = read_head(data, at, end, BYTE_STRING)
         stop = at + size
         if stop >= end:
             raise _undecodable("the payload is longer than the frame")
@@ -69,27 +69,28 @@ class HeadWire:
         return data[at:stop]
 
     def encode_routes(self, onward_route: Route, return_route: Route) -> bytes:
-        return b"\x84" + _write_route(onward_route) + _write_route(return_route)
+        return b"\x84" + write_route(onward_route) + write_route(return_route)
 
     def encode_payload(self, payload: bytes) -> bytes:
         head, tail = self.around_payload(len(payload))
         return head + payload + tail
 
     def around_payload(self, size_bytes: int) -> tuple[bytes, bytes]:
-        return _write_head(BYTE_STRING, size_bytes), b"\xf6"
+        return write_head(BYTE_STRING, size_bytes), b"\xf6"
 
 
-def _read_route(data: bytes, at: int, end: int) -> tuple[Route, int]:
-    hops, at = _read_head(data, at, end, ARRAY)
+def read_route(data: bytes, at: int, end: int) -> tuple[Route, int]:
+    """Returns the route that is encoded at `at`, and the position after it. Raises RemoteProtocolError."""
+    hops, at = read_head(data, at, end, ARRAY)
     if hops > ROUTE_HOPS_MAX:
         raise _undecodable(f"a route of {hops} hops; at most {ROUTE_HOPS_MAX}")
     route = []
     for _ in range(hops):
-        parts, at = _read_head(data, at, end, ARRAY)
+        parts, at = read_head(data, at, end, ARRAY)
         if parts != 2:
             raise _undecodable(f"an address of {parts} parts; it has two, type and value")
-        kind, at = _read_head(data, at, end, UNSIGNED)
-        size, at = _read_head(data, at, end, BYTE_STRING)
+        kind, at = read_head(data, at, end, UNSIGNED)
+        size, at = read_head(data, at, end, BYTE_STRING)
         if kind > ADDRESS_TYPE_MAX:
             raise _undecodable(f"an address type above {ADDRESS_TYPE_MAX}")
         if at + size > end:
@@ -101,12 +102,12 @@ def _read_route(data: bytes, at: int, end: int) -> tuple[Route, int]:
 
 def _check_tracing_context(data: bytes, at: int, end: int) -> None:
     """Raises RemoteProtocolError unless the bytes from `at` to `end` are exactly one CBOR text string."""
-    size, at = _read_head(data, at, end, TEXT_STRING)
+    size, at = read_head(data, at, end, TEXT_STRING)
     if at + size != end:
         raise _undecodable("bytes behind the message, or a tracing context that is cut")
 
 
-def _read_head(data: bytes, at: int, end: int, major: int) -> tuple[int, int]:
+def read_head(data: bytes, at: int, end: int, major: int) -> tuple[int, int]:
     """Returns the length or the number in the head of the CBOR item at `at`, and the position of its content.
 
     Raises RemoteProtocolError if the item does not have this major type, or its head is not valid.
@@ -125,15 +126,17 @@ def _read_head(data: bytes, at: int, end: int, major: int) -> tuple[int, int]:
     return int.from_bytes(data[at + 1 : at + 1 + width], "big"), at + 1 + width
 
 
-def _write_route(route: Route) -> bytes:
-    parts = [_write_head(ARRAY, len(route))]
+def write_route(route: Route) -> bytes:
+    """Encodes a route: an array of addresses, each of a type and a byte string."""
+    parts = [write_head(ARRAY, len(route))]
     for address in route:
-        parts += (b"\x82", _write_head(UNSIGNED, address.type), _write_head(BYTE_STRING, len(address.value)))
+        parts += (b"\x82", write_head(UNSIGNED, address.type), write_head(BYTE_STRING, len(address.value)))
         parts.append(address.value)
     return b"".join(parts)
 
 
-def _write_head(major: int, value: int) -> bytes:
+def write_head(major: int, value: int) -> bytes:
+    """Encodes the head of a CBOR item: its major type, and its number or length. Raises ValueError above 64 bits."""
     if value < 24:
         return bytes((major << 5 | value,))
     for small, width in ((24, 1), (25, 2), (26, 4), (27, 8)):

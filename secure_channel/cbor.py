@@ -1,0 +1,145 @@
+"""CborReader and the writing functions: the few CBOR shapes of identities and channel messages (RFC 8949).
+
+This is no general CBOR codec. It reads and writes unsigned numbers, byte strings, arrays, booleans and null, with
+definite lengths and the shortest form of every number. Everything else is refused, also when other readers accept it,
+because a proof that has two encodings could be changed without being refused.
+"""
+
+from __future__ import annotations
+
+UNSIGNED, BYTE_STRING, ARRAY, MAP = 0, 2, 4, 5
+"""The CBOR major types that are named here (RFC 8949 §3.1)."""
+FALSE, TRUE, NULL = 0xF4, 0xF5, 0xF6
+_WIDTHS = {24: 1, 25: 2, 26: 4, 27: 8}
+_SMALLEST = {1: 24, 2: 1 << 8, 4: 1 << 16, 8: 1 << 32}
+"""For each width of a number in bytes, the smallest number that needs this width."""
+
+
+class CborError(ValueError):
+    """Error: the bytes are not the expected CBOR. is_map: whether a map came where an array was expected."""
+
+    def __init__(self, text: str, *, is_map: bool = False) -> None:
+        super().__init__(text)
+        self.is_map = is_map
+
+
+class CborReader:
+    """Reads items one after the other. Each method raises CborError if the next item is not of its kind.
+
+    at: the position of the next item in `data`.
+    """
+
+    __slots__ = ("_data", "_end", "at")
+
+    def __init__(self, data: bytes, at: int = 0) -> None:
+        self._data = data
+        self._end = len(data)
+        self.at = at
+
+    def unsigned(self) -> int:
+        """Reads a number from 0 to 2^64 - 1."""
+        return self._head(UNSIGNED)
+
+    def array(self, items: int) -> None:
+        """Reads the beginning of an array that must have this many items."""
+        found = self._head(ARRAY)
+        if found != items:
+            raise CborError(f"an array of {found} items at byte {self.at}; {items} are expected")
+
+    def array_of(self, items_min: int, items_max: int) -> int:
+        """Reads the beginning of an array with at least and at most this many items. Returns their number."""
+        found = self._head(ARRAY)
+        if not items_min <= found <= items_max:
+            raise CborError(f"an array of {found} items at byte {self.at}; {items_min} to {items_max} are accepted")
+        return found
+
+    def byte_string(self, size_bytes: int | None = None) -> bytes:
+        """Reads a byte string. size_bytes: the size that it must have; None means any size."""
+        size = self._head(BYTE_STRING)
+        if size_bytes is not None and size != size_bytes:
+            raise CborError(f"{size} bytes at byte {self.at}; {size_bytes} are expected")
+        if size > self._end - self.at:
+            raise CborError(f"a byte string at byte {self.at} is longer than the message")
+        self.at += size
+        return self._data[self.at - size : self.at]
+
+    def boolean(self) -> bool:
+        """Reads true or false."""
+        if self.at >= self._end or self._data[self.at] not in (FALSE, TRUE):
+            raise CborError(f"no boolean at byte {self.at}")
+        self.at += 1
+        return self._data[self.at - 1] == TRUE
+
+    def null(self) -> bool:
+        """Reads a null if the next item is one. Returns whether it was."""
+        is_null = self.at < self._end and self._data[self.at] == NULL
+        self.at += is_null
+        return is_null
+
+    def finish(self) -> None:
+        """Raises CborError if there are more bytes."""
+        if self.at != self._end:
+            raise CborError(f"{self._end - self.at} bytes behind the message")
+
+    def since(self, start: int) -> bytes:
+        """Returns the bytes from `start` to the present position, which are kept because signatures are over them."""
+        return self._data[start : self.at]
+
+    def _head(self, major: int) -> int:
+        if self.at >= self._end:
+            raise CborError("the message ends too early")
+        first = self._data[self.at]
+        if first >> 5 != major:
+            raise CborError(
+                f"CBOR type {first >> 5} where {major} is expected, at byte {self.at}", is_map=_is_map(first)
+            )
+        small = first & 31
+        self.at += 1
+        if small < 24:
+            return small
+        width = _WIDTHS.get(small)
+        if width is None or width > self._end - self.at:
+            raise CborError(f"a length that is indefinite or cut, at byte {self.at}")
+        value = int.from_bytes(self._data[self.at : self.at + width], "big")
+        if value < _SMALLEST[width]:
+            raise CborError(f"a number at byte {self.at} is not in its shortest form")
+        self.at += width
+        return value
+
+
+def _is_map(first: int) -> bool:
+    return first >> 5 == MAP
+
+
+def write_unsigned(value: int) -> bytes:
+    """Encodes a number from 0 to 2^64 - 1."""
+    return _write_head(UNSIGNED, value)
+
+
+def write_bytes(value: bytes) -> bytes:
+    """Encodes a byte string."""
+    return _write_head(BYTE_STRING, len(value)) + value
+
+
+def write_array(*items: bytes) -> bytes:
+    """Encodes an array of items that are encoded already."""
+    return _write_head(ARRAY, len(items)) + b"".join(items)
+
+
+def write_boolean(value: bool) -> bytes:
+    """Encodes true or false."""
+    return bytes((TRUE if value else FALSE,))
+
+
+def write_null() -> bytes:
+    """Encodes null."""
+    return bytes((NULL,))
+
+
+def _write_head(major: int, value: int) -> bytes:
+    if value < 24:
+        return bytes((major << 5 | value,))
+    for small, width in _WIDTHS.items():
+        if value < 1 << 8 * width:
+            return bytes((major << 5 | small,)) + value.to_bytes(width, "big")
+    raise ValueError(f"{value} does not fit 64 bits")

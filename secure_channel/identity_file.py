@@ -1,0 +1,112 @@
+"""The file of an own identity: made once, readable by its owner only, and its attestation renewed in time.
+
+The file is JSON. The two secrets are 32 bytes each in hexadecimal. Whoever has a copy of the file is this identity.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets as randomness
+import stat
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from secure_channel.errors import IdentityFileError, IdentityRefused
+from secure_channel.own_identity import OwnIdentity, Secrets, make_identity, must_renew, renewed
+from storage.durable_files import make_folder, sync, write_durably
+
+MODE: Final = 0o600
+"""Only the owner may read and write the file."""
+FORMAT: Final = 1
+
+
+class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    format: int
+    signing_secret: str
+    static_secret: str
+    change_history: str
+    attestation: str
+
+
+def create_identity(file: Path, now_s: int) -> OwnIdentity:
+    """Makes a new identity and stores it in `file`, which must not exist. now_s: seconds since 1970.
+
+    Raises IdentityFileError, also if another process makes the file at the same time.
+    """
+    identity = make_identity(randomness.token_bytes(32), randomness.token_bytes(32), now_s)
+    try:
+        make_folder(file.parent)
+        # A link fails if the name exists, so no identity is ever overwritten, and readers never find half a file.
+        part = file.with_name(f".{file.name}.{randomness.token_hex(4)}.new")
+        write_durably(part, _encoded(identity.secrets), mode=MODE)
+        try:
+            os.link(part, file)
+        finally:
+            part.unlink()
+        sync(file.parent)
+    except FileExistsError as error:
+        raise IdentityFileError("exists", f"{file} exists already; `identity show` shows whose it is") from error
+    except OSError as error:
+        raise IdentityFileError("unwritable", f"cannot write {file}: {error.strerror or error}") from error
+    return identity
+
+
+def load_identity(file: Path, now_s: int) -> OwnIdentity:
+    """Reads an identity, and renews and stores its attestation if that ends soon. now_s: seconds since 1970.
+
+    Raises IdentityFileError if the file is missing, can be read by others, or is damaged.
+    """
+    stored = _read(file)
+    try:
+        if must_renew(stored, now_s):
+            stored = renewed(stored, now_s)
+            write_durably(file, _encoded(stored), mode=MODE)
+        return OwnIdentity(stored, now_s)
+    except IdentityRefused as error:
+        raise IdentityFileError("undecodable", f"the identity in {file} cannot be used: {error}") from error
+    except OSError as error:
+        raise IdentityFileError("unwritable", f"cannot renew {file}: {error.strerror or error}") from error
+
+
+def ensure_identity(file: Path, now_s: int) -> OwnIdentity:
+    """Reads the identity in the file, or makes it if there is no file. Raises IdentityFileError."""
+    if file.exists():
+        return load_identity(file, now_s)
+    try:
+        return create_identity(file, now_s)
+    except IdentityFileError as error:
+        # Two processes may begin at the same moment; the second one takes the identity of the first.
+        if error.reason != "exists":
+            raise
+        return load_identity(file, now_s)
+
+
+def _read(file: Path) -> Secrets:
+    try:
+        with file.open("rb") as reading:
+            mode = stat.S_IMODE(os.fstat(reading.fileno()).st_mode)
+            content = reading.read()
+    except FileNotFoundError as error:
+        raise IdentityFileError("missing", f"there is no identity in {file}; `identity create` makes one") from error
+    except OSError as error:
+        raise IdentityFileError("unreadable", f"cannot read {file}: {error.strerror or error}") from error
+    if mode & 0o077:
+        text = f"others may read {file} (mode {mode:o}); `chmod 600` it, or make a new identity if they have"
+        raise IdentityFileError("permissions", text)
+    try:
+        stored = msgspec.json.decode(content, type=_Stored)
+        if stored.format != FORMAT:
+            raise ValueError(f"format {stored.format} is not known")
+        parts = stored.signing_secret, stored.static_secret, stored.change_history, stored.attestation
+        return Secrets(*map(bytes.fromhex, parts))
+    except (msgspec.DecodeError, ValueError):
+        # The cause is left out, because its text could quote a secret.
+        raise IdentityFileError("undecodable", f"{file} is not the file of an identity, or is damaged") from None
+
+
+def _encoded(secrets: Secrets) -> bytes:
+    parts = (secrets.signing_secret, secrets.static_secret, secrets.history, secrets.attestation)
+    stored = _Stored(FORMAT, *(part.hex() for part in parts))
+    return msgspec.json.format(msgspec.json.encode(stored), indent=2) + b"\n"

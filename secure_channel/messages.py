@@ -1,0 +1,195 @@
+"""The plaintexts inside a channel: a routed message (Payload), a new history of the peer (Refresh), the end (Close).
+
+    plaintext   82 message padding              padding: byte string; we send none (40) and accept any
+    Payload     82 00 81 83 route route payload    onward route, return route, byte string
+    Refresh     82 01 81 82 ChangeHistory array of credentials
+    Close       82 02 80
+
+A Payload resembles the body of a frame in the head framing, so `PLAINTEXT` is a `Wire`, and `ockam.frames` reads and
+writes many of them at once with all that it remembers of headers (facts/secure_channel.md §5). It does not encrypt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ockam.address import Address, Route
+from ockam.errors import FrameTooLarge, RemoteProtocolError
+from ockam.frames import BadFrame, FrameHeads, FrameReader
+from ockam.generation_cache import GenerationCache
+from ockam.message import Message, Origin
+from ockam.wire_head import BYTE_STRING, HEAD, read_head, read_route, write_head, write_route
+from secure_channel.cbor import CborError, CborReader
+from secure_channel.errors import PlaintextRefused
+from secure_channel.identity_history import PeerIdentity, read_history
+from secure_channel.proof import skip_credentials
+from secure_channel.transport import OVERHEAD_BYTES
+
+PAYLOAD_HEAD = bytes.fromhex("8282008183")
+"""The bytes before the routes of every Payload."""
+CLOSE = bytes.fromhex("8282028040")
+"""The whole plaintext of a Close without padding."""
+NO_PADDING = b"\x40"
+AROUND_BYTES_MAX = OVERHEAD_BYTES + 100
+"""The most bytes that encryption and framing add to a message, besides its addresses."""
+_REFRESH, _CLOSE = 1, 2
+
+
+class PlaintextWire:
+    """The form of a Payload as a `Wire`, so that `ockam.frames` reads and writes it. There is no version and no hello.
+
+    The u32 before each plaintext exists only between this package and `ockam.frames`; it is never sent.
+    """
+
+    name = "channel"
+    hello = b""
+    length_bytes = 4
+    send_bytes_max = HEAD.send_bytes_max - AROUND_BYTES_MAX
+    receive_bytes_max = HEAD.receive_bytes_max
+    heartbeat = b""
+
+    def decode_routes(self, data: bytes, at: int, end: int) -> tuple[Route, Route, int]:
+        if not data.startswith(PAYLOAD_HEAD, at, end):
+            raise RemoteProtocolError("undecodable", "not a Payload of a channel")
+        onward_route, at = read_route(data, at + len(PAYLOAD_HEAD), end)
+        return_route, at = read_route(data, at, end)
+        return onward_route, return_route, at
+
+    def decode_payload(self, data: bytes, start: int, at: int, end: int) -> bytes:
+        size, at = read_head(data, at, end, BYTE_STRING)
+        stop = at + size
+        if stop >= end:
+            raise RemoteProtocolError("undecodable", "the payload is longer than the message")
+        padding, after = read_head(data, stop, end, BYTE_STRING)
+        if after + padding != end:
+            raise RemoteProtocolError("undecodable", "the padding does not end with the message")
+        return data[at:stop]
+
+    def encode_routes(self, onward_route: Route, return_route: Route) -> bytes:
+        return PAYLOAD_HEAD + write_route(onward_route) + write_route(return_route)
+
+    def encode_payload(self, payload: bytes) -> bytes:
+        head, tail = self.around_payload(len(payload))
+        return head + payload + tail
+
+    def around_payload(self, size_bytes: int) -> tuple[bytes, bytes]:
+        return write_head(BYTE_STRING, size_bytes), NO_PADDING
+
+
+PLAINTEXT = PlaintextWire()
+"""The only instance of PlaintextWire, which has no state."""
+
+
+class PlaintextReader:
+    """Decodes the Payloads of one channel into messages.
+
+    It adds the channel's outer address as the first hop of each return route, so that an answer goes back through the
+    channel.
+    """
+
+    __slots__ = ("_origin", "_prefix", "_reader")
+
+    def __init__(self, origin: Origin, outer: Address | None) -> None:
+        """origin: the origin of all messages. outer: the address of the channel's plaintext side; None: add none."""
+        self._origin = origin
+        self._prefix: Route = () if outer is None else (outer,)
+        self._reader = FrameReader(PLAINTEXT, origin, self._prefix)
+
+    def forget(self) -> None:
+        """Forgets the remembered headers to free their memory."""
+        self._reader.forget()
+
+    def read(self, plaintexts: Sequence[bytes]) -> tuple[list[Message], int]:
+        """Returns the messages of these Payloads, and the number of plaintexts that could not be decoded.
+
+        A plaintext that cannot be decoded is left out; the others are returned in their order.
+        """
+        framed = b"".join([part for each in plaintexts for part in (len(each).to_bytes(4, "big"), each)])
+        try:
+            return self._reader.feed(framed), 0
+        except BadFrame:
+            # The reader does not continue after a bad frame, so each plaintext is read by itself.
+            self._reader = FrameReader(PLAINTEXT, self._origin, self._prefix)
+        messages: list[Message] = []
+        bad = 0
+        for each in plaintexts:
+            try:
+                messages += self._reader.feed(len(each).to_bytes(4, "big") + each)
+            except BadFrame:
+                bad += 1
+                self._reader = FrameReader(PLAINTEXT, self._origin, self._prefix)
+        return messages, bad
+
+
+class PlaintextWriter:
+    """Encodes messages as Payloads, and remembers the encoded headers of routes."""
+
+    __slots__ = ("_heads", "_known")
+
+    def __init__(self) -> None:
+        self._known = GenerationCache[tuple[Route, Route], bytes](lambda routes, raw: 250 + 2 * len(raw))
+        self._heads = FrameHeads(PLAINTEXT)
+
+    def forget(self) -> None:
+        """Forgets the remembered headers to free their memory."""
+        self._known.forget()
+        self._heads.forget()
+
+    def write(self, messages: Sequence[Message]) -> Iterator[bytes | FrameTooLarge]:
+        """Returns the plaintext of each message; an error for each message that is too large.
+
+        The first hop of each onward route is this channel, and is left out.
+        """
+        onward_route = return_route = None
+        raw = b""
+        for message in messages:
+            if message.onward_route is not onward_route or message.return_route is not return_route:
+                onward_route, return_route = message.onward_route, message.return_route
+                raw = self._header(onward_route[1:], return_route)
+            try:
+                yield self.plaintext(raw, message.payload)
+            except FrameTooLarge as error:
+                yield error
+
+    def plaintext(self, header: bytes, payload: bytes) -> bytes:
+        """Returns a Payload. header: the result of `PlaintextWire.encode_routes`. Raises FrameTooLarge."""
+        pieces = self._heads.around(header).get(len(payload))
+        if pieces is None:
+            pieces = self._heads.make(header, len(payload))
+        # The first four bytes are the length, which belongs to no plaintext.
+        return pieces[0][4:] + payload + pieces[1]
+
+    def _header(self, onward_route: Route, return_route: Route) -> bytes:
+        routes = onward_route, return_route
+        raw = self._known.young.get(routes) or self._known.recall(routes)
+        if raw is None:
+            raw = PLAINTEXT.encode_routes(onward_route, return_route)
+            self._known.add(routes, raw)
+        return raw
+
+
+def read_control(plaintext: bytes) -> PeerIdentity | None:
+    """Returns the new identity of a Refresh, or None for a Close. Raises PlaintextRefused and IdentityRefused.
+
+    The credentials of a Refresh are not verified.
+    """
+    try:
+        reader = CborReader(plaintext)
+        reader.array(2)
+        reader.array(2)
+        kind = reader.unsigned()
+        identity = None
+        if kind == _CLOSE:
+            reader.array(0)
+        elif kind == _REFRESH:
+            reader.array(1)
+            reader.array(2)
+            identity = read_history(reader)
+            skip_credentials(reader)
+        else:
+            raise PlaintextRefused("undecodable", f"a message of the unknown kind {kind} in a channel")
+        reader.byte_string()
+        reader.finish()
+    except CborError as error:
+        raise PlaintextRefused("undecodable", f"not a message of a channel: {error}") from error
+    return identity

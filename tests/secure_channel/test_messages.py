@@ -1,0 +1,80 @@
+"""Goal: plaintexts carry any routes and payloads, and one that cannot be decoded costs only itself.
+
+Method: random messages there and back; the bytes compared with the head framing, which has the same parts.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ockam.address import Address, Route, local
+from ockam.errors import FrameTooLarge
+from ockam.message import HERE, Message
+from ockam.wire_head import HEAD
+from secure_channel.messages import AROUND_BYTES_MAX, PAYLOAD_HEAD, PLAINTEXT, PlaintextReader, PlaintextWriter
+from secure_channel.transport import OVERHEAD_BYTES
+
+OUTER = local("outer")
+ADDRESSES = st.builds(Address, st.integers(0, 255), st.binary(max_size=300))
+ROUTES = st.lists(ADDRESSES, max_size=4).map(tuple)
+
+
+def written(*messages: tuple[Route, Route, bytes]) -> list[bytes]:
+    through = [Message((OUTER, *onward), returning, payload) for onward, returning, payload in messages]
+    found = list(PlaintextWriter().write(through))
+    assert not any(isinstance(each, FrameTooLarge) for each in found)
+    return [each for each in found if isinstance(each, bytes)]
+
+
+@given(st.lists(st.tuples(ROUTES, ROUTES, st.binary(max_size=300)), max_size=6))
+def test_there_and_back(messages: list[tuple[Route, Route, bytes]]) -> None:
+    plaintexts = written(*messages)
+    for plaintext, (onward, returning, payload) in zip(plaintexts, messages, strict=True):
+        # The same parts as a frame of the head framing, between another beginning and another end.
+        frame = HEAD.encode_routes(onward, returning) + HEAD.encode_payload(payload)
+        assert plaintext == PAYLOAD_HEAD + frame[1:-1] + b"\x40"
+    read, bad = PlaintextReader(HERE, OUTER).read(plaintexts)
+    assert bad == 0
+    # A message without an onward route has no receiver.
+    assert [(each.onward_route, each.return_route, each.payload) for each in read] == [
+        (onward, (OUTER, *returning), payload) for onward, returning, payload in messages if onward
+    ]
+
+
+@pytest.mark.parametrize("padding", [b"\x41\x00", b"\x58\x20" + bytes(32), b"\x40"])
+def test_padding_is_accepted(padding: bytes) -> None:
+    (plaintext,) = written(((local("a"),), (), b"payload"))
+    (message,), bad = PlaintextReader(HERE, OUTER).read([plaintext[:-1] + padding])
+    assert (message.payload, bad) == (b"payload", 0)
+
+
+@pytest.mark.parametrize("tail", [b"", b"\x41", b"\x40\x00", b"\xf6", b"\x60"])
+def test_a_wrong_end_costs_only_its_message(tail: bytes) -> None:
+    """Three messages before and after are read, also while the reader has learned how such messages look."""
+    good = written(*[((local("a"),), (local("b"),), b"payload %d" % number) for number in range(6)])
+    reader = PlaintextReader(HERE, OUTER)
+    read, bad = reader.read([*good[:3], good[0][:-1] + tail, *good[3:]])
+    assert ([each.payload for each in read], bad) == ([b"payload %d" % number for number in range(6)], 1)
+    assert len(reader.read(good)[0]) == 6
+
+
+def test_a_plaintext_cannot_reach_into_the_next() -> None:
+    """A length that points behind the end of its own plaintext is a fault, also if another plaintext follows."""
+    short, long = written(((local("a"),), (), b"x"), ((local("a"),), (), b"y" * 200))
+    cut = long[:20]
+    read, bad = PlaintextReader(HERE, None).read([cut, short, short])
+    assert ([each.payload for each in read], bad) == ([b"x", b"x"], 1)
+
+
+def test_the_largest_message_fits_its_frame() -> None:
+    payload = bytes(PLAINTEXT.send_bytes_max - 40)
+    (plaintext,) = written(((local("a"),), (local("b"),), payload))
+    sealed_bytes = len(plaintext) + OVERHEAD_BYTES
+    header = HEAD.encode_routes((local("inner address 16"),), ())
+    assert len(header) + sum(map(len, HEAD.around_payload(sealed_bytes))) + sealed_bytes <= HEAD.send_bytes_max
+    assert AROUND_BYTES_MAX > OVERHEAD_BYTES
+    too_large = Message((OUTER, local("a")), (), bytes(PLAINTEXT.send_bytes_max))
+    (error,) = PlaintextWriter().write([too_large])
+    assert isinstance(error, FrameTooLarge)
