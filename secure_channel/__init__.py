@@ -4,7 +4,6 @@
 
 - An `OwnIdentity` has secrets and a file (`create_identity`, `load_identity`). Others know its identifier, `I…`.
 - A `ChannelMachine` is one end of a channel: bytes in, bytes out.
-- `workers` has the node's side; the client's side is in `stream_client.core`.
 
 The suite is `OCKAM_XX_25519_AES256_GCM_SHA256`, as the head implementations have it since June 2024. Each public name
 is imported on its first use, because loading the cryptography takes time.
