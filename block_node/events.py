@@ -45,7 +45,8 @@ class Source(enum.Enum):
 class BlockBegun(msgspec.Struct, frozen=True):
     """BlockBegun: the event that the node begins to receive a block.
 
-    attempt: the number of this attempt to receive a block. It rises with each `BlockBegun`, whichever block it is for.
+    attempt: the number of this attempt to receive a block. It rises with each `BlockBegun`, also if the event is for
+    another block.
     """
 
     block_number: int

@@ -37,8 +37,8 @@ from block_node.protocol import Piece
 
 
 class Verification(Plugin):
-    """Verification: a plugin that verifies one block whose items arrive in groups, and whole blocks from a backfill
-    in between.
+    """Verification: a plugin that verifies the blocks of publishers, one after the other, while their items arrive. In
+    between, it verifies whole blocks from a backfill.
 
     durable_chain: a function that returns the state of the chain after the last block on disk.
     """
@@ -87,7 +87,7 @@ class Verification(Plugin):
             self._go_back()
 
     def _go_back(self) -> None:
-        """Resets the chain to the last block on disk. Later blocks must be sent again."""
+        """Resets the state of the chain to the last block on disk. Publishers must send later blocks again."""
         self._verifier.chain = self._durable_chain()
 
     def _end(self, begun: BlockBegun, block: BlockVerification) -> None:

@@ -97,7 +97,7 @@ class Application:
         return next((prefix for rule, prefix in self._rules if rule.match(key)), None)
 
     def problems(self, batch: CompleteBatch) -> list[str]:
-        """Returns a text for each value of a block that contradicts the schema of its prefix.
+        """Returns a text for each value of a block that contradicts the schema of its key's prefix.
 
         Keys without a prefix are not checked.
         """

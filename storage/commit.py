@@ -23,8 +23,8 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
     1. Begin, and apply consecutive operations of the same class together.
     2. If step 1 raises, roll back, begin again, and apply each operation alone in a savepoint. Then only the
        operations that raise an error fail.
-    3. Commit, which returns after the sync. If the disk fails in this step, the operations get CommitInDoubt: nobody
-       can tell before the next start whether they are stored.
+    3. Commit, which returns after the sync. If the disk fails in this step, the operations get CommitInDoubt: only the
+       next start of the node finds out whether they are stored.
     4. If an operation made SQLite undo the whole transaction, as on a full disk, repeat without the operations that
        failed. If the transaction was undone for another reason, all operations fail.
 

@@ -318,7 +318,8 @@ def _make_folder(path: Path) -> None:
 
 
 def _sync_folder(path: Path) -> None:
-    """Sync a folder, so that the names of its files are on disk. Syncing a file alone does not write its name."""
+    """Sync a folder, so that the names of its files are on disk. Syncing a file alone does not write its name.
+    Raises StorageError."""
     try:
         sync(path)
     except OSError as error:

@@ -231,7 +231,8 @@ class SqliteLog:
             self._connection.execute("RELEASE ends")
 
     def _refuse_ends(self, ends: dict[int, list[int]]) -> NoReturn:
-        """Raise the error for the first stream that does not have the expected next index."""
+        """Raise IndexConflict or StreamNotFound for the first stream in `ends` that does not have the expected
+        next index."""
         if len(ends) > 1:
             self._connection.execute("ROLLBACK TO ends")
         for stream_id, (first_index, _, _) in ends.items():

@@ -129,7 +129,7 @@ class Completions:
     thread only.
 
     `on_done` must not raise. If it raises, the code that submitted the operation has a mistake: the exception is logged
-    and counted in `callback_failures`, and the other operations of the batch are completed all the same.
+    and counted in `callback_failures`, and the other operations of the batch are still completed.
     Invariant: `outstanding` is the number of operations for which `admit` was called and that are not yet completed.
     """
 

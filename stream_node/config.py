@@ -196,7 +196,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_signatures_min: Count = 1
     """The number of nodes whose valid signatures a record-file proof needs."""
     block_skip_unknown_signers: bool = False
-    """Whether signatures by nodes that are not in the address book are ignored. If not, the block fails."""
+    """Whether signatures by nodes that are not in the address book are ignored. If not, a block with such a
+    signature fails."""
     block_publish_block_s_max: Seconds = 30.0
     """The longest time from the header of a block to its end; a large block gets more. After this time, the node
     requests the block from other publishers."""

@@ -133,7 +133,7 @@ def _locked_directory(directory: Path) -> Iterator[tuple[Path, bool]]:
     """Locks the data directory while the block runs. Raises StorageError if there is no database.
 
     Yields the path of the database, and whether the machine may have restarted since the directory was last used. If
-    the last node did not stop cleanly, the directory stays marked as such.
+    the last node did not stop cleanly, the directory stays marked as not cleanly stopped.
     """
     database = directory / FILE_NAME
     if not database.exists():
@@ -177,7 +177,8 @@ def _verify_with(database: Path, log: Examined) -> tuple[str, ...]:
 
 
 def _known_log(log: Examined) -> Iterator[bytes]:
-    """Yields the log up to the last commit before the first lost frame. Yields nothing if there is no such commit."""
+    """Yields the log up to the last commit before the first lost frame (a damaged frame whose page cannot be
+    recovered). Yields nothing if there is no such commit."""
     corrected = {each.frame: each for each in log.found.damaged}
     return rewrite(log.wal, log.found.known, corrected) if log.found.known else iter(())
 

@@ -234,12 +234,12 @@ class FetchedRange:
 
     @property
     def top(self) -> int:
-        """Returns the highest block in `blocks`."""
+        """Returns the number of the highest block in `blocks`, which must not be empty."""
         return next(reversed(self.blocks))
 
     @property
     def bottom(self) -> int:
-        """Returns the lowest block in `blocks`."""
+        """Returns the number of the lowest block in `blocks`, which must not be empty."""
         return next(iter(self.blocks))
 
     def numbers(self) -> Iterator[int]:

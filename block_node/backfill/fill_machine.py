@@ -283,7 +283,7 @@ class FillMachine:
         return found
 
     def check(self) -> None:
-        """Checks the invariant with assertions."""
+        """Raises AssertionError if the invariant of the class does not hold."""
         places = [number for chunk in self.chunks for number in chunk.numbers() if number in self.holes]
         places += self.delivered
         seen = BlockRanges([*self._open, *((number, number) for number in places)])

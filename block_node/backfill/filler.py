@@ -37,7 +37,8 @@ logger = structlog.get_logger(__name__)
 
 
 class Guard(Protocol):
-    """Guard: the type of `ockam.worker.Context.guard`."""
+    """Guard: a function that wraps a callback, so that an exception in the callback counts as a crash of the worker. It
+    is the type of `ockam.worker.Context.guard`."""
 
     def __call__(self, function: Callable[P, None], /) -> Callable[P, None]: ...
 

@@ -35,7 +35,7 @@ PLAIN_KINDS = (
 )
 """The kinds of nearly all items of a block. The reader hashes items of these kinds without parsing their content.
 
-Their tag has one byte, which allows a fast check.
+The tag of such an item has one byte, which allows a fast check.
 """
 
 HELD_BYTES_MAX = 1 << 16

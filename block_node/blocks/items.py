@@ -29,7 +29,7 @@ from block_node.blocks.protobuf import (
 )
 
 Item = bytes
-"""One serialized `BlockItem`."""
+"""The bytes of one block item: a serialized protobuf message `BlockItem`."""
 
 BLOCK_ITEM_TAG = 0x0A
 """The protobuf tag that precedes each item. It is the same in `Block` and in `BlockItemSet`."""

@@ -126,7 +126,7 @@ class BlockProof(msgspec.Struct, frozen=True):
 
     @property
     def kind(self) -> ProofKind:
-        """Returns the kind of the proof."""
+        """Returns the kind of the proof. UNRECOGNIZED if the content is None."""
         if isinstance(self.content, TssProof):
             return ProofKind.TSS
         if isinstance(self.content, StateProof):

@@ -99,8 +99,8 @@ class Subscription:
         self._problem: ClientError | None = None
 
     async def begin(self) -> None:
-        """Subscribe now, so that no block from this moment on is missed. The iteration handles an error, and
-        tries again."""
+        """Subscribe now, so that no block from this moment on is missed. If this fails, the iteration handles the error
+        and tries again."""
         try:
             self._source = await self._subscribe(self._clients[0])
         except ClientError as error:

@@ -1,5 +1,5 @@
-"""The operations that the storage threads perform for a chain. Each operation runs inside one transaction or on a
-reading connection."""
+"""The operations that the storage threads perform for a chain. An operation that writes runs inside one transaction. An
+operation that reads runs on a connection that cannot write."""
 
 from __future__ import annotations
 

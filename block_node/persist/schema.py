@@ -233,7 +233,8 @@ def set_root(session: Session, chain: str, number: int, root: bytes) -> None:
 
 
 def set_evicted(session: Session, chain: str, ranges: Iterable[tuple[int, int]]) -> None:
-    """Replaces the ranges of blocks that retention has deleted."""
+    """Replaces the stored list of the blocks that retention has deleted. ranges: the first and the last block of
+    each range."""
     session.connection.execute(_CLEAR_EVICTED, (chain,))
     rows = [(chain, first, last) for first, last in ranges]
     session.connection.executemany(_ADD_EVICTED, [(*row, seal_of(block_evicted.name, row)) for row in rows])

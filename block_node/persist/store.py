@@ -256,7 +256,8 @@ class BlockStore:
         self._storage.submit_read(ReadBlocks(self._log, number, part, bytes_max, on_done, blocks=blocks))
 
     def find(self, number: int, on_done: Callable[[FindBlock], None]) -> None:
-        """Looks up the location of a block."""
+        """Looks up the location of block `number`. Passes the finished operation, which has the location,
+        to `on_done`."""
         self._storage.submit_read(FindBlock(self._log, number, on_done))
 
     def read_roots(self, last: int, on_done: Callable[[ReadRoots], None]) -> None:

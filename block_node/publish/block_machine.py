@@ -244,7 +244,7 @@ class Blocks:
 
     @property
     def view(self) -> PublishView:
-        """The facts that decide the answer to a header."""
+        """The facts from which `decision.decide` finds the answer to a header."""
         mark = self._watermark
         taken = {*mark.above, *self._blocks}
         # A backfilled block that is being stored is not in flight, but publishers need not send it either.
@@ -358,8 +358,8 @@ class Blocks:
         return BlockEnded(block.number, block.attempt)
 
     def extend_held(self, elapsed_s: float) -> None:
-        """Extends the deadlines of blocks from whose publishers the node did not read during the last
-        `elapsed_s` seconds."""
+        """Adds `elapsed_s` seconds to the deadline of each block whose publisher is held: the node did not read from
+        the publisher during this time."""
         for block in self._blocks.values():
             if block.stage is Stage.RECEIVING and block.publisher is not None and block.publisher.is_held:
                 block.deadline_s += elapsed_s

@@ -229,7 +229,7 @@ class PublishMachine:
     # Results from the plugins.
 
     def verified(self, notification: VerificationNotification, now_s: float) -> None:
-        """Handles the result of verifying a block."""
+        """Handles the result of verifying a block: a valid block is being stored next, an invalid one is refused."""
         number = notification.block_number
         block = self.blocks.find(number)
         if not notification.attempt:
@@ -250,7 +250,8 @@ class PublishMachine:
             self.go_on(now_s)
 
     def persisted(self, notification: PersistedNotification, now_s: float) -> None:
-        """Handles the result of storing a block."""
+        """Handles the result of storing a block: acknowledges the blocks that are now durable, or handles
+        the failure."""
         number = notification.block_number
         if number < self.blocks.next_durable:
             return
@@ -430,7 +431,8 @@ class PublishMachine:
                 self._tell(publisher, Acknowledgement(last_block))
 
     def _not_persisted(self, notification: PersistedNotification, now_s: float) -> None:
-        """Handles a verified block that could not be stored."""
+        """Handles a verified block that could not be stored: the node fails if a publisher waits for the result.
+        Otherwise, blocks from this one on are verified again."""
         number = notification.block_number
         stages = {block.stage for block in self.blocks.all()}
         if notification.source is Source.PUBLISHER or stages & {Stage.VERIFYING, Stage.VERIFIED}:

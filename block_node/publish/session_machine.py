@@ -124,8 +124,8 @@ class MessageMissing(Exception):
 class SessionMachine:
     """The state machine of one publisher's session.
 
-    block_number: the number of the arriving block; None if no block is arriving. in_item: whether an item has begun
-    whose last piece has not arrived. next_sequence: the sequence number of the next message.
+    block_number: the number of the arriving block; None if no block is arriving. in_item: whether the first piece of an
+    item has arrived, but not its last piece. next_sequence: the sequence number of the next message.
 
     Invariant (`check`): `block_number` is set exactly in RECEIVING. `in_item` is true only in RECEIVING.
     """
@@ -148,8 +148,8 @@ class SessionMachine:
         return action
 
     def header(self, block_number: int) -> Action:
-        """Handles the header of a block, and returns the action. A header also ends an item whose last piece has
-        not arrived."""
+        """Handles the header of a block, and returns the action. A header also ends an item that arrives in pieces and
+        is not complete."""
         self.in_item = False
         return self.take(Input.HEADER_AGAIN if block_number == self.block_number else Input.HEADER)
 

@@ -71,7 +71,8 @@ class NodeCheckpoints:
     async def save(self, checkpoint: Checkpoint) -> None:
         """Saves the text of the checkpoint first, then the offset of each partition.
 
-        If the process dies between the two, the older offsets cause messages to be read again, but none to be skipped.
+        If the process dies between these two saves, the offsets are older than the text. Some messages are then read
+        again, and none is skipped.
         """
         stream = await self._open()
         await stream.push(format_checkpoint(checkpoint))

@@ -214,7 +214,7 @@ class ChainOrder:
         )
 
     def check(self) -> None:
-        """Asserts that the invariant and the limits hold."""
+        """Raises AssertionError if the invariant of the class does not hold, or if a limit is exceeded."""
         self._state.check(in_reorg=self._told is not None)
 
     def _place_of(self, batch: CompleteBatch) -> Place:

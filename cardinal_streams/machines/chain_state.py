@@ -241,7 +241,7 @@ class ChainState:
         """Cuts the chain after this block. If this block is not on the chain, it becomes a new chain of one block.
 
         The removed blocks become waiting blocks. The remembered fates of blocks (`Fate`) are forgotten, except BANNED.
-        Adds a `Revert` to `events`.
+        Adds a `Revert` with `removed_weight` to `events`.
         """
         node = self.tree.find(hash_)
         self.is_cut_off = node is None or hash_ not in self.chain
@@ -268,7 +268,8 @@ class ChainState:
         events.append(Revert(hash_, number, self.weight_of_head, removed, removed_weight))
 
     def check(self, *, in_reorg: bool) -> None:
-        """Asserts that the invariant and the limits hold."""
+        """Raises AssertionError if the invariant of the class does not hold, or if a limit is exceeded. in_reorg:
+        whether a reorg is running, during which a part of the invariant may be broken."""
         self.tree.check()
         self.chain.check()
         self.waiting.check()

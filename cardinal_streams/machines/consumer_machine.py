@@ -226,8 +226,8 @@ class ChainConsumer:
         )
 
     def why_incomplete(self, hash_: bytes) -> Missing:
-        """Returns the messages that the block with this hash still lacks. While a reorg is active, the messages of
-        its channel are meant, otherwise those of the normal feed."""
+        """Returns the messages that the block with this hash still lacks. While a reorg is active, only the messages of
+        its channel count, otherwise only those of the normal feed."""
         active = self._reorgs.active
         if active is not None and active.reassembler is not None:
             return active.reassembler.why_incomplete(hash_)
@@ -248,7 +248,7 @@ class ChainConsumer:
         )
 
     def check(self) -> None:
-        """Asserts the invariants of this machine and of its parts."""
+        """Raises AssertionError if an invariant of this machine or of one of its parts does not hold."""
         self._normal.check()
         self._chain.check()
         self._reorgs.check()
@@ -321,9 +321,9 @@ class ChainConsumer:
         self._reverts = {of: reorg for of, reorg in self._reverts.items() if reorg is None or reorg.hash != hash_}
 
     def _publish(self, events: Iterable[ChainEvent], out: list[ConsumerEvent]) -> None:
-        """Collects the chain's events in `out`. A change of the chain makes the reassembler drop incomplete blocks
-        that are now too old, and opens the reorg channels whose common ancestor the chain has reached. A block that
-        was dropped to save memory may be delivered again."""
+        """Collects the chain's events in `out`. A change of the chain makes the reassembler drop incomplete blocks that
+        are now too old, and opens the reorg channels whose common ancestor the chain has reached. A block that was
+        dropped to save memory is accepted again if it is delivered again."""
         for event in events:
             out.append(event)
             if isinstance(event, ChainUpdate | Revert):

@@ -4,8 +4,8 @@ A parent may be missing: the children of a block that has not arrived are stored
 module `chain_order_machine` decides which blocks are added and removed.
 
 Why this is not the tree of `block_manager`: that tree refuses a block whose parent is missing, which is a usual case
-here. That tree keeps a block as long as somebody has a reference to the block, while here the distance from the head
-decides. That tree has no weights. It also cannot store a hash without the block, such as the hash at which a
+here. That tree keeps a block as long as a program has a reference to the block. Here a block is dropped when it is too
+far from the head. That tree has no weights. It also cannot store a hash without the block, such as the hash at which a
 consumer starts.
 """
 
@@ -120,7 +120,7 @@ class ForkTree:
         return path
 
     def check(self) -> None:
-        """Asserts that the invariant holds."""
+        """Raises AssertionError if the invariant of the class does not hold."""
         for node in self._nodes.values():
             assert node.parent is None or self._children[node.parent][node.hash] is node
         for parent, children in self._children.items():

@@ -90,7 +90,7 @@ class HeldChain:
         return found
 
     def check(self) -> None:
-        """Asserts that the invariant holds."""
+        """Raises AssertionError if the invariant of the class does not hold."""
         nodes = list(self._nodes)
         assert len(nodes) <= self.removable_max + 1
         assert self._heights.keys() == {node.hash for node in nodes}

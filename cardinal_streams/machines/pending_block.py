@@ -4,14 +4,14 @@ The module `reassembly_machine` decides what a message means in each state of th
 
 Messages are stored by their kind and put together at the end, so that the result does not depend on the order of
 arrival. The values in the Batch message (the list of the block's contents) are used first. The values of BatchMsg
-messages are used next: they replace no value except an empty one. The reference consumer does the same, because a
-producer once sent empty values before the real ones. Sub batches are used last, ordered by id and item, and each of
-their updates replaces an earlier value. Deletes are a separate set, since a key may be both updated and deleted.
+messages are used next: they replace only empty values. The reference consumer does the same, because a producer once
+sent empty values before the real ones. Sub batches are used last, ordered by id and item, and each of their updates
+replaces an earlier value. Deletes are a separate set, since a key may be both updated and deleted.
 
 Counting. The Batch message announces the number of messages for each prefix. A key counts for the longest announced
-prefix that it begins with and that still expects messages. The prefixes of one key are nested. Filling the longest one
-first therefore fills all counters, in any order of arrival, if they can be filled at all. A key is dropped when the
-consumer does not want its longest announced prefix.
+prefix that it begins with and that still expects messages. The prefixes of one key are nested. So if the longest prefix
+is always filled first, all counters become full in any order of arrival, provided that the Batch message announces the
+right numbers. A key is dropped when the consumer does not want its longest announced prefix.
 """
 
 from __future__ import annotations

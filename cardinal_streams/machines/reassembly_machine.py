@@ -196,7 +196,7 @@ class Reassembler:
         )
 
     def check(self) -> None:
-        """Asserts that the invariant and the limits hold."""
+        """Raises AssertionError if the invariant of the class does not hold, or if a limit is exceeded."""
         assert self._bytes == sum(block.size_bytes for block in self._blocks.values())
         assert not [hash_ for hash_ in self._blocks if hash_ in self._finished]
         assert len(self._blocks) <= self.limits.incomplete_max

@@ -229,7 +229,7 @@ class ReorgProtocol:
         return tuple(finished for finished, _ in self._finished.items())
 
     def check(self) -> None:
-        """Asserts the invariant, and the limits."""
+        """Raises AssertionError if the invariant of the class does not hold, or if a limit is exceeded."""
         channels = list(self._channels.values())
         active = [channel for channel in channels if channel.state is ChannelState.ACTIVE]
         assert active == ([] if self.active is None else [self.active])

@@ -159,7 +159,7 @@ class UnorderedConsumer:
         )
 
     def check(self) -> None:
-        """Asserts the invariants."""
+        """Raises AssertionError if an invariant of this machine or of its reassembler does not hold."""
         self._machine.check()
         assert all(hash_ == event.batch.hash for hash_, event in self._unfinished.items())
         assert len(self._open) <= self.limits.announced_max

@@ -66,7 +66,7 @@ class WaitingBlocks:
         heapq.heappush(self._numbers, (number, node.hash))
 
     def check(self) -> None:
-        """Asserts that the invariant holds."""
+        """Raises AssertionError if the invariant of the class does not hold."""
         assert self.size_bytes == sum(node.batch.size_bytes for node in self if node.batch is not None)
         assert {node.hash for node in self} <= {hash_ for _, hash_ in self._numbers}
 

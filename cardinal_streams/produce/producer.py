@@ -80,7 +80,7 @@ class Producer:
     def observe(self, key: bytes) -> None:
         """Takes the key of another producer's message on the default topic.
 
-        The block of a Batch message counts as sent.
+        If the message is a Batch message, its block counts as sent.
         """
         if len(key) == KEY_BYTES and key[0] == 0:
             self._seen.put(key[1:], None)

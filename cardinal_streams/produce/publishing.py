@@ -67,8 +67,8 @@ class ChainPublisher:
     def __init__(self, producer: Producer, transport: Transport) -> None:
         self.producer = producer
         self.latest: Start | None = None
-        """The block with the highest number whose Batch message was seen or sent; None before the first. A program may
-        continue after this block.
+        """The block with the highest number whose Batch message was seen or sent; None before the first such block. A
+        program may continue after this block.
         """
         self._transport = transport
         self._error: Exception | None = None

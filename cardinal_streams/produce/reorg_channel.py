@@ -5,9 +5,9 @@ ancestor, then a ReorgComplete message. One of the blocks must be heavier than t
 message is sent both to the channel and to the default topic, where it announces the channel. Each block is sent to the
 channel with all its messages, whatever their prefixes, even if it was sent before.
 
-The specification does not say which hash and number a ReorgComplete has. We send those of the last block. A
-ReorgComplete with the hash and number of the ancestor means that the producer gives the reorg up. Consumers then return
-to the chain that they had before, if that chain is heavier.
+The specification does not say which hash and number a ReorgComplete has. This module sends the hash and number of the
+last block. A ReorgComplete with the hash and number of the ancestor means that the producer gives the reorg up.
+Consumers then return to the chain that they had before, if that chain is heavier.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One message of a simulation, which arrives on a topic."""
+    """One message of a simulation, with the topic on which it arrives."""
 
     topic: str
     record: Record

@@ -364,7 +364,7 @@ def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
       frame after a bad frame means damage. The exception is a transaction that was larger than the page cache: SQLite
       writes such a transaction to the log in several passes.
     - Without a restart, a last frame with one wrong byte at an unknown place means damage too: a kill may leave an
-      older page in the place of the frame, but hardly ever a page that differs in one byte.
+      older page in the place of the frame, but such a page almost never differs in only one byte.
     - SQLite syncs the log's header before it writes a frame. So a bad header before commits means damage, unless the
       database file has all pages of the log: then SQLite may have been restarting the log from its beginning.
     - A power cut or a kill explains everything else. If every byte of the last transaction is known, the transaction

@@ -174,7 +174,8 @@ def _shares(load: Load) -> Iterable[int]:
 async def _all_at_once(
     action: Callable[[Stream, int], Awaitable[None]], streams: Sequence[Stream], counts: Iterable[int]
 ) -> float:
-    """Runs the action for all streams at the same time. Returns the seconds until all have ended."""
+    """Calls `action` with each stream and its number in `counts`, all at the same time. Returns the seconds until all
+    calls have ended."""
     started_s = time.perf_counter()
     async with trio.open_nursery() as nursery:
         for stream, count in zip(streams, counts, strict=True):

@@ -44,7 +44,8 @@ class Warnings:
 
 
 def _text_of(event: Any) -> str | None:
-    """Returns a warning for an event that loses data or needs an operator. Returns None for any other event."""
+    """Returns a warning for an event that means a loss of data, or that an operator must act on. Returns None for any
+    other event."""
     from cardinal_streams.machines.chain_events import Dropped, NeedsReorg
     from cardinal_streams.machines.consumer_events import BadMessage, ReadAgain, ReorgRefused
     from cardinal_streams.machines.reassembly_events import Evicted, Refused

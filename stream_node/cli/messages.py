@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LENGTH = struct.Struct(">I")
 """The length before each message of a length-framed file: an unsigned 32-bit big-endian number of bytes."""
 CHUNK_BYTES = 256 * 1024
-"""The maximum number of bytes that one read returns."""
+"""The maximum number of bytes that one read of the input returns."""
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """The largest size of a message in bytes. No frame carries more, so a larger length means that the file is invalid."""
 

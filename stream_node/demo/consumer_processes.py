@@ -58,7 +58,7 @@ class ConsumerProcesses:
             )
 
     def kill(self, name: str) -> None:
-        """Kills the consumer, as a crash would."""
+        """Kills the process of the consumer `name` with SIGKILL, as a crash would end it."""
         process = self._processes.pop(name)
         process.kill()
         process.wait()

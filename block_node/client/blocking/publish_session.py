@@ -276,7 +276,7 @@ class ClientPublishSession:
         self._conversation.send(PUBLISH.encode_request(request))
 
     def _await_acknowledgement(self) -> None:
-        """Start the timer: while blocks lack an acknowledgement, the node must send something in time."""
+        """Start a timer that ends the session if blocks lack an acknowledgement and the node sends nothing in time."""
         self._active_s = self.client.now_s()
         if self._blocks and not self._is_timed:
             self._is_timed = True
