@@ -29,7 +29,7 @@ ROOM_BYTES = 32 * 1024 * 1024
 """The number of bytes that the test file tries to allocate. This is twice the largest append to one stream (a full
 mailbox), so nearly every transaction needs less."""
 CHECKED_BYTES_MAX = 1024 * 1024 * 1024
-"""The size of the largest file whose structure is checked. Pushes wait during the check."""
+"""The size of the largest file whose structure is checked after a failed read. Pushes wait during the check."""
 READ_BYTES = 1024 * 1024
 CHECK_IT = "check the disk, and run `stream-node verify`"
 CHUNK = bytes(64 * 1024)

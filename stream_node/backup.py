@@ -35,7 +35,7 @@ MANIFEST_NAME = "backup.json"
 FORMAT = 1
 """The version of the manifest format. It is increased with every change that older programs cannot read."""
 STEP_PAGES = 256
-"""The number of database pages (of 4 KiB) that are copied between two progress reports."""
+"""The number of database pages (of 8 KiB) that are copied between two progress reports."""
 CHUNK_BYTES = 1024 * 1024
 LIST_PAGE = 1_000
 

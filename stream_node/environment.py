@@ -15,7 +15,8 @@ OTHERS = frozenset(
         *("CACHE_DIR", "CARDINAL", "CI_RUN", "EXPORT_FAILPOINT", "EXPORT_LEDGER", "FAILPOINT", "SEED", "SYNC_DELAY_MS"),
     )
 )
-"""The variables of the command line, the demo, the tests and CI. All other known variables are settings of a node."""
+"""The names of the variables that the command line, the demo, the tests and CI read. All other known variables are
+settings of a node."""
 OF_CONTAINERS = re.compile(
     PREFIX + r"(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?|NAME|ENV_\w+)"
 )

@@ -37,7 +37,7 @@ DISK_INTERVAL_S = 1.0
 
 TIGHT_BYTES = 64 * 1024 * 1024
 """The node keeps the write-ahead log short if the free space is less than `free_disk_bytes_min` plus this number of
-bytes. Otherwise the log may take about this much space."""
+bytes. With more free space, the log may take up to about this number of bytes."""
 
 logger = structlog.get_logger(__name__)
 

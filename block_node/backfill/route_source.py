@@ -40,7 +40,8 @@ from ockam.worker import Worker
 
 WINDOW_BYTES = 4 * 1024 * 1024
 RECEIVED_EVERY_BYTES = 1024 * 1024
-"""The number of received bytes after which the next `Received` message is sent."""
+"""The number of received bytes after which the next `Received` message is sent. This message permits the source node to
+send more."""
 ANSWER_S_MAX = 10.0
 """The longest wait for the first answer of a source node, in seconds. Messages to an unreachable source node are lost
 without an error.

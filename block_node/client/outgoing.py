@@ -13,9 +13,10 @@ from block_node.item_splitting import ITEM_OVERHEAD_BYTES, ItemBatch, split_item
 from block_node.protocol import Piece
 
 CHUNK_BYTES = 512 * 1024
-"""The size of the items in one message, 512 KiB.
+"""The maximum total size of the items in one message, 512 KiB.
 
-This is far below a node's limit of unread bytes. It is large compared with the bytes that each message adds.
+This is far below a node's limit of unread bytes. It is large compared with the bytes that a message needs besides
+its items.
 """
 
 

@@ -43,9 +43,9 @@ from stream_client.errors import (
 
 SERVICE: Final = "block_publish"
 OPEN_AGAIN_S: Final = 2.0
-"""The seconds without an answer after which the client repeats its request: a starting node may have missed it."""
+"""After this many seconds without an answer, the client asks again: a starting node may miss a request."""
 BLAMED: Final = frozenset({PublishStatus.BAD_BLOCK_PROOF, PublishStatus.INVALID_REQUEST})
-"""The statuses that mean that the block itself is invalid. To send the block again would not help."""
+"""The statuses that mean that the block itself is invalid. Sending the block again would not help."""
 
 SessionError: TypeAlias = ClientError | BlockError
 

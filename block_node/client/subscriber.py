@@ -52,7 +52,7 @@ window. So the node can send without a pause."""
 FINAL: Final = frozenset(
     {SubscribeStatus.INVALID_REQUEST, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
 )
-"""The statuses of refusals that every node would repeat. To try another node would not help."""
+"""The statuses of refusals that every node would repeat. Trying another node would not help."""
 PASSING: Final = (ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer, DamagedAnswer)
 """The errors after which another connection or another node may succeed."""
 
@@ -251,8 +251,8 @@ class Subscription:
 
 
 class _Source:
-    """A subscription at one node, from `begin` to its end or `leave`. end_reason: the reason for the end that the
-    node named."""
+    """A subscription at one node, from `begin` to its end or `leave`. end_reason: the reason that the node gave for the
+    end of the subscription."""
 
     def __init__(self, conversation: Conversation, request: Subscribe, answer_s_max: float, compress: bool) -> None:
         self.end_reason = ""

@@ -49,7 +49,7 @@ class SubBatch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A block and its sub batches, by id.
+    """A block, and the contents of its sub batches by their ids.
 
     Sub batches that the payload announces and that are missing here must be sent by `ChainPublisher.send_sub_batch`.
     """

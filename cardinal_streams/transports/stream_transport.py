@@ -151,8 +151,8 @@ class StreamTransport:
 class StreamReceiver:
     """A `Receiver` over several partitions of streams. It returns the oldest messages first, and fetches pages ahead.
 
-    `ends`: by source (`topic:partition`), the end of the partition at its last read. `holes`: the number of records
-    that were deleted before they were read.
+    `ends`: by source (`topic:partition`), the offset after the partition's last record, as of the last read. `holes`:
+    the number of records that were deleted before they were read.
     """
 
     def __init__(
