@@ -245,6 +245,9 @@ def _make_engine(settings: ExportSettings) -> Engine:
         return _make_spark(settings, settings.master)
     if settings.master == INLINE:
         return inline
+    # Settings of Spark ask for Spark, however little data is new.
+    if settings.conf or settings.aot_cache is not None:
+        return _make_spark(settings, EMBEDDED)
     return AutoEngine(inline, lambda: _embedded_spark(settings), SPARK_BYTES_MIN)
 
 

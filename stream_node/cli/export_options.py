@@ -99,14 +99,15 @@ MasterOption = Annotated[
     typer.Option(
         help="What runs the tasks. inline: threads of the command, without Spark and Java. local[*,4], "
         "spark://HOST:PORT, yarn, k8s://…: Spark with this master. auto: inline, or local[*,4] if there are "
-        "more than 64 GiB of new data and Java is installed."
+        "more than 64 GiB of new data and Java is installed, or with a setting of Spark."
     ),
 ]
 RemoteOption = Annotated[
     str | None, typer.Option(metavar="sc://HOST:PORT", help="A Spark Connect server in place of a master.")
 ]
 ConfOption = Annotated[
-    list[str] | None, typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be repeated. With it, auto always uses Spark."),
 ]
 AotCacheOption = Annotated[
     Path | None,
@@ -229,6 +230,8 @@ def settings_of(
         raise UsageError(f"--data-dir {data_dir} is no folder")
     if not re.fullmatch(MASTERS, master):
         raise UsageError(f"--master {master}: it is local[N], spark://HOST:PORT, yarn, k8s://…, inline or auto")
+    if master == "inline" and (conf or aot_cache is not None):
+        raise UsageError("--conf and --aot-cache are settings of Spark, which --master inline does not use")
     if remote is not None and not remote.startswith("sc://"):
         raise UsageError(f"--remote {remote}: it is sc://HOST:PORT")
     if pattern is not None:

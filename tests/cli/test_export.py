@@ -62,6 +62,7 @@ def test_other_commands_do_not_need_it() -> None:
     [
         (("--format", "orc"), "one of parquet, delta, iceberg"),
         (("--pattern", "("), "is not a regular expression"),
+        (("--master", "inline", "--conf", "spark.x=1"), "settings of Spark, which --master inline does not use"),
         (("--conf", "spark.x"), "is not a setting: NAME=VALUE"),
         (("--data-dir", "/no/such/folder"), "is no folder"),
         (("--log-level", "loud"), "one of debug, info"),

