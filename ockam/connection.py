@@ -9,7 +9,8 @@ from __future__ import annotations
 import fcntl
 import math
 import termios
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 
 import structlog
 import trio
@@ -18,12 +19,17 @@ from ockam.address import Address, Route
 from ockam.connection_machine import SEND_BYTES, ConnectionLimits, ConnectionMachine, ConnectionStatistics, State
 from ockam.errors import FrameTooLarge, RemoteProtocolError
 from ockam.forwarding import OpenRequests, forward_refused, has_looped, is_sender_told
+from ockam.identity import ANONYMOUS, Identity
 from ockam.mailbox import Mailbox
 from ockam.memory import Holdings, PeerMemory
 from ockam.message import Message, Origin
 from ockam.node import Node
 from ockam.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
 from ockam.sockets import send_nowait
+from ockam.tls_faults import TlsFault
+from ockam.tls_layer import PeerCertificate, TlsLayer
+from ockam.tls_listener import TlsListener
+from ockam.tls_stream import receive_decrypted
 from ockam.turns import READ_BYTES_MAX, Share, Turns
 from ockam.wire import Wire
 from ockam.worker import Worker
@@ -50,18 +56,28 @@ class Connection(Worker):
         memory: PeerMemory,
         turns: Turns,
         on_spoken: Callable[[Connection], None],
+        tls: TlsLayer | None = None,
+        tls_listener: TlsListener | None = None,
     ) -> None:
         """Creates the worker. wire: the framing; None if the peer's first bytes will show the framing.
 
-        on_spoken: called once, when the first message of the peer is received."""
+        on_spoken: called once, when the first message of the peer is received. tls: the TLS of a node that we connected
+        to, whose handshake is complete. tls_listener: completes the handshake of a peer that connected to us."""
         self._node = node
         self._stream = stream
-        # Only a plain socket may be written directly. Under TLS, and in a test's pipe, the stream must write all bytes.
+        # Only a socket may be written directly. A test's pipe must write all bytes itself.
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
+        self._tls: TlsLayer | None = None
+        self._tls_listener = tls_listener
+        self._receive_some: Callable[[int], Awaitable[bytes | bytearray]] = stream.receive_some
+        self.fault: RemoteProtocolError | None = None
         self.own_address = address
         self.peer = peer
         self.holdings = Holdings(memory, self._forget_headers, self._close_slow)
         self._machine = ConnectionMachine(wire, address, limits, memory.share_bytes, self._origin)
+        if tls is not None:
+            self._use(tls)
+            self._machine.encrypt_hello(tls.encrypt)
         self._partial_frames = partial_frames
         self._on_spoken = on_spoken
         self._turns = turns
@@ -82,6 +98,11 @@ class Connection(Worker):
         if mailbox is not None:
             self._mailbox = mailbox
         self._note_held()
+
+    def _use(self, tls: TlsLayer) -> None:
+        """Encrypts everything from now on. tls: a TLS connection whose handshake is complete."""
+        self._tls = tls
+        self._receive_some = partial(receive_decrypted, self._stream, tls, self._put_raw)
 
     # Outgoing messages.
 
@@ -150,6 +171,11 @@ class Connection(Worker):
 
     def _put(self, data: bytes) -> None:
         """Sends the bytes that the socket accepts at once, and queues the other bytes for the sending task."""
+        if self._tls is not None and data:
+            data = self._tls.encrypt(data)
+        self._put_raw(data)
+
+    def _put_raw(self, data: bytes) -> None:
         machine = self._machine
         # Bytes that already wait must be sent first. So the socket is written directly only if none wait.
         rest = data
@@ -243,11 +269,14 @@ class Connection(Worker):
                     # waits for the sending task.
                     await self._closing.wait()
         finally:
+            is_all_sent = not machine.backlog.size_bytes
             for _ in range(machine.end()):
                 self._node.count_drop("connection_closed")
             self.holdings.end()
             # Closing a socket does not await. Any other stream awaits while closing, so cancellation is shielded off.
             if self._socket is not None:
+                if self._tls is not None and is_all_sent:
+                    send_nowait(self._socket, self._tls.goodbye())
                 self._socket.close()
             else:
                 with trio.CancelScope(shield=True):
@@ -292,6 +321,11 @@ class Connection(Worker):
         """
         machine = self._machine
         try:
+            if self._tls_listener is not None:
+                tls = await self._tls_listener.handshake(self, self._stream, self._turns, self._share)
+                if tls is None:
+                    return "closed_before_header"
+                self._use(tls)
             chunk = await self._open()
             if chunk is None:
                 return "closed_before_header"
@@ -309,12 +343,19 @@ class Connection(Worker):
                 if not chunk:
                     return "closed_by_peer"
         except RemoteProtocolError as error:
+            self.fault = error
             logger.warning("connection_closed", peer=self.peer, kind=error.kind, reason=str(error))
+            self._send_alert(error)
             return error.kind
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return "broken"
         finally:
             self._partial_frames.note(self, machine.drop_partial(), 0)
+
+    def _send_alert(self, error: RemoteProtocolError) -> None:
+        """Tells the peer why its TLS failed, if the socket takes the few bytes at once."""
+        if isinstance(error, TlsFault) and self._socket is not None and not self._machine.backlog.size_bytes:
+            send_nowait(self._socket, error.alert)
 
     async def _open(self) -> bytes | None:
         """Reads until the peer's framing is known and the peer's hello (its opening byte, if any) has arrived.
@@ -334,7 +375,7 @@ class Connection(Worker):
                 # A node that we connected to sends its hello at once. If no hello comes, the other side is not a node.
                 chunk = b""
                 with trio.move_on_after(machine.limits.hello_s):
-                    chunk = bytes(await self._stream.receive_some(READ_BYTES_MAX))
+                    chunk = bytes(await self._receive_some(READ_BYTES_MAX))
             reply, frames = machine.receive_opening(chunk, trio.current_time())
             self._put(reply)
         return frames
@@ -345,13 +386,13 @@ class Connection(Worker):
         Raises RemoteProtocolError if no bytes arrive before the deadline for an unfinished frame or an idle peer."""
         deadline_s = self._machine.read_deadline_s(trio.current_time())
         if deadline_s == math.inf:
-            return bytes(await self._stream.receive_some(self._share.read_bytes))
+            return bytes(await self._receive_some(self._share.read_bytes))
         with trio.move_on_at(deadline_s):
             # The unfinished frames of all peers share one limit. A connection with a large unfinished frame waits here
             # until there is room.
             if self._machine.partial_bytes > PARTIAL_FREE_BYTES:
                 await self._partial_frames.wait_turn(self)
-            return bytes(await self._stream.receive_some(self._share.read_bytes))
+            return bytes(await self._receive_some(self._share.read_bytes))
         raise self._machine.read_timeout(deadline_s)
 
     async def _route(self, chunk: bytes) -> None:
@@ -402,6 +443,7 @@ class Connection(Worker):
         return Origin(
             "tcp",
             self.peer,
+            self.identity,
             frame_bytes_max=wire.send_bytes_max,
             backlog_bytes=lambda: self._machine.backlog.size_bytes,
             backlog_bytes_max=lambda: self._machine.soft_bytes(),
@@ -425,6 +467,21 @@ class Connection(Worker):
             self._note_held()
 
     # Statistics and logs.
+
+    @property
+    def identity(self) -> Identity:
+        """The identity that a peer which connected to us has proved. A node that we called is anonymous here.
+
+        The names of servers come from other authorities than the names of clients, so they give no rights.
+        """
+        if self._tls_listener is None or self.certificate is None:
+            return ANONYMOUS
+        return Identity("certificate", self.certificate.name)
+
+    @property
+    def certificate(self) -> PeerCertificate | None:
+        """The certificate that the peer has proved to own; None without TLS, and without a certificate."""
+        return self._tls.certificate if self._tls is not None else None
 
     @property
     def framing(self) -> str:

@@ -241,6 +241,13 @@ class ConnectionMachine:
             else:
                 self._change(Event.OPENED)
 
+    def encrypt_hello(self, encrypt: Callable[[bytes], bytes]) -> None:
+        """Replaces our hello, which waits to be sent, by its encrypted bytes. Call it before anything is sent."""
+        hello = self.backlog.take()
+        self.backlog.note_sent(len(hello))
+        if hello:
+            self.backlog.add(encrypt(hello))
+
     # The state.
 
     def _change(self, event: Event) -> None:

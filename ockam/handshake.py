@@ -11,6 +11,10 @@ two framings:
     byte      0..1         2        3            4            5                      6
     legacy    u16 length   version  hops onward  type of hop  size of hop's value    its first byte, or the size's rest
 
+A client that speaks TLS to a port without TLS first sends a ClientHello, which begins with the byte 16.
+`is_client_hello`
+recognizes it, so that the node refuses it at once.
+
 A legacy frame with 84 or 9f as byte 5 has a first hop of 132 bytes or more, in a frame of 256 or 257 bytes. The size of
 such a hop takes two bytes, 5 and 6, and byte 6 is 01. In the head framing, byte 6 is never 01.
 """
@@ -18,6 +22,7 @@ such a hop takes two bytes, 5 and 6, and byte 6 is 01. In the head framing, byte
 from __future__ import annotations
 
 from ockam.errors import RemoteProtocolError
+from ockam.tls_faults import TlsFault
 from ockam.wire import Wire
 from ockam.wire_head import HEAD, INDEFINITE_ARRAY, MESSAGE_ARRAY
 from ockam.wire_legacy import LEGACY
@@ -53,6 +58,19 @@ def maybe_wire(first: bytes) -> Wire | None:
     return HEAD if first[6] != 1 else LEGACY
 
 
+def is_client_hello(first: bytes) -> bool:
+    """Whether these first bytes are those of a TLS client (RFC 8446 §5.1 and §4.1.2).
+
+        16 03 xx   u16 length of the record   01   u24 length of the message   03 03
+
+    As a legacy frame, these bytes would have a size of 5632 bytes or more, and hops that contradict it.
+    """
+    if len(first) < 11 or first[:2] != b"\x16\x03" or first[5] != 1 or first[9:11] != b"\x03\x03":
+        return False
+    # A ClientHello may continue in further records, but its first record has no room for anything else.
+    return int.from_bytes(first[6:9], "big") + 4 >= int.from_bytes(first[3:5], "big")
+
+
 class FramingDetector:
     """Collects the first bytes of a peer that connected to us, until the framing of the peer is known.
 
@@ -82,9 +100,12 @@ class FramingDetector:
         """Processes the next bytes. Returns our hello if it must be sent now, otherwise b"".
 
         Raises RemoteProtocolError (torn_header) if a byte that was answered as a hello was the beginning of a legacy
-        frame.
+        frame, and TlsFault (tls_unexpected) if the peer speaks TLS.
         """
         self.received += chunk
+        if is_client_hello(self.received):
+            # Our hello tells a client of ours that a node without TLS is here.
+            raise TlsFault("tls_unexpected", "the peer speaks TLS, and this port does not", HEAD.hello)
         self.wire = maybe_wire(self.received)
         if self._answered and self.wire not in (None, HEAD):
             raise RemoteProtocolError("torn_header", "a legacy frame came with its first byte, 01, alone, like a hello")

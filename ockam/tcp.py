@@ -28,6 +28,11 @@ from ockam.memory import MEMORY_BYTES_MAX, MemoryStatistics, PeerMemory
 from ockam.message import Message
 from ockam.node import Node
 from ockam.partial_frames import PartialFrames
+from ockam.tls import PLAINTEXT, OutgoingTls, TlsFilesError
+from ockam.tls_faults import TlsFault
+from ockam.tls_layer import TlsLayer
+from ockam.tls_listener import TlsListener
+from ockam.tls_stream import connect_tls
 from ockam.turns import READ_BYTES_MAX, Turns
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
@@ -69,12 +74,14 @@ class TcpStatistics(msgspec.Struct, frozen=True):
     """The statistics of a node's TCP connections.
 
     accepted: the number of accepted connections since the start. closed: the number of closed and refused connections
-    since the start, by reason. silent: the number of open connections that have sent no message yet."""
+    since the start, by reason. silent: the number of open connections that have sent no message yet. handshakes: the
+    number of TLS handshakes under way."""
 
     accepted: int
     closed: dict[str, int]
     silent: int
     memory: MemoryStatistics
+    handshakes: int
     connections: tuple[ConnectionStatistics, ...]
 
 
@@ -84,7 +91,9 @@ class TcpTransport:
     nursery: runs the tasks of the connections, and must stay open until all connections have ended. allow_forward: the
     `host:port` destinations to which messages of remote peers may be forwarded. limits: time limits; None means the
     defaults. new_id: returns 8 random bytes as hex, for the address of a connection. connections_max: the largest
-    number of open connections. memory_bytes_max: the memory limit for all peers together, see `memory`.
+    number of open connections. memory_bytes_max: the memory limit for all peers together, see `memory`. tls: the TLS of
+    the peers that connect to this node; None: they connect without TLS. outgoing_tls: the TLS of the connections that
+    this node makes.
     """
 
     def __init__(
@@ -97,7 +106,11 @@ class TcpTransport:
         new_id: Callable[[], str] = lambda: secrets.token_hex(8),
         connections_max: int = CONNECTIONS_MAX,
         memory_bytes_max: int = MEMORY_BYTES_MAX,
+        tls: TlsListener | None = None,
+        outgoing_tls: OutgoingTls = PLAINTEXT,
     ) -> None:
+        self._tls = tls
+        self._outgoing_tls = outgoing_tls
         self._node = node
         self._nursery = nursery
         self.allow_forward(allow_forward)
@@ -107,8 +120,10 @@ class TcpTransport:
         self._connections: set[Connection] = set()
         self._silent = SilentConnections()
         self._refusals_told_s = -math.inf
-        self._calls: dict[str, Connection] = {}
-        self._dialling: dict[str, Mailbox] = {}
+        # A destination has one connection for this node's own messages, and one for the messages of its peers, if only
+        # the former shows this node's certificate.
+        self._calls: dict[tuple[str, bool], Connection] = {}
+        self._dialling: dict[tuple[str, bool], Mailbox] = {}
         self._partial_frames = PartialFrames()
         self._turns = Turns(nursery, read_bytes_max=READ_BYTES_MAX)
         self._memory = PeerMemory(memory_bytes_max, node.batch)
@@ -138,9 +153,9 @@ class TcpTransport:
         Raises ConnectFailed."""
         return (await self._connect(destination, framing)).own_address
 
-    async def _connect(self, destination: str, framing: Framing = "head") -> Connection:
-        stream, wire = await self._call(destination, framing)
-        connection = self._add(stream, wire, destination)
+    async def _connect(self, destination: str, framing: Framing = "head", is_own: bool = True) -> Connection:
+        stream, wire, tls = await self._call(destination, framing, is_own)
+        connection = self._add(stream, wire, destination, tls)
         self._nursery.start_soon(self._run, connection)
         return connection
 
@@ -169,10 +184,22 @@ class TcpTransport:
         for connection in self._connections:
             connection.close("shutdown")
 
+    def end_refused(self) -> None:
+        """Ends the connections whose certificate has been revoked, or has expired."""
+        if self._tls is None:
+            return
+        for connection in list(self._connections):
+            refusal = self._tls.refusal(connection.certificate)
+            if refusal is not None:
+                kind, reason = refusal
+                logger.warning("connection_closed", peer=connection.peer, kind=kind, reason=reason)
+                connection.close(kind)
+
     def statistics(self) -> TcpStatistics:
         connections = tuple(connection.statistics() for connection in self._connections)
         memory = self._memory.statistics()
-        return TcpStatistics(self._accepted, dict(self._closed), len(self._silent), memory, connections)
+        handshakes = 0 if self._tls is None else self._tls.handshakes
+        return TcpStatistics(self._accepted, dict(self._closed), len(self._silent), memory, handshakes, connections)
 
     async def _serve(self, listeners: Sequence[trio.SocketListener]) -> None:
         with self._listening:
@@ -200,7 +227,7 @@ class TcpTransport:
             self._closed["closed_before_header"] += 1
             stream.socket.close()
             return
-        connection = self._add(stream, None, peer)
+        connection = self._add(stream, None, peer, None)
         self._silent.add(connection)
         self._nursery.start_soon(self._run, connection)
 
@@ -227,7 +254,7 @@ class TcpTransport:
             if not self._give_way():
                 return
 
-    def _add(self, stream: trio.abc.Stream, wire: Wire | None, peer: str) -> Connection:
+    def _add(self, stream: trio.abc.Stream, wire: Wire | None, peer: str, tls: TlsLayer | None) -> Connection:
         address = local(CONNECTION_PREFIX + self._new_id().encode())
         connection = Connection(
             self._node,
@@ -240,6 +267,8 @@ class TcpTransport:
             memory=self._memory,
             turns=self._turns,
             on_spoken=self._silent.discard,
+            tls=tls,
+            tls_listener=self._tls if wire is None else None,
         )
         self._node.register([address], lambda: connection)
         self._connections.add(connection)
@@ -270,10 +299,11 @@ class TcpTransport:
 
         The destination cannot answer these requests any more.
         """
+        reason = ENDED if connection.fault is None else f"{ENDED}: {connection.fault}"
         if connection.open_requests is not None:
             with self._node.batch():
                 for route in connection.open_requests.take():
-                    self._node.deliver(destination_unreachable(route, connection.peer, ENDED))
+                    self._node.deliver(destination_unreachable(route, connection.peer, reason))
 
     def _missed(self, message: Message) -> None:
         """Answers a remote peer's request whose next hop is a connection that has ended.
@@ -285,19 +315,32 @@ class TcpTransport:
         if hop.value.startswith(CONNECTION_PREFIX) and message.origin.kind != "local" and is_sender_told(message):
             self._node.send(destination_unreachable(message.return_route, shown(hop), ENDED))
 
-    async def _call(self, destination: str, framing: Framing) -> tuple[trio.SocketStream, Wire]:
+    async def _call(
+        self, destination: str, framing: Framing, is_own: bool
+    ) -> tuple[trio.SocketStream, Wire, TlsLayer | None]:
         host, port = split_host_port(destination)
+        stream: trio.SocketStream | None = None
+        tls: TlsLayer | None = None
         try:
             with trio.fail_after(CONNECT_TIMEOUT_S):
+                settings = self._outgoing_tls.find(destination, is_own)
                 stream = await trio.open_tcp_stream(host, port)
+                if settings is not None:
+                    tls = settings.layer(destination)
+                    await connect_tls(stream, tls)
         except (OSError, trio.TooSlowError) as error:
             raise ConnectFailed(f"cannot reach {destination}: {str(error) or 'no answer in time'}") from error
+        except (TlsFault, TlsFilesError, trio.BrokenResourceError) as error:
+            raise ConnectFailed(f"no TLS connection to {destination}: {error}") from error
+        finally:
+            if stream is not None and settings is not None and (tls is None or not tls.is_open):
+                stream.socket.close()
         if framing == "auto":
             with trio.move_on_after(AUTO_WAIT_S):
                 await trio.lowlevel.wait_readable(stream.socket)
-                return stream, HEAD
-            return stream, LEGACY
-        return stream, HEAD if framing == "head" else LEGACY
+                return stream, HEAD, tls
+            return stream, LEGACY, tls
+        return stream, HEAD if framing == "head" else LEGACY, tls
 
     def _forward(self, message: Message) -> Mailbox | None:
         """Forwards a message to the TCP destination that its next hop names.
@@ -313,15 +356,17 @@ class TcpTransport:
             self._refuse(message, f"{shown(local(hop.value))} is no destination that this node allows")
             return None
         destination = hop.value.decode("utf-8", "replace")
+        # A peer must not act at the destination in the name of this node.
+        call = destination, message.origin.kind == "local" or not self._outgoing_tls.shows_certificate(destination)
         # The first message starts to connect. Messages that come before the connection is ready wait in a mailbox,
         # whose limits make the peers that send them wait.
-        connection = self._calls.get(destination)
+        connection = self._calls.get(call)
         if connection is not None and self._node.is_registered(connection.own_address):
             return self._node.deliver(_through(connection.own_address, message))
-        waiting = self._dialling.get(destination)
+        waiting = self._dialling.get(call)
         if waiting is None:
-            waiting = self._dialling[destination] = Mailbox()
-            self._nursery.start_soon(self._dial, destination)
+            waiting = self._dialling[call] = Mailbox()
+            self._nursery.start_soon(self._dial, *call)
         if len(waiting) >= FORWARD_QUEUE_MESSAGES_MAX or waiting.size_bytes >= FORWARD_QUEUE_BYTES_MAX:
             return None
         waiting.put(message)
@@ -332,17 +377,17 @@ class TcpTransport:
         if is_sender_told(message):
             self._node.send(forward_refused(message, reason))
 
-    async def _dial(self, destination: str) -> None:
+    async def _dial(self, destination: str, is_own: bool) -> None:
         """Connects to a destination, and then sends the messages that wait for this destination.
 
         If the destination cannot be reached, drops the messages."""
         try:
-            connection = await self._connect(destination)
+            connection = await self._connect(destination, is_own=is_own)
         except (ConnectFailed, InvalidAddress) as error:
             logger.warning(
                 "forward_failed", destination=destination[:SHOWN_BYTES_MAX], reason=str(error)[:SHOWN_BYTES_MAX]
             )
-            waiting = self._dialling.pop(destination)
+            waiting = self._dialling.pop((destination, is_own))
             with self._node.batch():
                 while run := waiting.take_run():
                     for message in run:
@@ -350,8 +395,8 @@ class TcpTransport:
                         if is_sender_told(message):
                             self._node.deliver(destination_unreachable(message.return_route, destination, str(error)))
             return
-        self._calls[destination] = connection
-        waiting = self._dialling.pop(destination)
+        self._calls[destination, is_own] = connection
+        waiting = self._dialling.pop((destination, is_own))
         with self._node.batch():
             while run := waiting.take_run():
                 for message in run:

@@ -16,6 +16,7 @@ import platformdirs
 
 from index_service.limits import LEASE_LIMITS
 from ockam.memory import MEMORY_BYTES_MAX
+from ockam.tls_listener import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX
 from stream_node.environment import PREFIX, unknown_variables
 
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)]
@@ -73,6 +74,30 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The node closes a connection if its peer does not accept 1 MiB of answers within this time."""
     drain_timeout_s: Delay = 10.0
     """When the node stops, it waits at most this long for its peers to accept their answers."""
+
+    # Group "TLS": encrypted connections, and how clients prove who they are. See [security.md](security.md).
+    tls_certificate: str | None = None
+    """A PEM file with the certificate of this node, followed by those of its intermediate authorities. With it, the
+    node accepts only TLS 1.3."""
+    tls_certificate_key: str | None = None
+    """A PEM file with the private key of `tls_certificate`, without a password."""
+    tls_client_ca: str | None = None
+    """A PEM file with the authorities that sign the certificates of clients. With it, clients prove who they are by a
+    certificate."""
+    tls_client_required: bool = True
+    """Whether `tls_client_ca` refuses clients without a certificate. If not, such clients are anonymous."""
+    tls_revoked: str | None = None
+    """A text file with the SHA-256 fingerprint of one revoked client certificate in each line."""
+    tls_handshake_timeout_s: Seconds = HANDSHAKE_TIMEOUT_S
+    """The node closes a connection if its TLS handshake is not complete within this time."""
+    tls_handshakes_max: Count = HANDSHAKES_MAX
+    """The maximum number of TLS handshakes at one time. If another one begins, the node closes the oldest one whose
+    client sends nothing."""
+    tls_forward_ca: str | None = None
+    """A PEM file with the authorities of other nodes. With it, this node connects to other nodes only with TLS. For its
+    own requests it shows `tls_certificate`; for messages that it forwards it shows none."""
+    tls_forward_plaintext: tuple[str, ...] = ()
+    """The HOST:PORT of other nodes to which this node connects without TLS in spite of `tls_forward_ca`."""
 
     # Group "Streams": how long messages are kept, and for how long a consumer keeps its partitions.
     retention_age_s: Amount | None = None

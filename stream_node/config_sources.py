@@ -16,6 +16,7 @@ from ockam.errors import InvalidAddress
 from stream_node.block_services import check_settings as check_block_settings
 from stream_node.config import ENVIRONMENT_PREFIX, FIELDS, LOG_LEVELS, Config, ConfigError
 from stream_node.environment import unknown_variables
+from stream_node.tls_settings import check_settings as check_tls_settings
 from stream_node.units import UnitError, parse_duration, parse_size
 from stream_service.names import near_names
 
@@ -53,10 +54,11 @@ def load_config(
     mistakes += _address_mistakes(config)
     if config.log_level not in LOG_LEVELS:
         mistakes.append(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
-    try:
-        check_block_settings(config)
-    except ConfigError as error:
-        mistakes += error.mistakes
+    for check in (check_block_settings, check_tls_settings):
+        try:
+            check(config)
+        except ConfigError as error:
+            mistakes += error.mistakes
     if mistakes:
         raise ConfigError(*mistakes)
     return config
@@ -64,7 +66,11 @@ def load_config(
 
 def _address_mistakes(config: Config) -> list[str]:
     mistakes = []
-    for name, destinations in (("listen", (config.listen,)), ("allow_forward", config.allow_forward)):
+    for name, destinations in (
+        ("listen", (config.listen,)),
+        ("allow_forward", config.allow_forward),
+        ("tls_forward_plaintext", config.tls_forward_plaintext),
+    ):
         for destination in destinations:
             try:
                 split_host_port(destination)

@@ -31,6 +31,7 @@ from storage.thread_runner import ThreadRunner
 from stream_node.clock_note import read_known, since_boot_s, write_note
 from stream_node.config import Config, without_effect
 from stream_node.services import Services, ServicesStatistics, stored_streams, wall_clock_us
+from stream_node.tls_settings import TlsWatch, make_listener, make_outgoing_tls, make_tls
 
 DISK_INTERVAL_S = 1.0
 """The interval between two measurements of the free disk space, in seconds."""
@@ -68,11 +69,19 @@ class Server:
         self.addresses: list[str] = []
         self.refusing_pushes = False
         self._stop = trio.Event()
+        self._tls_watch: TlsWatch | None = None
         self._statistics: Callable[[], ServerStatistics] | None = None
 
     def stop(self) -> None:
         """Begins to drain the node. `serve` returns when this is done. Safe to repeat."""
         self._stop.set()
+
+    def reload(self) -> bool:
+        """Begins to read the certificates and their lists again. Returns False if this node has none."""
+        if self._tls_watch is None:
+            return False
+        self._tls_watch.reload()
+        return True
 
     def statistics(self) -> ServerStatistics:
         """Returns the present statistics. Raises RuntimeError while the server is not listening."""
@@ -94,9 +103,12 @@ class Server:
                 node = Node(nursery)
                 runner = ThreadRunner(database, batches=node)
                 try:
+                    tls = make_tls(config)
                     tcp = TcpTransport(
                         node,
                         nursery,
+                        tls=None if tls is None else make_listener(config, tls),
+                        outgoing_tls=make_outgoing_tls(config),
                         allow_forward=config.allow_forward,
                         limits=_connection_machine(config),
                         connections_max=config.connections_max,
@@ -121,6 +133,9 @@ class Server:
                     # This is logged at debug level, because the command prints the addresses on stdout.
                     logger.debug("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))
                     nursery.start_soon(self._watch_disk, services, runner)
+                    if tls is not None:
+                        self._tls_watch = TlsWatch(tls, tcp)
+                        nursery.start_soon(self._tls_watch.run)
                     task_status.started(self.addresses)
                     await self._stop.wait()
                     await self._drain(tcp, runner, services, node)

@@ -32,6 +32,8 @@ def serve(
 ) -> None:
     """Serve streams until SIGTERM, SIGINT or SIGHUP. Then confirm all committed messages and stop.
 
+    A node with TLS reads its certificates again on SIGHUP, and stops on SIGHUP only if its terminal was closed.
+
     The command prints one line when it listens: text at a terminal, otherwise JSON. Log lines go to stderr in the
     same format.
 
@@ -52,6 +54,7 @@ def serve(
     settings = load_config(flags, file=config)
     configure_logs(settings.log_level)
     server = Server(settings)
+    had_terminal = has_terminal()
     # Messages form no reference cycles, so the garbage collector finds little. By default it runs after every 700 new
     # objects, which takes an eighth of the processor time of a node with many streams. `freeze` exempts the modules
     # that are already imported, because they stay in memory anyway.
@@ -73,11 +76,23 @@ def serve(
                 say(as_json or not sys.stdout.isatty(), line, text)
 
     async def stop_on_signal(signals: AsyncIterator[int]) -> None:
-        async for _ in signals:
-            server.stop()
+        async for number in signals:
+            # A terminal that is closed sends SIGHUP too, and the node must not go on without it.
+            is_order = number == signal.SIGHUP and has_terminal() == had_terminal
+            if not (is_order and server.reload()):
+                server.stop()
 
     async def serve_to_the_end(scope: trio.CancelScope, *, task_status: trio.TaskStatus[list[str]]) -> None:
         await server.serve(task_status=task_status)
         scope.cancel()
 
     trio.run(run)
+
+
+def has_terminal() -> bool:
+    """Returns whether this process has a terminal that can send it signals."""
+    try:
+        os.close(os.open(os.ctermid(), os.O_RDONLY | os.O_NOCTTY))
+    except OSError:
+        return False
+    return True
