@@ -21,11 +21,6 @@ from pyspark.sql.types import (
     StructField,
 )
 
-from spark_export.block_decoding import BlockMessages
-from spark_export.decode.avro import AvroRecords
-from spark_export.decode.objects import CborObjects, JsonObjects
-from spark_export.decode.protobuf import ProtobufMessages
-from spark_export.decode.rows import RowRules
 from spark_export.errors import OptionError
 from spark_export.options import ReadOptions
 
@@ -62,21 +57,32 @@ class Decoder(Protocol):
 
 
 def find_decoder(options: ReadOptions) -> Decoder | None:
-    """Returns the decoder of the option `decode`; None without this option. Raises OptionError for an unknown name."""
+    """Returns the decoder of the option `decode`; None without this option. Raises OptionError for an unknown name.
+
+    The modules of a decoder are imported here, so that a read without this decoder does not wait for them.
+    """
     if options.decode is None:
         return None
+    from spark_export.decode.rows import RowRules
+
     name, rules = options.decode.lower(), RowRules(options.corrupt_column, options.problem_column, options.time_zone)
-    if name == "json":
-        return JsonObjects(rules)
-    if name == "cbor":
-        return CborObjects(rules)
+    if name in ("json", "cbor"):
+        from spark_export.decode.objects import CborObjects, JsonObjects
+
+        return JsonObjects(rules) if name == "json" else CborObjects(rules)
     if name == "avro":
+        from spark_export.decode.avro import AvroRecords
+
         return AvroRecords(rules, options.schemas)
     if name == "protobuf":
+        from spark_export.decode.protobuf import ProtobufMessages
+
         return ProtobufMessages(rules, options.schemas)
     if name == "cardinal":
         return CardinalMessages()
     if name == "block":
+        from spark_export.block_decoding import BlockMessages
+
         return BlockMessages()
     raise OptionError(f"decode={options.decode!r}: it is {', '.join(DECODE_NAMES)}")
 

@@ -45,10 +45,16 @@ from spark_export.plan import (
 )
 from spark_export.projection import Projection, full_schema
 from spark_export.range_reader import RangeReader, report_losses
+from spark_export.sent_code import Sendable
+from spark_export.sent_modules import SOURCE_MODULES
 
 
-class RangePartition(InputPartition):
+class RangePartition(Sendable, InputPartition):
     """A Spark task that reads one index range. The driver plans the range."""
+
+    modules = SOURCE_MODULES
+    # Spark unpickles the reader first.
+    follows = True
 
     def __init__(self, wanted: Range) -> None:
         super().__init__(wanted)
@@ -66,11 +72,13 @@ def read_partition(partition: InputPartition, projection: Projection) -> Iterato
             yield projection.apply(batch)
 
 
-class BatchReader(DataSourceReader):
+class BatchReader(Sendable, DataSourceReader):
     """The reader of batch queries.
 
     Every action on one DataFrame reads the same index ranges, which are planned once.
     """
+
+    modules = SOURCE_MODULES
 
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
         """Checks the options. Raises OptionError.
@@ -96,12 +104,14 @@ class BatchReader(DataSourceReader):
         return read_partition(partition, self._projection)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of streaming queries, which reads micro-batches without end. It is used in one process on the driver.
 
     `_target`: the positions where an AvailableNow query ends, fixed when the query starts; None for other queries.
     `_ended_wait_s`: when the last wait for `minOffsetsPerTrigger` messages ended, on a clock that cannot be set back.
     """
+
+    modules = SOURCE_MODULES
 
     def __init__(self, options: ReadOptions, schema: StructType | None = None) -> None:
         """Checks the options. Raises OptionError.

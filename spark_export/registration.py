@@ -7,7 +7,8 @@ import sys
 from typing import Any
 
 SENT_BY_VALUE = ("spark_export", "storage.bulk.arrow_pages", "storage.checksum")
-"""Packages and modules whose code is sent to the workers with each task.
+"""Packages and modules whose functions are sent to the workers with other objects that use them, such as a function
+that a program passes to Spark.
 
 The workers need pyarrow, but not this project.
 """
@@ -19,11 +20,12 @@ def register(spark: Any) -> None:
     A repeated call has no further effect. If this project is installed on the driver and on the workers, Spark finds
     the format without this call.
     """
+    from spark_export.sent_code import sent_class
     from spark_export.source import StreamNodeSource
 
     send_by_value()
     _use_this_python(spark)
-    spark.dataSource.register(StreamNodeSource)
+    spark.dataSource.register(sent_class(StreamNodeSource))
 
 
 def _use_this_python(spark: Any) -> None:
@@ -42,7 +44,8 @@ def _use_this_python(spark: Any) -> None:
 
 
 def send_by_value() -> None:
-    """Makes this process send the code of `SENT_BY_VALUE` to workers with every object that uses the code.
+    """Makes this process send the modules of the format `stream_node` to workers, and the code of `SENT_BY_VALUE` with
+    every other object that uses this code.
 
     A repeated call has no further effect.
     """
@@ -50,5 +53,8 @@ def send_by_value() -> None:
 
     from pyspark import cloudpickle
 
+    from spark_export.sent_code import send_modules
+
+    send_modules()
     for package in SENT_BY_VALUE:
         cloudpickle.register_pickle_by_value(import_module(package))

@@ -18,6 +18,8 @@ from pyspark.sql.types import StructType
 from spark_export.attempts import Attempt
 from spark_export.errors import SourceError
 from spark_export.options import WriteOptions
+from spark_export.sent_code import Sendable
+from spark_export.sent_modules import SOURCE_MODULES
 from spark_export.writer import commit_written, prepare_streams, write_rows
 
 QUERY_ID = "sql.streaming.queryId"
@@ -29,11 +31,13 @@ The checkpoint of the query keeps the query id in the file `metadata`.
 """
 
 
-class StreamSink(DataSourceStreamArrowWriter):
+class StreamSink(Sendable, DataSourceStreamArrowWriter):
     """The writer of one micro-batch of a streaming query.
 
     Spark creates one writer on the driver for each micro-batch, and another writer to commit the micro-batch.
     """
+
+    modules = SOURCE_MODULES
 
     def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
         """Checks columns and options, and creates the stream of the option `stream` if it does not exist.

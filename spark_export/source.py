@@ -14,16 +14,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from spark_export.options import WRITE_OPTIONS, check_names, read_options, write_options
-from spark_export.projection import full_schema
-from spark_export.readers import BatchReader, StreamReader
-from spark_export.sink import StreamSink
+from spark_export.sent_code import Sendable
+from spark_export.sent_modules import SOURCE_MODULES
 from spark_export.table_options import is_table, own_options, recall, remember
-from spark_export.writer import StreamWriter
 
 FORMAT = "stream_node"
 
 
-class StreamNodeSource(DataSource):
+class StreamNodeSource(Sendable, DataSource):
     """The Spark data source for the format `stream_node`: a table whose rows are the messages of streams.
 
     Columns: `key` binary or null, `data` binary, `stream` string, `partition` int, `index` long, `timestamp`; with
@@ -107,6 +105,10 @@ class StreamNodeSource(DataSource):
     `topic`, and `partition` are optional.
     """
 
+    modules = SOURCE_MODULES
+
+    # A method imports the module that it needs, since a task needs only one of them.
+
     def __init__(self, options: Mapping[str, str]) -> None:
         """Checks the names of the options.
 
@@ -121,21 +123,31 @@ class StreamNodeSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
+        from spark_export.projection import full_schema
+
         schema = full_schema(read_options(self.options))
         return remember(schema, self.options) if self._is_table else schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from spark_export.readers import BatchReader
+
         schema, options = recall(schema, self.options)
         return BatchReader(read_options(options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from spark_export.writer import StreamWriter
+
         schema, options = recall(schema, self.options, WRITE_OPTIONS)
         return StreamWriter(schema, write_options(options), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from spark_export.sink import StreamSink
+
         schema, options = recall(schema, self.options, WRITE_OPTIONS)
         return StreamSink(schema, write_options(options, streaming=True), overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from spark_export.readers import StreamReader
+
         schema, options = recall(schema, self.options)
         return StreamReader(read_options(options), schema)

@@ -23,6 +23,8 @@ from spark_export.errors import OptionError, StreamExists
 from spark_export.node_client import NodeConnection
 from spark_export.options import WriteOptions
 from spark_export.pushes import Pushes
+from spark_export.sent_code import Sendable
+from spark_export.sent_modules import SOURCE_MODULES
 from spark_export.sink_record import Place, commit_batch
 from spark_export.write_rows import check_columns, has_stream_column, read_row
 
@@ -31,13 +33,17 @@ Ends = dict[Place, tuple[int, int]]
 
 
 @dataclass
-class Written(WriterCommitMessage):
+class Written(Sendable, WriterCommitMessage):
     """The result of one task.
 
     counts: the number of messages of the task, by stream and partition. task: the number of the task. query: the client
     id of the saved indexes of the query or write; None for a write without saved indexes. seen: the numbers of the
     tasks that stored messages of the batch before this execution of the task.
     """
+
+    modules = SOURCE_MODULES
+    # Spark unpickles the writer first.
+    follows = True
 
     counts: dict[Place, int]
     task: int = 0
@@ -99,11 +105,13 @@ def commit_written(messages: Sequence[Any], options: WriteOptions, batch: int) -
         commit_batch(node, written[0].query, batch, set().union(*(each.counts for each in written)))
 
 
-class StreamWriter(DataSourceArrowWriter):
+class StreamWriter(Sendable, DataSourceArrowWriter):
     """The writer of one Spark job, which pushes rows in tasks.
 
     The driver creates the stream of the option `stream` if the stream does not exist.
     """
+
+    modules = SOURCE_MODULES
 
     def __init__(self, schema: StructType, options: WriteOptions, overwrite: bool) -> None:
         """Checks columns and options, and creates the stream. Raises SourceError.

@@ -18,6 +18,7 @@ from spark_export.exporter.errors import DataLost, TaskFailed
 from spark_export.exporter.model import FileEntry, LeftOut, Task
 from spark_export.exporter.spark_tasks import FORMAT, OPTION, ExportSource, decode_entry, encode_job
 from spark_export.exporter.task import TaskSettings, Written
+from spark_export.sent_code import sent_class
 from spark_export.session import close_session, is_sparks, open_session
 
 logger = structlog.get_logger(__name__)
@@ -58,7 +59,7 @@ class SparkEngine:
         self._is_ours = session is None
         self._failed = False
         if session is not None:
-            session.dataSource.register(ExportSource)
+            session.dataSource.register(sent_class(ExportSource))
 
     @property
     def description(self) -> str:
@@ -115,7 +116,7 @@ class SparkEngine:
                 config=self._conf,
                 aot_cache=self._aot_cache,
             )
-        session.dataSource.register(ExportSource)
+        session.dataSource.register(sent_class(ExportSource))
         self._failed = False
         return session
 

@@ -15,16 +15,20 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 from spark_export.exporter.model import FileEntry, LeftOut, Piece, Task
 from spark_export.exporter.task import TaskSettings, run_task
+from spark_export.sent_code import Sendable
+from spark_export.sent_modules import TASK_MODULES
 
 FORMAT = "stream_node_export"
 OPTION = "job"
 
 
-class ExportSource(DataSource):
+class ExportSource(Sendable, DataSource):
     """A Spark data source that executes tasks when Spark reads it.
 
     Its option `job` is the text that `encode_job` returns.
     """
+
+    modules = TASK_MODULES
 
     @classmethod
     def name(cls) -> str:
@@ -38,18 +42,20 @@ class ExportSource(DataSource):
         return ExportReader(*decode_job(options[OPTION]))
 
 
-class ExportReader(DataSourceReader):
+class ExportReader(Sendable, DataSourceReader):
     """The reader of the data source, with one partition for each task. Reading a partition executes the task."""
+
+    modules = TASK_MODULES
 
     def __init__(self, tasks: Sequence[Task], settings: TaskSettings) -> None:
         self._tasks = tasks
         self._settings = settings
 
     def partitions(self) -> list[InputPartition]:
-        return [InputPartition(task) for task in self._tasks]
+        return [InputPartition(number) for number in range(len(self._tasks))]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:
-        written = run_task(partition.value, self._settings)
+        written = run_task(self._tasks[partition.value], self._settings)
         rows = [asdict(each) for each in written.files] + [asdict(each) for each in written.left_out]
         for row in rows:
             yield (json.dumps(row),)

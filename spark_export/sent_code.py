@@ -1,0 +1,126 @@
+"""Sends modules of this project to the Python processes of Spark, which need not have this project installed.
+
+The modules travel as one compressed text of bytecode, the bundle, within each object that needs them. A process of
+Spark loads a bundle once, and executes a module of the bundle when the module is first imported. The modules of a
+bundle are imported below a name of their own, so that two versions of this project, or an installed one, can be used
+in the same process. Bytecode is only valid for one version of Python; Spark itself demands the same version.
+
+`cloudpickle.register_pickle_by_value` also sends code, but walks through all functions at each pickling and makes all
+of them again at each unpickling. That took longer than reading a hundred thousand messages.
+"""
+
+from __future__ import annotations
+
+import marshal
+import pickle
+import sys
+import zlib
+from functools import lru_cache
+from hashlib import sha256
+from importlib.util import find_spec
+from typing import Any, ClassVar, NamedTuple
+
+from pyspark.cloudpickle import register_pickle_by_value
+from pyspark.sql.datasource import DataSource
+
+from spark_export.errors import SourceError
+
+NAME = "stream_node_sent_"
+"""The beginning of the name below which the modules of a bundle are imported. The digest of the bundle follows."""
+LOADER = "spark_export.sent_loader"
+
+
+class Bundle(NamedTuple):
+    """Modules to send. name: the name below which they are imported. code: the compressed modules."""
+
+    name: str
+    code: bytes
+
+
+class _State:
+    """is_sending: whether this process sends modules with objects, since `send_modules` was called. own: the bundle
+    from which this module was loaded; None if this module is installed."""
+
+    is_sending = False
+    own: Bundle | None = None
+
+
+def send_modules() -> None:
+    """Makes this process send modules with each `Sendable` that it pickles. A repeated call has no further effect."""
+    _State.is_sending = True
+    register_pickle_by_value(sys.modules[__name__])
+
+
+def set_own_bundle(name: str, code: bytes) -> None:
+    """Tells this module that it was loaded from a bundle. `spark_export.sent_loader` calls this function."""
+    _State.own = Bundle(name, code)
+    register_pickle_by_value(sys.modules[__name__])
+
+
+@lru_cache(maxsize=8)
+def make_bundle(modules: tuple[str, ...]) -> Bundle:
+    """Returns these modules as a bundle. Raises SourceError if the code of a module cannot be found."""
+    table = {}
+    for each in (LOADER, *modules):
+        spec = find_spec(each)
+        code = getattr(spec.loader, "get_code", lambda name: None)(each) if spec is not None else None
+        if code is None:
+            raise SourceError(f"the code of {each} cannot be found, so Spark does not get it; install this project")
+        table[each] = marshal.dumps(code)
+    code = zlib.compress(marshal.dumps(table))
+    return Bundle(NAME + sha256(code).hexdigest()[:16], code)
+
+
+class Sendable:
+    """The base of a class whose instances are sent to the Python processes of Spark together with their modules.
+
+    modules: the names of all modules of this project that an instance needs. follows: whether another `Sendable` of the
+    same bundle is always unpickled in the same process before the instance, so that the instance need not bring the
+    bundle. Without `send_modules`, an instance is pickled as any other object.
+    """
+
+    modules: ClassVar[tuple[str, ...]] = ()
+    follows: ClassVar[bool] = False
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        kind = type(self)
+        found: Any = sys.modules.get(kind.__module__)
+        if not (_State.is_sending or _State.own) or getattr(found, kind.__qualname__, None) is not kind:
+            # A class that is not found by its name, such as one of a function, can only be pickled by Spark itself.
+            return super().__reduce_ex__(protocol)
+        name, code = _State.own or make_bundle(kind.modules)
+        return restore, (name, None if self.follows else code, pickle.dumps((kind, self.__dict__)))
+
+
+def sent_class(source: type[DataSource]) -> type[DataSource]:
+    """Returns a small class that brings a data source, which is `Sendable`, to Spark.
+
+    A call of the small class returns an instance of `source`."""
+    bundle = make_bundle(source.modules)
+    content = pickle.dumps(source)
+
+    def new(cls: type, options: Any) -> Any:
+        return restore(bundle.name, bundle.code, content)(options=options)
+
+    known = source.name()
+    members = {"__module__": __name__, "__new__": new, "name": classmethod(lambda cls: known)}
+    return type(source.__name__, (DataSource,), members)
+
+
+def restore(name: str, code: bytes | None, content: bytes) -> Any:
+    """Returns the object that `content` describes, whose modules are those of a bundle.
+
+    Spark's processes unpickle this function by value. So it uses nothing else of this project.
+
+    name, code: the bundle; code may be None if the process has loaded the bundle before. content: a class, or a class
+    and the attributes of its instance, pickled.
+    """
+    bundle: Any = sys.modules.get(name)
+    if bundle is None:
+        if code is None:
+            raise ImportError(f"the modules {name} were not sent to this process of Spark")
+        table = marshal.loads(zlib.decompress(code))
+        loader: dict[str, Any] = {"__name__": f"{name}.loader"}
+        exec(marshal.loads(table["spark_export.sent_loader"]), loader)
+        bundle = loader["load_bundle"](name, code, table)
+    return bundle.restored(content)
