@@ -36,6 +36,8 @@ class Dispatcher(Protocol):
 
     def queue(self, cell: Cell) -> None: ...
 
+    def unregister(self, address: Address) -> None: ...
+
     def crash(self, cell: Cell, failed: Sequence[Message], error: BaseException) -> None: ...
 
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None: ...
@@ -55,6 +57,7 @@ class Cell:
         "_crashes",
         "_dispatcher",
         "_factory",
+        "_restarts",
         "addresses",
         "context",
         "life",
@@ -64,9 +67,12 @@ class Cell:
         "worker",
     )
 
-    def __init__(self, dispatcher: Dispatcher, addresses: tuple[Address, ...], factory: WorkerFactory) -> None:
+    def __init__(
+        self, dispatcher: Dispatcher, addresses: tuple[Address, ...], factory: WorkerFactory, *, restarts: bool = True
+    ) -> None:
         self._dispatcher = dispatcher
         self._factory = factory
+        self._restarts = restarts
         self.addresses = addresses
         self.mailbox = Mailbox()
         self.life = Life.STOPPED
@@ -98,6 +104,12 @@ class Cell:
         """Answers the senders of the failed messages, and restarts the worker after a delay.
 
         The delay doubles with each crash, from RESTART_DELAY_S_MIN to RESTART_DELAY_S_MAX."""
+        # A worker that must not restart, because its state cannot be made again, is gone with its addresses.
+        if not self._restarts:
+            logger.error("worker_crashed", address=str(self.addresses[0]), exc_info=error)
+            self.fail(failed, "the worker failed; it is not restarted")
+            self._dispatcher.unregister(self.addresses[0])
+            return
         # After a long time without a crash, the delays begin with the shortest one again.
         now_s = trio.current_time()
         if now_s - self._crashed_at_s > STABLE_AFTER_S:

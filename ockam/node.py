@@ -82,14 +82,16 @@ class Node:
         self._crashes = 0
         self._dropped: Counter[str] = Counter()
 
-    def register(self, addresses: Sequence[Address], factory: WorkerFactory) -> Address:
+    def register(self, addresses: Sequence[Address], factory: WorkerFactory, *, restarts: bool = True) -> Address:
         """Starts a worker under one or more addresses. Returns the first address.
+
+        restarts: whether a crash restarts the worker. If not, a crash ends the worker and frees its addresses.
 
         Raises AddressInUse if another worker has one of the addresses."""
         for address in addresses:
             if address in self._cells:
                 raise AddressInUse(f"the address {address} is taken")
-        cell = Cell(self, tuple(addresses), factory)
+        cell = Cell(self, tuple(addresses), factory, restarts=restarts)
         self._cells.update(dict.fromkeys(addresses, cell))
         cell.start()
         return addresses[0]

@@ -1,0 +1,116 @@
+"""AdmissionMachine: decides whether a handshake may begin and a channel may open. It only counts, and has no clock.
+
+Whoever reaches the listener may begin handshakes, before anything is proved. So they are bounded: in a second for a
+host, and under way for a connection and in all. The oldest one gives way to a new one, since a handshake that takes
+long is more likely to be a lost one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable
+from typing import Generic, TypeVar
+
+from secure_channel.limits import ChannelLimits
+
+HOSTS_MAX = 10_000
+"""The most hosts whose rate is remembered. The host that began longest ago is forgotten, and may begin anew."""
+
+C = TypeVar("C", bound=Hashable)
+K = TypeVar("K")
+
+
+class AdmissionMachine(Generic[C]):
+    """The handshakes under way and the open channels, by connection and by identity. C: a handshake or channel.
+
+    Invariant: no channel is both under way and open, and the counts are those of the channels that are kept.
+    """
+
+    def __init__(self, limits: ChannelLimits) -> None:
+        self._limits = limits
+        self._hosts: dict[str, tuple[float, float]] = {}
+        # The oldest handshake is the first of a dict.
+        self.handshakes: dict[C, Hashable] = {}
+        self.channels: dict[C, tuple[Hashable, bytes]] = {}
+        self._by_peer: Counter[Hashable] = Counter()
+        self._by_identity: Counter[bytes] = Counter()
+        self._handshakes_by_peer: dict[Hashable, dict[C, None]] = {}
+
+    def may_begin(self, host: str, now_s: float) -> bool:
+        """Whether a host may begin one more handshake at this time. Counts it if so.
+
+        A host has room for as many handshakes as it may begin in a second, and the room comes back at that rate.
+        """
+        rate = self._limits.handshakes_per_s
+        room, at_s = self._hosts.pop(host, (rate, now_s))
+        room = min(rate, room + (now_s - at_s) * rate)
+        is_admitted = room >= 1
+        self._hosts[host] = (room - 1 if is_admitted else room, now_s)
+        if len(self._hosts) > HOSTS_MAX:
+            del self._hosts[next(iter(self._hosts))]
+        return is_admitted
+
+    def begin(self, channel: C, peer: Hashable) -> list[C]:
+        """Adds a handshake of a connection. Returns the handshakes that must be dropped to make room for it."""
+        dropped: list[C] = []
+        own = self._handshakes_by_peer.setdefault(peer, {})
+        if len(own) >= self._limits.peer_handshakes_max:
+            dropped.append(next(iter(own)))
+        elif len(self.handshakes) >= self._limits.handshakes_max:
+            dropped.append(next(iter(self.handshakes)))
+        for each in dropped:
+            self.remove(each)
+        self.handshakes[channel] = peer
+        self._handshakes_by_peer.setdefault(peer, {})[channel] = None
+        return dropped
+
+    def open(self, channel: C, identity: bytes) -> str | None:
+        """Makes a handshake an open channel. Returns None, or the reason why there is no room for it.
+
+        identity: the identifier of the other side, 32 bytes.
+        """
+        peer = self.handshakes[channel]
+        limits = self._limits
+        if len(self.channels) >= limits.channels_max:
+            return "channels_max"
+        if self._by_peer[peer] >= limits.peer_channels_max:
+            return "peer_channels_max"
+        if self._by_identity[identity] >= limits.identity_channels_max:
+            return "identity_channels_max"
+        self._forget_handshake(channel)
+        self.channels[channel] = peer, identity
+        self._by_peer[peer] += 1
+        self._by_identity[identity] += 1
+        return None
+
+    def remove(self, channel: C) -> None:
+        """Forgets a handshake or a channel that has ended. Safe to repeat."""
+        if channel in self.handshakes:
+            self._forget_handshake(channel)
+        elif channel in self.channels:
+            peer, identity = self.channels.pop(channel)
+            _decrease(self._by_peer, peer)
+            _decrease(self._by_identity, identity)
+
+    def _forget_handshake(self, channel: C) -> None:
+        peer = self.handshakes.pop(channel)
+        own = self._handshakes_by_peer[peer]
+        del own[channel]
+        if not own:
+            del self._handshakes_by_peer[peer]
+
+    def check(self) -> None:
+        """Raises AssertionError if the invariant does not hold."""
+        assert not self.handshakes.keys() & self.channels.keys()
+        assert self._by_peer == Counter(peer for peer, _ in self.channels.values())
+        assert self._by_identity == Counter(identity for _, identity in self.channels.values())
+        assert {(each, peer) for peer, own in self._handshakes_by_peer.items() for each in own} == set(
+            self.handshakes.items()
+        )
+        assert all(self._handshakes_by_peer.values())
+
+
+def _decrease(counts: Counter[K], key: K) -> None:
+    counts[key] -= 1
+    if not counts[key]:
+        del counts[key]

@@ -1,0 +1,306 @@
+"""ChannelWorker: the responder's end of one secure channel on a node.
+
+It has two addresses. Encrypted messages of the other side come to the inner one, and the answers of this node's workers
+to the outer one:
+
+    connection ── nonce | ciphertext ──▶ inner ── message, return route [outer, …] ──▶ workers of this node
+    connection ◀── nonce | ciphertext ── outer ◀──────────── answer ──────────────────┘
+
+The worker is never restarted: a crash ends the channel, since the same keys with the first nonces again would destroy
+all protection (`Node.register` with `restarts=False`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import structlog
+import trio
+
+from ockam.address import LOCAL, Address, Route
+from ockam.errors import FrameTooLarge
+from ockam.forwarding import CONNECTION_PREFIX
+from ockam.identity import Identity
+from ockam.mailbox import Mailbox
+from ockam.message import Message, Origin
+from ockam.node import Node
+from ockam.wire_head import HEAD
+from ockam.worker import Worker
+from secure_channel.channel_machine import ChannelMachine, State
+from secure_channel.errors import (
+    CiphertextRefused,
+    HandshakeFailed,
+    IdentityRefused,
+    NoncesUsedUp,
+    PeerRefused,
+    PlaintextRefused,
+)
+from secure_channel.identity_history import PeerIdentity
+from secure_channel.messages import AROUND_BYTES_MAX, PAYLOAD_HEAD, PlaintextReader, PlaintextWriter
+
+logger = structlog.get_logger(__name__)
+
+
+class Owner(Protocol):
+    """What a channel's worker calls of the owner of all channels. `SecureChannels` implements it."""
+
+    def now_s(self) -> int: ...
+
+    def opened(self, channel: ChannelWorker, peer: PeerIdentity) -> str | None: ...
+
+    def ended(self, channel: ChannelWorker, reason: str) -> None: ...
+
+    def count_drop(self, reason: str, count: int = 1) -> None: ...
+
+
+class ChannelWorker(Worker):
+    """One channel, from message 2 to its end.
+
+    inner, outer: its two addresses. used_at_s: the time of the last message, on trio's clock. gone_at_s: the time at
+    which its connection was first seen to have ended; None while the connection is there.
+
+    Invariant: messages go out in the order in which they were encrypted, each to the way back that was known then. The
+    way back changes only after a message was decrypted.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        nursery: trio.Nursery,
+        owner: Owner,
+        machine: ChannelMachine,
+        first: Message,
+        addresses: tuple[Address, Address],
+    ) -> None:
+        """first: the message to the listener. addresses: the inner and the outer one."""
+        self._node = node
+        self._nursery = nursery
+        self._owner = owner
+        self.machine = machine
+        self.inner, self.outer = addresses
+        # Until the peer is proved, only the connection of its first message may continue the handshake.
+        self._first_origin = first.origin
+        self._below = first.origin
+        self._way_back: Route = first.return_route
+        self._last_return: Route | None = None
+        self._writer = PlaintextWriter()
+        self._reader: PlaintextReader | None = None
+        self.peer = first.origin.peer
+        self.identity: PeerIdentity | None = None
+        self.used_at_s = trio.current_time()
+        self.gone_at_s: float | None = None
+        self._waits_for_room = False
+
+    @property
+    def is_open(self) -> bool:
+        return self.machine.state is State.OPEN
+
+    def stopped(self) -> None:
+        # Also after a crash: whoever has this object cannot encrypt with it any more.
+        self.machine.end()
+        self._owner.ended(self, "crashed")
+
+    def receive(self, run: Sequence[Message]) -> None:
+        self.used_at_s = trio.current_time()
+        arrived: list[Message] = []
+        leaving: list[Message] = []
+        for message in run:
+            (arrived if message.onward_route[0] == self.inner else leaving).append(message)
+        if arrived:
+            self._take(arrived)
+        if leaving:
+            self._send(leaving)
+
+    # From the other side.
+
+    def _take(self, run: list[Message]) -> None:
+        if self.machine.state is State.SENT_2:
+            run = self._finish_handshake(run)
+        if not self.is_open or not run:
+            return
+        open_message = self.machine.opening()
+        plaintexts: list[bytes] = []
+        for message in run:
+            has_moved = message.return_route is not self._last_return
+            before = self.machine.highest_received if has_moved else 0
+            try:
+                plaintext = open_message(message.payload)
+            except CiphertextRefused as error:
+                self._owner.count_drop(error.reason)
+                continue
+            # Only a message that is authentic and newer than all others may move the way back.
+            if has_moved and self.machine.highest_received > before:
+                self._hand_on(plaintexts)
+                self._move(message)
+            if plaintext.startswith(PAYLOAD_HEAD):
+                plaintexts.append(plaintext)
+                continue
+            # The order of the messages is kept: those before a Close are handled.
+            self._hand_on(plaintexts)
+            if not self._control(plaintext):
+                return
+        self._hand_on(plaintexts)
+
+    def _finish_handshake(self, run: list[Message]) -> list[Message]:
+        """Handles messages until one of them is message 3. Returns the messages after it."""
+        for position, message in enumerate(run):
+            if message.origin is not self._first_origin:
+                self._owner.count_drop("other_connection")
+                continue
+            try:
+                self.machine.receive_3(message.payload, self._owner.now_s())
+            except HandshakeFailed as error:
+                self._owner.count_drop(error.reason)
+                continue
+            except PeerRefused as error:
+                self._refuse(message, error)
+                return []
+            self._open(message)
+            return run[position + 1 :]
+        return []
+
+    def _open(self, message: Message) -> None:
+        assert self.machine.peer is not None
+        self.identity = self.machine.peer
+        self._way_back = message.return_route
+        refusal = self._owner.opened(self, self.identity)
+        if refusal is not None:
+            self.end(refusal)
+            return
+        self._move(message)
+
+    def _refuse(self, message: Message, error: PeerRefused) -> None:
+        """Tells the other side, which believes that the channel is open, that it is refused."""
+        logger.warning("channel_refused", peer=self.peer, reason=error.reason, text=str(error))
+        if error.close and message.return_route:
+            self._node.deliver(Message(message.return_route, (), error.close))
+        self._owner.ended(self, error.reason)
+
+    def _move(self, message: Message) -> None:
+        """Lets answers go back the way that this message came.
+
+        An encrypted message has no return route of its own, so the route has only the hops that nodes have added. The
+        last hop, the other side's inner address, is that of message 3.
+        """
+        self._last_return = message.return_route
+        inner = self._way_back[-1:]
+        way_back = message.return_route if message.return_route[-1:] == inner else (*message.return_route, *inner)
+        if way_back == self._way_back and self._reader is not None and message.origin is self._below:
+            return
+        self._way_back, self._below = way_back, message.origin
+        self.peer = message.origin.peer
+        self._reader = PlaintextReader(self._origin(), self.outer)
+
+    def _origin(self) -> Origin:
+        """Returns the origin of what comes out of the channel: the identity of its other end, however far that is."""
+        header_bytes = len(HEAD.encode_routes(self._way_back, ()))
+        return msgspec.structs.replace(
+            self._below,
+            kind="channel",
+            identity=Identity("channel", str(self.identity)),
+            frame_bytes_max=self._below.frame_bytes_max - AROUND_BYTES_MAX - header_bytes,
+        )
+
+    def _hand_on(self, plaintexts: list[bytes]) -> None:
+        """Delivers decrypted messages to workers of this node, and empties the list."""
+        if not plaintexts:
+            return
+        assert self._reader is not None
+        messages, bad = self._reader.read(plaintexts)
+        plaintexts.clear()
+        if bad:
+            self._owner.count_drop("undecodable", bad)
+        # A channel ends here: what comes out of it goes to local workers, never to a connection or another node.
+        # Most messages of a run share one route object, so few routes are looked at.
+        for onward in {id(message.onward_route): message.onward_route for message in messages}.values():
+            if not _is_local(onward):
+                local_ones = [message for message in messages if _is_local(message.onward_route)]
+                self._owner.count_drop("channel_forward", len(messages) - len(local_ones))
+                messages = local_ones
+                break
+        mailboxes = self._node.deliver_run(messages)
+        full = [mailbox for mailbox in mailboxes if mailbox.full]
+        if full and not self._waits_for_room:
+            self._waits_for_room = True
+            own = self._node.find_mailbox(self.inner)
+            if own is not None:
+                own.hold()
+                self._nursery.start_soon(self._wait_room, own, full)
+
+    async def _wait_room(self, own: Mailbox, full: list[Mailbox]) -> None:
+        """Admits messages again when the workers behind the channel have room.
+
+        Until then the connections that feed this channel wait.
+        """
+        for mailbox in full:
+            await mailbox.wait_room()
+        self._waits_for_room = False
+        own.admit()
+
+    def _control(self, plaintext: bytes) -> bool:
+        """Handles a Refresh or a Close. Returns whether the channel is still open."""
+        try:
+            self.machine.take_control(plaintext)
+        except (PlaintextRefused, IdentityRefused) as error:
+            self._owner.count_drop(error.reason)
+            return True
+        if not self.is_open:
+            self._owner.ended(self, "closed_by_peer")
+        return self.is_open
+
+    # To the other side.
+
+    def _send(self, run: list[Message]) -> None:
+        """Encrypts messages of this node's own workers and sends them.
+
+        Messages of remote origin are dropped: whoever learns the outer address could otherwise speak in this node's
+        name.
+        """
+        if any(message.origin.kind != "local" for message in run):
+            ours = [message for message in run if message.origin.kind == "local"]
+            self._owner.count_drop("channel_forward", len(run) - len(ours))
+            run = ours
+        if not self.is_open:
+            self._owner.count_drop("channel_closed", len(run))
+            return
+        seal, way_back = self.machine.sealing(), self._way_back
+        sealed: list[Message] = []
+        try:
+            for plaintext in self._writer.write(run):
+                if isinstance(plaintext, FrameTooLarge):
+                    self._owner.count_drop("frame_too_large")
+                else:
+                    sealed.append(Message(way_back, (), seal(plaintext)))
+        except NoncesUsedUp:
+            self._owner.ended(self, "nonces")
+        self._node.deliver_run(sealed)
+
+    # The end.
+
+    def end(self, reason: str) -> None:
+        """Ends the channel and tells the other side, if the channel is open. Safe to repeat."""
+        data = self.machine.close()
+        if data:
+            self._node.deliver(Message(self._way_back, (), data))
+        self._owner.ended(self, reason)
+
+    def note_connection(self, now_s: float) -> float:
+        """Returns for how many seconds the connection of this channel has been gone; 0 if it is there."""
+        if self._node.is_registered(self._way_back[0]):
+            self.gone_at_s = None
+            return 0.0
+        if self.gone_at_s is None:
+            self.gone_at_s = now_s
+        return now_s - self.gone_at_s
+
+    def forget(self) -> None:
+        """Frees the memory of the remembered headers. They are learned again from the next messages."""
+        self._writer.forget()
+        if self._reader is not None:
+            self._reader.forget()
+
+
+def _is_local(onward: Route) -> bool:
+    return onward[0].type == LOCAL and not onward[0].value.startswith(CONNECTION_PREFIX)

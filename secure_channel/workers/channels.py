@@ -1,0 +1,209 @@
+"""SecureChannels: all secure channels of one node, and the listener that begins them.
+
+A message to the listener is message 1 of a new channel. Unless the operator trusts somebody, the listener is closed and
+answers nothing. Every number of handshakes and channels is bounded (`limits`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import structlog
+import trio
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from ockam.address import local
+from ockam.message import Message
+from ockam.node import Node
+from ockam.worker import Worker
+from secure_channel.admission_machine import AdmissionMachine
+from secure_channel.channel_machine import ChannelMachine
+from secure_channel.errors import HandshakeFailed, IdentityFileError
+from secure_channel.identity_history import PeerIdentity
+from secure_channel.limits import ChannelLimits, ChannelStatistics
+from secure_channel.own_identity import OwnIdentity
+from secure_channel.trust_list import TrustList
+from secure_channel.workers.channel import ChannelWorker
+
+LISTENER = "secure_channel"
+ADDRESSES = (LISTENER, "secure_channel_listener", "api")
+"""The addresses of the listener: the default of Elixir's service, that of the examples, and that of Rust's command."""
+WATCH_INTERVAL_S = 0.5
+"""The interval between two looks at the trust list, in seconds. An identity that is not trusted any more loses its
+channels within this time."""
+IDLE_INTERVALS = 20
+"""Idle channels, and those whose connection has ended, are looked for once in this number of intervals."""
+
+logger = structlog.get_logger(__name__)
+
+
+class SecureChannels:
+    """All secure channels of one node. `start` registers the listener.
+
+    identity: returns the identity of this node; it is called for each handshake, and raises IdentityFileError. now_s:
+    returns seconds since 1970. new_id: returns 8 random bytes as hex. ephemeral: returns a new key.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        nursery: trio.Nursery,
+        identity: Callable[[int], OwnIdentity],
+        trust: TrustList,
+        *,
+        limits: ChannelLimits | None = None,
+        now_s: Callable[[], int] = lambda: int(time.time()),
+        new_id: Callable[[], str] = lambda: secrets.token_hex(8),
+        ephemeral: Callable[[], X25519PrivateKey] = X25519PrivateKey.generate,
+    ) -> None:
+        self._node = node
+        self._nursery = nursery
+        self._identity = identity
+        self._trust = trust
+        self._limits = limits if limits is not None else ChannelLimits()
+        self._now_s = now_s
+        self._new_id = new_id
+        self._ephemeral = ephemeral
+        self._admission = AdmissionMachine[ChannelWorker](self._limits)
+        self._opened = 0
+        self._refused: Counter[str] = Counter()
+        self._ended: Counter[str] = Counter()
+        self._dropped: Counter[str] = Counter()
+
+    def start(self, addresses: Sequence[str] = ADDRESSES) -> None:
+        """Registers the listener under these addresses. Raises AddressInUse."""
+        self._node.register([local(each) for each in addresses], lambda: ListenerWorker(self))
+
+    def stop(self) -> None:
+        """Ends all channels and tells the other sides, because the node stops."""
+        for channel in list(self._admission.channels):
+            channel.end("node_stops")
+
+    def statistics(self) -> ChannelStatistics:
+        return ChannelStatistics(
+            open=len(self._admission.channels),
+            handshakes=len(self._admission.handshakes),
+            opened=self._opened,
+            refused=dict(self._refused),
+            ended=dict(self._ended),
+            dropped=dict(self._dropped),
+        )
+
+    def check(self) -> None:
+        """Raises AssertionError if an invariant does not hold."""
+        self._admission.check()
+        for channel in (*self._admission.channels, *self._admission.handshakes):
+            channel.machine.check()
+
+    # For the listener.
+
+    def begin(self, message: Message) -> None:
+        """Answers message 1 of a new channel, or drops it and counts the reason."""
+        refusal = self._reason_to_refuse(message)
+        if refusal is not None:
+            self._refused[refusal] += 1
+            return
+        now_s = self._now_s()
+        try:
+            machine = ChannelMachine(self._identity(now_s), self._trust.refusal)
+            answer = machine.receive_1(message.payload, self._ephemeral())
+        except IdentityFileError as error:
+            self._refused["no_identity"] += 1
+            logger.error("channel_identity_unusable", reason=str(error))
+            return
+        except HandshakeFailed as error:
+            self._refused[error.reason] += 1
+            return
+        inner, outer = local(self._new_id()), local(self._new_id())
+        channel = ChannelWorker(self._node, self._nursery, self, machine, message, (inner, outer))
+        # An old handshake gives way to the new one.
+        for given in self._admission.begin(channel, message.origin.peer):
+            self._ended["gave_way"] += 1
+            given.end("gave_way")
+        self._node.register((inner, outer), lambda: channel, restarts=False)
+        self._node.call_later(self._limits.handshake_s_max, lambda: self._give_up(channel))
+        self._node.deliver(Message(message.return_route, (inner,), answer))
+
+    def _reason_to_refuse(self, message: Message) -> str | None:
+        if self._trust.is_closed:
+            return "closed"
+        if not message.return_route:
+            return "no_return_route"
+        host = message.origin.peer.rpartition(":")[0] or str(message.origin.identity)
+        return None if self._admission.may_begin(host, trio.current_time()) else "rate"
+
+    def _give_up(self, channel: ChannelWorker) -> None:
+        if channel in self._admission.handshakes:
+            channel.end("handshake_timeout")
+
+    def watch(self, interval: int) -> None:
+        """Ends channels that are not trusted any more, and sometimes those that are idle or have no connection.
+
+        interval: the number of this interval of WATCH_INTERVAL_S.
+        """
+        if self._trust.refresh():
+            for channel in list(self._admission.channels):
+                if channel.identity is not None and self._trust.refusal(channel.identity) is not None:
+                    channel.end("not_trusted")
+        if interval % IDLE_INTERVALS:
+            return
+        now_s = trio.current_time()
+        for channel in list(self._admission.channels):
+            if now_s - channel.used_at_s > self._limits.idle_s_max:
+                channel.end("idle")
+            elif channel.note_connection(now_s) > self._limits.gone_s_max:
+                channel.end("connection_gone")
+            elif now_s - channel.used_at_s > IDLE_INTERVALS * WATCH_INTERVAL_S:
+                channel.forget()
+
+    # For the channels.
+
+    def now_s(self) -> int:
+        return self._now_s()
+
+    def opened(self, channel: ChannelWorker, peer: PeerIdentity) -> str | None:
+        """Notes that a handshake has succeeded. Returns the reason if there is no room for the channel, else None."""
+        refusal = self._admission.open(channel, peer.identifier)
+        if refusal is None:
+            self._opened += 1
+            logger.info("channel_opened", peer=channel.peer, identity=str(peer))
+        return refusal
+
+    def ended(self, channel: ChannelWorker, reason: str) -> None:
+        """Notes the end of a channel or a handshake, and stops its worker. Safe to repeat: the first reason counts."""
+        if not self._node.is_registered(channel.inner) and not self._knows(channel):
+            return
+        known = self._knows(channel)
+        self._admission.remove(channel)
+        if known:
+            self._ended[reason] += 1
+            logger.info("channel_ended", peer=channel.peer, identity=str(channel.identity), reason=reason)
+        self._node.unregister(channel.inner)
+
+    def _knows(self, channel: ChannelWorker) -> bool:
+        return channel in self._admission.channels or channel in self._admission.handshakes
+
+    def count_drop(self, reason: str, count: int = 1) -> None:
+        self._dropped[reason] += count
+
+
+class ListenerWorker(Worker):
+    """The well-known address of a node to which message 1 of each channel is sent."""
+
+    def __init__(self, channels: SecureChannels) -> None:
+        self._channels = channels
+        self._intervals = 0
+
+    def started(self) -> None:
+        self.context.call_later(WATCH_INTERVAL_S, self._watch)
+
+    def handle(self, message: Message) -> None:
+        self._channels.begin(message)
+
+    def _watch(self) -> None:
+        self._intervals += 1
+        self._channels.watch(self._intervals)
+        self.context.call_later(WATCH_INTERVAL_S, self._watch)
