@@ -61,13 +61,10 @@ def load_identity(file: Path, now_s: int) -> OwnIdentity:
     stored = _read(file)
     try:
         if must_renew(stored, now_s):
-            stored = renewed(stored, now_s)
-            write_durably(file, _encoded(stored), mode=MODE)
+            stored = _renew(file, stored, now_s)
         return OwnIdentity(stored, now_s)
     except IdentityRefused as error:
         raise IdentityFileError("undecodable", f"the identity in {file} cannot be used: {error}") from error
-    except OSError as error:
-        raise IdentityFileError("unwritable", f"cannot renew {file}: {error.strerror or error}") from error
 
 
 def ensure_identity(file: Path, now_s: int) -> OwnIdentity:
@@ -81,6 +78,36 @@ def ensure_identity(file: Path, now_s: int) -> OwnIdentity:
         if error.reason != "exists":
             raise
         return load_identity(file, now_s)
+
+
+class IdentityHolder:
+    """The identity of a process that runs for long: made when it is first needed, and renewed in time.
+
+    Invariant: the identifier never changes, also if the file is replaced while the process runs.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._identity: OwnIdentity | None = None
+
+    def get(self, now_s: int) -> OwnIdentity:
+        """Returns the identity. now_s: seconds since 1970. Raises IdentityFileError."""
+        if self._identity is None:
+            self._identity = ensure_identity(self._file, now_s)
+        elif must_renew(self._identity.secrets, now_s):
+            self._identity = OwnIdentity(_renew(self._file, self._identity.secrets, now_s), now_s)
+        return self._identity
+
+
+def _renew(file: Path, stored: Secrets, now_s: int) -> Secrets:
+    try:
+        stored = renewed(stored, now_s)
+        write_durably(file, _encoded(stored), mode=MODE)
+    except IdentityRefused as error:
+        raise IdentityFileError("undecodable", f"the identity in {file} cannot be renewed: {error}") from error
+    except OSError as error:
+        raise IdentityFileError("unwritable", f"cannot renew {file}: {error.strerror or error}") from error
+    return stored
 
 
 def _read(file: Path) -> Secrets:

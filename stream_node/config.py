@@ -131,6 +131,32 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The maximum size of the data in one answer to a pull. An answer always has at least one message,
     however large."""
 
+    # Group "Secure channel": who may open encrypted channels to this node. See [security.md](security.md).
+    secure_channel: bool = True
+    """Whether the node has a listener for secure channels. It answers nobody until an identity is trusted."""
+    secure_channel_trusted: tuple[str, ...] = ()
+    """The identifiers (I and 64 hexadecimal digits) of identities that may open channels, besides those of
+    `stream-node trust add`."""
+    secure_channel_trust_anyone: bool = False
+    """Whether every identity may open channels. What it may do is then up to the rules."""
+    secure_channel_channels_max: Count = 10_000
+    """The maximum number of open channels."""
+    secure_channel_peer_channels_max: Count = 64
+    """The maximum number of open channels of one connection."""
+    secure_channel_identity_channels_max: Count = 256
+    """The maximum number of open channels of one identity."""
+    secure_channel_handshakes_max: Count = 1_000
+    """The maximum number of unfinished handshakes. If it is exceeded, the node drops the oldest one."""
+    secure_channel_peer_handshakes_max: Count = 8
+    """The maximum number of unfinished handshakes of one connection. If it is exceeded, the node drops the oldest
+    one."""
+    secure_channel_handshakes_per_second: Count = 50
+    """The maximum number of handshakes that one host may begin in a second. The node drops the others."""
+    secure_channel_handshake_s_max: Seconds = 10.0
+    """The longest time from the first to the last message of a handshake."""
+    secure_channel_idle_s_max: Seconds = 3_600.0
+    """The node ends a channel without messages after this time."""
+
     # Group "Logging": log lines on stderr, as text at a terminal, otherwise as JSON. `NO_COLOR` turns colours off.
     log_level: str = "info"
     """The lowest level of the lines that are logged: `debug`, `info`, `warning` or `error`."""
@@ -206,6 +232,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     index_addresses: tuple[str, ...] = ("stream_index_service", "stream_index", "stream_kafka_index")
     """The worker addresses of the index service. Our clients use the first; other Ockam programs also use
     the others."""
+    secure_channel_addresses: tuple[str, ...] = ("secure_channel", "secure_channel_listener", "api")
+    """The worker addresses of the listener for secure channels. Our clients use the first; real peers also use the
+    others."""
     error_delay_s: Delay = 1.0
     """The node delays the answer to a failed push or create by this time. So a peer that repeats a failed request at
     once does not keep the node busy."""

@@ -14,6 +14,7 @@ import msgspec
 from ockam.address import split_host_port
 from ockam.errors import InvalidAddress
 from stream_node.block_services import check_settings as check_block_settings
+from stream_node.channel_services import check_settings as check_channel_settings
 from stream_node.config import ENVIRONMENT_PREFIX, FIELDS, LOG_LEVELS, Config, ConfigError
 from stream_node.environment import unknown_variables
 from stream_node.tls_settings import check_settings as check_tls_settings
@@ -54,7 +55,7 @@ def load_config(
     mistakes += _address_mistakes(config)
     if config.log_level not in LOG_LEVELS:
         mistakes.append(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
-    for check in (check_block_settings, check_tls_settings):
+    for check in (check_block_settings, check_tls_settings, check_channel_settings):
         try:
             check(config)
         except ConfigError as error:

@@ -25,9 +25,12 @@ from ockam.address import split_host_port
 from ockam.connection_machine import ConnectionLimits
 from ockam.node import Node, NodeStatistics
 from ockam.tcp import TcpStatistics, TcpTransport
+from secure_channel.limits import ChannelStatistics
+from secure_channel.workers.channels import SecureChannels
 from storage.database import Database
 from storage.runner import RunnerStatistics
 from storage.thread_runner import ThreadRunner
+from stream_node.channel_services import start_channels
 from stream_node.clock_note import read_known, since_boot_s, write_note
 from stream_node.config import Config, without_effect
 from stream_node.services import Services, ServicesStatistics, stored_streams, wall_clock_us
@@ -49,12 +52,13 @@ class CannotListen(OSError):
 
 
 class ServerStatistics(msgspec.Struct, frozen=True):
-    """The statistics of all parts of the node."""
+    """The statistics of all parts of the node. channels: those of secure channels; None if they are off."""
 
     node: NodeStatistics
     tcp: TcpStatistics
     storage: RunnerStatistics
     services: ServicesStatistics
+    channels: ChannelStatistics | None = None
 
 
 class Server:
@@ -123,12 +127,17 @@ class Server:
                         note_offset=partial(write_note, Path(config.data_dir)),
                     )
                     services.start(stored)
+                    channels = start_channels(node, nursery, config)
                     try:
                         self.addresses = await tcp.listen(*split_host_port(config.listen))
                     except OSError as error:
                         raise CannotListen(f"cannot listen at {config.listen}: {error}") from error
                     self._statistics = lambda: ServerStatistics(
-                        node.statistics(), tcp.statistics(), runner.statistics(), services.statistics()
+                        node.statistics(),
+                        tcp.statistics(),
+                        runner.statistics(),
+                        services.statistics(),
+                        None if channels is None else channels.statistics(),
                     )
                     # This is logged at debug level, because the command prints the addresses on stdout.
                     logger.debug("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))
@@ -138,7 +147,7 @@ class Server:
                         nursery.start_soon(self._tls_watch.run)
                     task_status.started(self.addresses)
                     await self._stop.wait()
-                    await self._drain(tcp, runner, services, node)
+                    await self._drain(tcp, runner, services, channels, node)
                 finally:
                     self._statistics = None
                     with trio.CancelScope(shield=True):
@@ -166,7 +175,14 @@ class Server:
                 logger.warning("disk_floor", refusing_pushes=self.refusing_pushes, free_bytes=free_bytes)
             await trio.sleep(DISK_INTERVAL_S)
 
-    async def _drain(self, tcp: TcpTransport, runner: ThreadRunner, services: Services, node: Node) -> None:
+    async def _drain(
+        self,
+        tcp: TcpTransport,
+        runner: ThreadRunner,
+        services: Services,
+        channels: SecureChannels | None,
+        node: Node,
+    ) -> None:
         logger.info("draining")
         deadline_s = trio.current_time() + self.config.drain_timeout_s
         # Take no new work. Otherwise a busy peer could prevent that the node ever becomes idle.
@@ -178,6 +194,10 @@ class Server:
         # One batch, so that each connection sends all its last messages at once.
         with node.batch():
             services.stop()
+        # Secure channels end after the last answers have gone through them.
+        if channels is not None:
+            with node.batch():
+                channels.stop()
         # Connections close only after the peers have been sent their confirms.
         await tcp.close_when_sent(deadline_s)
         statistics = self.statistics()

@@ -30,7 +30,19 @@ def _tell_version(asked: bool) -> None:
 
 def build() -> typer.Typer:
     """Returns the command line with all commands."""
-    from stream_node.cli import bench, block, cardinal, consume, demo, export, maintenance, repair, serve, settings
+    from stream_node.cli import (
+        bench,
+        block,
+        cardinal,
+        consume,
+        demo,
+        export,
+        identity,
+        maintenance,
+        repair,
+        serve,
+        settings,
+    )
 
     app = typer.Typer(
         name="stream-node",
@@ -41,7 +53,7 @@ def build() -> typer.Typer:
     )
     app.callback()(about)
     # The order of `--help`.
-    for module in (serve, consume, maintenance, repair, demo, bench, export, settings, cardinal, block):
+    for module in (serve, consume, maintenance, repair, demo, bench, export, settings, identity, cardinal, block):
         module.register(app)
     return app
 
@@ -110,6 +122,7 @@ CODES: dict[int, frozenset[str]] = {
             "cardinal_streams.errors.PrefixError",
             "cardinal_streams.errors.SimulationError",
             "ockam.errors.InvalidAddress",
+            "secure_channel.errors.InvalidIdentifier",
             "stream_node.cli.values.UsageError",
             "stream_node.config.ConfigError",
             "stream_node.contexts.ContextError",
@@ -122,6 +135,7 @@ CODES: dict[int, frozenset[str]] = {
             "builtins.OSError",
             "cardinal_streams.errors.CardinalError",
             "ockam.protocol.ProtocolError",
+            "secure_channel.errors.SecureChannelError",
             "storage.errors.StorageError",
             "stream_node.backup.BackupError",
             "stream_node.cli.values.CommandFailed",
