@@ -110,7 +110,8 @@ class StoreWorld(World):
         given = [sys.executable, "-m", "stream_node", "export", verb, str(self.place), *more]
         given += [f"--store-option={name}={value}" for name, value in self.options.items()]
         if verb in ("run", "daemon"):
-            given += ["--node", self.node.address, "--stream", self.stream, "--master", "inline"]
+            given += ["--node", self.node.address, "--stream", self.stream]
+            given += [] if "--master" in more else ["--master", "inline"]
         return given
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:

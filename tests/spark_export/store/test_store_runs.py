@@ -127,7 +127,10 @@ def test_secrets_are_nowhere(world: StoreWorld) -> None:
 
 @pytest.mark.spark
 def test_sparks_workers_write_to_the_store(world: StoreWorld) -> None:
-    """The embedded Spark: its workers are processes of their own, which have their credentials from the environment."""
+    """The embedded Spark: its workers are processes of their own, which have their credentials from the environment. A
+    process of its own, since a session that an earlier test has left has workers with an earlier environment."""
     world.push(1_000)
-    assert world.run(master="local[2,4]").rows == 1_000
+    code, out, err = world.command("run", "--master", "local[2,4]", "--json")
+    assert code == 0, err
+    assert json.loads(out)["rows"] == 1_000
     world.assert_whole()
