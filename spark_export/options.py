@@ -185,9 +185,17 @@ ONLY_IN_A_WRITE = ("ifExists", "writeId", "writeVersion")
 
 
 def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOptions:
-    """Checks the options of a write, given as text. streaming: whether a streaming query writes. Raises OptionError."""
+    """Checks the options of a write, given as text. streaming: whether a streaming query writes. Raises OptionError.
+
+    Spark passes the argument of `save` and of `start` as the option `path`.
+    """
     check_names(given)
     taken = _Taken(given, WRITE_OPTIONS, "writing")
+    if taken.find("path") is not None:
+        raise OptionError(
+            f"path={taken.find('path')!r}: path names a data directory to read; rows are written to a node, so call "
+            "save() or start() without a path, and give the node's address by the option endpoint"
+        )
     for name in ONLY_IN_A_WRITE if streaming else ("delivery",):
         if taken.find(name) is not None:
             where = (

@@ -92,6 +92,16 @@ def test_what_cannot_be_written_is_refused(spark: Any, node: NodeProcess) -> Non
         ).save()
 
 
+def test_the_argument_of_save_is_refused(spark: Any, node: NodeProcess) -> None:
+    """Goal: no row goes to another node than the one that was named. Method: `save("host:port")`, with an endpoint to
+    which the write went before."""
+    writer = spark.sql("select 'x' as data").write.format("stream_node").mode("append").option("stream", "w_path")
+    with pytest.raises(Exception, match=r"path='localhost:9': path names a data directory to read"):
+        writer.option("endpoint", node.address).save("localhost:9")
+    with blocking.connect(node.address) as client:
+        assert "w_path" not in {each.stream for each in client.list_streams()}
+
+
 def test_the_columns_of_kafkas_sink_are_written(spark: Any, node: NodeProcess) -> None:
     """Goal: a frame made for Kafka's sink is written as it is; what the node gives to a message is refused."""
     frame = spark.sql("select 'k' as key, 'one' as value, 'w_topic' as topic")
@@ -163,6 +173,8 @@ def test_options_of_a_write_that_contradict_are_refused() -> None:
         ({"writeId": "a"}, True, "for df.write"),
         ({"ifExists": "ignore", "stream": "s"}, True, "for df.write"),
         ({"nulls": "tombstone"}, False, "error or empty or skip or mark"),
+        ({"path": "localhost:4000", "stream": "s"}, False, "give the node's address by the option endpoint"),
+        ({"path": "localhost:4000", "stream": "s"}, True, "give the node's address by the option endpoint"),
     ]
     for given, streaming, said in refused:
         with pytest.raises(OptionError, match=said):
