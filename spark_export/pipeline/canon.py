@@ -109,7 +109,10 @@ def _choose(components: dict[bytes, list[BlockLink]], start: bytes | None) -> by
         return start if start in components else next(containing, None)
     if ZERO_HASH in components:
         return ZERO_HASH
-    return max(components, key=lambda root: (len(components[root]), *_rank(components[root][0])[1:]))
+    return max(
+        components,
+        key=lambda root: (len(components[root]), max(_rank(block)[1:] for block in components[root])),
+    )
 
 
 def _rank(block: BlockLink) -> Rank:

@@ -160,8 +160,9 @@ class KnownBlocks:
         """Returns whether the settled block (see the module) and its descendants are enough to compute the states of
         a chain.
 
-        This is true if all changed blocks of the chain descend from the settled block, and the number of every
-        descendant is greater than the number of its parent.
+        This is true if all changed blocks of the chain descend from the settled block, if the number of every
+        descendant is greater than the number of its parent, and if the chain still reaches the numbers of all reorged
+        blocks that may have no connection to it.
         """
         links = self._descendants(chain)
         hashes = {link.hash for link in links}
@@ -169,8 +170,14 @@ class KnownBlocks:
             return False
         # A block whose number is not greater than its parent's is cut off from the chain, with its descendants. Their
         # states depend on the whole chain.
-        marks = mark_chain(links, self._settled[chain][1]).values()
-        return all(mark.state != WAITING and mark != LOST for mark in marks)
+        marks = mark_chain(links, self._settled[chain][1])
+        if any(mark.state == WAITING or mark == LOST for mark in marks.values()):
+            return False
+        # A block without a connection to the chain is reorged only while the chain reaches its number. A branch that
+        # wins may be shorter than the branch before it.
+        head = max(link.number for link in links if marks[link.hash].state == CANONICAL)
+        others = (block for (name, hash_), block in self.blocks.items() if name == chain and hash_ not in hashes)
+        return all(block.mark != LOST or block.link.number <= head for block in others)
 
     def _descendants(self, chain: str) -> list[BlockLink]:
         """Returns the settled block of a chain (see the module), and all blocks that descend from it."""

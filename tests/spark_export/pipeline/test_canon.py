@@ -66,6 +66,15 @@ def test_without_genesis_the_largest_part_counts() -> None:
     assert marks(block("old", "?", 1), block("b", "!", 7), block("c", "b", 8)) == {"old": WAITS, "b": KEPT, "c": KEPT}
 
 
+def test_parts_of_one_size_are_told_apart_in_any_order() -> None:
+    """Method: two parts of three blocks, each with two first blocks; the blocks come in both orders."""
+    times = (("a", "?", 5), ("b", "?", 9), ("c", "b", 9), ("d", "!", 7), ("e", "!", 6), ("f", "d", 8))
+    blocks = [
+        BlockLink(name(own), name(parent), 1 + at % 3, 1, stored) for at, (own, parent, stored) in enumerate(times)
+    ]
+    assert mark_chain(blocks) == mark_chain(reversed(blocks))
+
+
 def test_a_given_start_says_which_part_counts() -> None:
     blocks = [block("a", "?", 1), block("b", "a", 2), block("c", "!", 30), block("d", "c", 31), block("e", "d", 32)]
     assert marks(*blocks)["a"] == WAITS
