@@ -79,9 +79,9 @@ def type_finder(schemas: SchemaOptions) -> Callable[[bytes], tuple[Any, bytes]]:
     the package protobuf is missing.
     """
     _protobuf()
-    if schemas.descriptor is not None:
-        given, has_header = described_type(schemas.descriptor, schemas.message or ""), schemas.registry is not None
-        return lambda message: (given, split_indexes(split_header(message)[1])[1] if has_header else message)
+    given = None if schemas.descriptor is None else described_type(schemas.descriptor, schemas.message or "")
+    if given is not None and schemas.registry is None:
+        return lambda message: (given, message)
     assert schemas.registry is not None, "`schema_options` asks for one of the two"
     registry, files, kinds = Registry(schemas.registry), dict[int, Any](), dict[tuple[int, tuple[int, ...]], Any]()
 
@@ -90,7 +90,8 @@ def type_finder(schemas: SchemaOptions) -> Callable[[bytes], tuple[Any, bytes]]:
         indexes, rest = split_indexes(rest)
         if (number, indexes) not in kinds:
             if number not in files:
-                files[number] = registered_file(registry, number)
+                # The file of the descriptor replaces the file of the registry, so that the registry is not asked.
+                files[number] = registered_file(registry, number) if given is None else given.DESCRIPTOR.file
             kinds[number, indexes] = type_at(files[number], indexes)
         kind = kinds[number, indexes]
         if schemas.message not in (None, kind.DESCRIPTOR.full_name):

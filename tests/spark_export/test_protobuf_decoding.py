@@ -222,6 +222,24 @@ def test_a_registry_that_only_has_text_is_told(registry: RegistryServer, descrip
     assert (decoded(made, [message])[0]["number"], len(registry.asked)) == (42, asked)
 
 
+def test_the_header_of_a_registry_is_obeyed_beside_a_descriptor(registry: RegistryServer, descriptor: str) -> None:
+    """Goal: a message of another type never becomes values of the type that was named. Method: an Order, a Place and a
+    Part with the bytes of an Order, and positions that the file does not have."""
+    made = decoder(schemaRegistry=registry.address, protobufDescriptor=descriptor, protobufMessage="shop.Order")
+    heads = [b"\0", b"\2\0", b"\2\2", b"\4\0\2", b"\2\x0e"]
+    found = decoded(made, [b"\0\0\0\0\7" + head + b"\x08\x2a" for head in heads])
+    assert [row["number"] for row in found] == [42, 42, None, None, None]
+    assert [row["_problem"] for row in found] == [
+        *(None, None),
+        "the message is a shop.Place, not a shop.Order",
+        "the message is a shop.Order.Part, not a shop.Order",
+        "the schema has no message at the positions [7] of the header",
+    ]
+    part = decoder(schemaRegistry=registry.address, protobufDescriptor=descriptor, protobufMessage="shop.Order.Part")
+    assert decoded(part, [b"\0\0\0\0\7\4\0\2\x08\x05"], schema(p="integer")) == [{"p": 5}]
+    assert registry.asked == []
+
+
 def test_wrong_descriptors_are_refused(descriptor: str, tmp_path: Path) -> None:
     """Goal: before anything is read, in one line. Method: none, a text, no such message, a missing import."""
     (tmp_path / "text").write_text("message A {}", encoding="utf-8")
