@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 from block_node.blocks.generator import BlockShape, ChainGenerator, GeneratedBlock
@@ -63,3 +64,27 @@ def cardinal_records() -> list[Record]:
         encode(SubBatchMsg(name_of("b"), name_of("s"), 0, ("logs/old",), {"logs/new": b"l"})),
         batch("c", "b", 3),
     ]
+
+
+def odd_chain(randomness: Random) -> list[Record]:
+    """The blocks of a chain as no honest producer makes it, some of them twice, in almost any order.
+
+    Weights have nothing to do with numbers, so a short branch wins over a long one. Some parents never come, and a few
+    numbers do not grow.
+    """
+    chain = [Batch(name_of("odd 0"), 1, bytes(32), 1)]
+    blocks, stuck = list(chain), randomness.choice((0.0, 0.0, 0.03))
+    for at in range(1, 60):
+        forks = randomness.random() < 0.2
+        parent = chain[-min(len(chain), 6)] if forks else chain[-1]
+        number = parent.number + (0 if randomness.random() < stuck else randomness.choice((1, 1, 1, 2)))
+        weight = parent.weight + (30 if forks else randomness.choice((0, 1, 2, 3)))
+        if randomness.random() < 0.1:
+            blocks.append(Batch(name_of(f"odd {at}"), chain[-1].number, name_of(f"lost {at}"), 0))
+        else:
+            chain.append(Batch(name_of(f"odd {at}"), number, parent.hash, weight, values={f"k{at}": b"v"}))
+            blocks.append(chain[-1])
+    blocks += randomness.sample(blocks, 4)
+    late = randomness.choice((1, 1, 2, 8))
+    places = {at: at + randomness.randrange(late) for at in range(len(blocks))}
+    return [encode(blocks[at]) for at in sorted(places, key=places.__getitem__)]

@@ -25,18 +25,15 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cardinal_streams.message.messages import decode, encode
-from cardinal_streams.message.types import Batch, Record
 from cardinal_streams.produce.simulation_machine import SimulationOptions, simulate
 from cardinal_streams.transports.transport import is_reorg_topic
 from spark_export.exporter.errors import ExportError, ExportInUse
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE, PIPELINE_SITES
 from spark_export.exporter.layout import ExportLock
 from spark_export.pipeline import increment
-from spark_export.pipeline.canon import BlockLink, mark_chain
 from spark_export.pipeline.increment import PipelineMismatch, Settings, run_pipeline
 from spark_export.pipeline.jobs import main
 from spark_export.pipeline.tables import known_blocks
@@ -44,13 +41,12 @@ from spark_export.pipeline.topics import Topics
 from stream_node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.pipeline.lake import BASE_US, Lake, Row, all_rows, plain, read_rows
-from tests.spark_export.pipeline.makers import block_messages, name_of
+from tests.spark_export.pipeline.makers import block_messages, odd_chain
 
 pytestmark = pytest.mark.slow
 
 TOPICS = r"(sim|odd)-.*"
 CARDINAL = Settings(Topics(TOPICS))
-ODD_SEED = 3
 Source = tuple[str, int]
 """A stream and a partition."""
 
@@ -75,30 +71,6 @@ def messages(seed: int) -> dict[Source, list[Row]]:
         rows.append((at % 3, len(rows) + (at > 60) * 5, at, b"k", headers, b"\xff" if at == 7 else b"x" * at))
     found["block_node.main", 0] = plain(block_messages())
     return dict(found)
-
-
-def odd_chain(randomness: random.Random) -> list[Record]:
-    """The blocks of a chain as no honest producer makes it, some of them twice, in almost any order.
-
-    Weights have nothing to do with numbers, so a short branch wins over a long one. Some parents never come, and a few
-    numbers do not grow.
-    """
-    chain = [Batch(name_of("odd 0"), 1, bytes(32), 1)]
-    blocks, stuck = list(chain), randomness.choice((0.0, 0.0, 0.03))
-    for at in range(1, 60):
-        forks = randomness.random() < 0.2
-        parent = chain[-min(len(chain), 6)] if forks else chain[-1]
-        number = parent.number + (0 if randomness.random() < stuck else randomness.choice((1, 1, 1, 2)))
-        weight = parent.weight + (30 if forks else randomness.choice((0, 1, 2, 3)))
-        if randomness.random() < 0.1:
-            blocks.append(Batch(name_of(f"odd {at}"), chain[-1].number, name_of(f"lost {at}"), 0))
-        else:
-            chain.append(Batch(name_of(f"odd {at}"), number, parent.hash, weight, values={f"k{at}": b"v"}))
-            blocks.append(chain[-1])
-    blocks += randomness.sample(blocks, 4)
-    late = randomness.choice((1, 1, 2, 8))
-    places = {at: at + randomness.randrange(late) for at in range(len(blocks))}
-    return [encode(blocks[at]) for at in sorted(places, key=places.__getitem__)]
 
 
 def grow(lake: Lake, rest: dict[Source, list[Row]], randomness: random.Random) -> None:
@@ -143,58 +115,6 @@ def test_random_increments_make_the_tables_of_a_rebuild(tmp_path_factory: pytest
     rebuilt = run_pipeline(lake.folder, folder / "anew", CARDINAL, rebuild=True)
     assert all_rows(folder / "out" / "latest") == all_rows(rebuilt.folder)
     assert len(list((folder / "out" / "builds").iterdir())) <= 2
-    patch.undo()
-    shutil.rmtree(folder)
-
-
-def test_a_shorter_heavier_branch_makes_lost_blocks_wait_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: an increment says of a block without a parent what a rebuild says. Method: a chain of ten blocks that is
-    settled at block 6 passes a lone block at 9; then a branch wins that ends at 8."""
-    monkeypatch.setattr(known_blocks, "WINDOW", 4)
-    chain = [
-        Batch(name_of(f"odd {at}"), at, name_of(f"odd {at - 1}") if at > 1 else bytes(32), at) for at in range(1, 11)
-    ]
-    lone = Batch(name_of("lone"), 9, name_of("never comes"), 5)
-    fork = [Batch(name_of("fork 7"), 7, name_of("odd 6"), 7), Batch(name_of("fork 8"), 8, name_of("fork 7"), 99)]
-    lake, index = Lake(tmp_path / "lake"), 0
-    for part in (chain, [lone], fork):
-        records = [encode(each) for each in part]
-        lake.add_run(
-            {"odd-blocks": [(0, index + at, index + at, each.key, [], each.value) for at, each in enumerate(records)]}
-        )
-        index += len(part)
-        run_pipeline(lake.folder, tmp_path / "out", CARDINAL)
-    rebuilt = run_pipeline(lake.folder, tmp_path / "anew", CARDINAL, rebuild=True)
-    states = {row["hash"]: row["state"] for row in read_rows(tmp_path / "out" / "latest", "silver/batches")}
-    assert (states[lone.hash], states[fork[1].hash]) == ("waiting", "canonical")
-    assert all_rows(tmp_path / "out" / "latest") == all_rows(rebuilt.folder)
-
-
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.integers(0, 10**6))
-@example(ODD_SEED)
-def test_small_increments_of_an_odd_chain(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    """Goal: the states that increments decide without most of the chain. Method: a few blocks at a time, compared with
-    `mark_chain` over all blocks so far. The seed in the example makes lost blocks wait again."""
-    folder, randomness = tmp_path_factory.mktemp("odd"), random.Random(seed)
-    records = odd_chain(randomness)
-    lake, index, links = Lake(folder / "lake"), 0, dict[bytes, BlockLink]()
-    patch = pytest.MonkeyPatch()
-    patch.setattr(known_blocks, "WINDOW", 8)
-    while index < len(records):
-        part = records[index : index + randomness.choice((1, 1, 4, 13))]
-        rows: list[Row] = [(0, index + at, index + at, each.key, [], each.value) for at, each in enumerate(part)]
-        lake.add_run({"odd-blocks": rows})
-        for _, _, seconds, key, _, value in rows:
-            batch = decode(key or b"", value)
-            assert isinstance(batch, Batch)
-            stored_us = BASE_US + seconds * 1_000_000
-            link = BlockLink(batch.hash, batch.parent, batch.number, batch.weight, stored_us)
-            links.setdefault(batch.hash, link)
-        index += len(part)
-        run_pipeline(lake.folder, folder / "out", Settings(Topics(TOPICS), keep_s=0.0))
-        found = {row["hash"]: row["state"] for row in read_rows(folder / "out" / "latest", "silver/batches")}
-        assert found == {hash_: mark.state for hash_, mark in mark_chain(links.values()).items()}
     patch.undo()
     shutil.rmtree(folder)
 
