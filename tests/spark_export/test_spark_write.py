@@ -99,7 +99,7 @@ def test_the_argument_of_save_is_refused(spark: Any, node: NodeProcess) -> None:
     with pytest.raises(Exception, match=r"path='localhost:9': path names a data directory to read"):
         writer.option("endpoint", node.address).save("localhost:9")
     with blocking.connect(node.address) as client:
-        assert "w_path" not in {each.stream for each in client.list_streams()}
+        assert "w_path" not in {each.stream_name for each in client.list_streams()}
 
 
 def test_the_columns_of_kafkas_sink_are_written(spark: Any, node: NodeProcess) -> None:
