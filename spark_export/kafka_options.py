@@ -40,7 +40,7 @@ SOURCE = (
     KafkaOption("failOnDataLoss", "failOnDataLoss", "also notices a stream that was deleted and created again"),
     KafkaOption("maxOffsetsPerTrigger", "maxOffsetsPerTrigger"),
     KafkaOption("minOffsetsPerTrigger", "minOffsetsPerTrigger"),
-    KafkaOption("maxTriggerDelay", "maxTriggerDelay", "an error without minOffsetsPerTrigger"),
+    KafkaOption("maxTriggerDelay", "maxTriggerDelay", "also 5 minutes; an error without minOffsetsPerTrigger"),
     KafkaOption("minPartitions", "minPartitions"),
     KafkaOption("maxRecordsPerPartition", "maxRecordsPerPartition", "2,000,000 by default; Kafka: no limit"),
     KafkaOption("includeHeaders", "includeHeaders"),

@@ -23,21 +23,16 @@ from pyspark.sql.streaming.listener import (
 from spark_export.plan import count_between, from_offsets
 
 
-def offsets_behind_latest(source: SourceProgress) -> dict[str, float]:
+def offsets_behind_latest(*sources: SourceProgress) -> dict[str, float]:
     """Returns `avgOffsetsBehindLatest`, `maxOffsetsBehindLatest` and `minOffsetsBehindLatest` of a query.
 
-    source: an element of `sources` in the progress of a query. The values are the average, the largest and the
-    smallest lag of a partition, in messages. The result is empty if the progress has no offsets or has offsets of
-    another format.
+    sources: elements of `sources` in the progress of the query, one or several. The values are the average, the largest
+    and the smallest lag of a partition of all these sources, in messages. A source without offsets, or with offsets of
+    another format, does not count. The result is empty if no source counts.
     """
-    end, latest = _offsets(source.endOffset), _offsets(source.latestOffset)
-    if not end or not latest:
+    lags = [lag for source in sources for lag in _lags(source)]
+    if not lags:
         return {}
-    try:
-        reached, last = from_offsets(end), from_offsets(latest)
-    except (AttributeError, TypeError, ValueError):
-        return {}
-    lags = [count_between({at: reached[at]} if at in reached else {}, {at: last[at]}) for at in last]
     return {
         "avgOffsetsBehindLatest": sum(lags) / len(lags),
         "maxOffsetsBehindLatest": max(lags),
@@ -48,9 +43,9 @@ def offsets_behind_latest(source: SourceProgress) -> dict[str, float]:
 class LagListener(StreamingQueryListener):
     """A listener that computes the lag of every streaming query of a session after each micro-batch.
 
-    Add the listener to `spark.streams`. lags: the latest result of `offsets_behind_latest` for each running query, by
-    query name, or by query id if the query has no name. report: a function that is called with each progress and the
-    lag values of the progress.
+    Add the listener to `spark.streams`. lags: the latest result of `offsets_behind_latest` for all sources of each
+    running query, by query name, or by query id if the query has no name. report: a function that is called with each
+    progress and these values. For one source of several, call `offsets_behind_latest` with this source.
     """
 
     def __init__(self, report: Callable[[StreamingQueryProgress, dict[str, float]], None] | None = None) -> None:
@@ -63,15 +58,26 @@ class LagListener(StreamingQueryListener):
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
         progress = event.progress
-        for source in progress.sources:
-            if lag := offsets_behind_latest(source):
-                self.lags[progress.name or str(progress.id)] = lag
-                if self._report is not None:
-                    self._report(progress, lag)
+        if lag := offsets_behind_latest(*progress.sources):
+            self.lags[progress.name or str(progress.id)] = lag
+            if self._report is not None:
+                self._report(progress, lag)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """Removes the lag of the query from `lags`."""
         self.lags.pop(self._names.pop(str(event.id), str(event.id)), None)
+
+
+def _lags(source: SourceProgress) -> list[int]:
+    """Returns the lag of each partition of a source; nothing for a source of another format."""
+    end, latest = _offsets(source.endOffset), _offsets(source.latestOffset)
+    if not end or not latest:
+        return []
+    try:
+        reached, last = from_offsets(end), from_offsets(latest)
+    except (AttributeError, TypeError, ValueError):
+        return []
+    return [count_between({at: reached[at]} if at in reached else {}, {at: last[at]}) for at in last]
 
 
 def _offsets(given: str | Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 EARLIEST, LATEST = -2, -1
 """The numbers that mean the earliest index and the latest index in JSON with offsets, as in Spark's Kafka source."""
@@ -23,7 +23,10 @@ offsets of a progress into the option `startingOffsets`.
 """
 
 UNIT_MS = {"us": 0.001, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-"""The length in milliseconds of each unit of a duration. The unit names are those of Spark."""
+"""The length in milliseconds of each unit of a duration. The unit names are those of Spark's Kafka source."""
+
+UNIT_WORDS = {"microsecond": "us", "millisecond": "ms", "second": "s", "minute": "m", "hour": "h", "day": "d"}
+"""The words for units in Spark's triggers (`5 minutes`). Spark's Kafka source itself does not accept the words."""
 
 
 def parse_offsets(value: str) -> int | Offsets:
@@ -43,9 +46,13 @@ def parse_times(value: str) -> Offsets:
 
 
 def parse_duration_ms(value: str) -> int:
-    """Parses a duration such as `15m` or `90s`. Returns milliseconds. A number without a unit is in milliseconds."""
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", value.lower())
-    unit = UNIT_MS.get(found[2] or "ms") if found else None
+    """Parses a duration such as `15m`, `90s` or `5 minutes`. Returns milliseconds.
+
+    A number without a unit is in milliseconds.
+    """
+    found = re.fullmatch(r"([0-9]+)\s*([a-z]*)", value.lower())
+    name = found[2] or "ms" if found else ""
+    unit = UNIT_MS.get(UNIT_WORDS.get(name.removesuffix("s"), name))
     if found is None or unit is None:
         raise ValueError(f"write a number and one of {', '.join(UNIT_MS)}, such as 15m")
     return int(int(found[1]) * unit)
@@ -57,9 +64,10 @@ def parse_whole(value: object, least: int) -> int:
     Text is allowed because the keys of JSON objects are text. Raises ValueError for any other value, and for a number
     less than `least`.
     """
-    if isinstance(value, bool) or not isinstance(value, int | str):
+    is_text = isinstance(value, str) and re.fullmatch("-?[0-9]{1,19}", value) is not None
+    if isinstance(value, bool) or not (isinstance(value, int) or is_text):
         raise ValueError(f"{value!r} is not a whole number")
-    number = int(value)
+    number = int(str(value))
     if number < least:
         raise ValueError(f"{number} is below {least}")
     return number
@@ -71,16 +79,36 @@ def _by_partition(value: str, form: str, least: int) -> Offsets:
     form: the text of the error for JSON of another form. least: the smallest number that is allowed.
     """
     try:
-        found = json.loads(value)
-    except ValueError as error:
+        found = load_object(value)
+    except json.JSONDecodeError as error:
         raise ValueError(form) from error
     if not isinstance(found, dict) or not found or not all(isinstance(each, dict) for each in found.values()):
         raise ValueError(form)
-    return {
-        str(stream): {
-            parse_whole(partition, 0): parse_whole(number, least)
-            for partition, number in found[stream].items()
-            if partition not in BESIDE_PARTITIONS
-        }
-        for stream in sorted(found)
-    }
+    made: Offsets = {}
+    for stream in sorted(found):
+        numbers = made[stream] = dict[int, int]()
+        for partition, number in found[stream].items():
+            if partition in BESIDE_PARTITIONS:
+                continue
+            at = parse_whole(partition, 0)
+            if at in numbers:
+                raise ValueError(f"partition {at} of {stream!r} is named twice; name it once")
+            numbers[at] = parse_whole(number, least)
+    return made
+
+
+def load_object(text: str) -> Any:
+    """Parses JSON. Raises json.JSONDecodeError, and ValueError if an object has the same name twice.
+
+    Python's parser alone would keep the last of the values.
+    """
+
+    def checked(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) < len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name in names if names.count(name) > 1)
+            raise ValueError(f"{twice!r} is named twice; name it once")
+        return found
+
+    return json.loads(text, object_pairs_hook=checked)

@@ -6,7 +6,6 @@ This module needs neither a node nor Spark, so a wrong option fails in the call 
 from __future__ import annotations
 
 import difflib
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from spark_export.option_values import (
     EARLIEST,
     LATEST,
     Offsets,
+    load_object,
     parse_duration_ms,
     parse_offsets,
     parse_times,
@@ -333,7 +333,7 @@ def _zone(value: str) -> str:
 
 
 def _assign(value: str) -> dict[str, tuple[int, ...]]:
-    found = json.loads(value)
+    found = load_object(value)
     if not isinstance(found, dict) or not found:
         raise ValueError('write it as JSON, such as {"orders":[0,1]}')
     return {str(stream): tuple(sorted({parse_whole(each, 0) for each in found[stream]})) for stream in sorted(found)}

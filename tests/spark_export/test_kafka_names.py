@@ -14,7 +14,7 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
-from pyspark.sql.streaming.listener import SourceProgress
+from pyspark.sql.streaming.listener import QueryProgressEvent, SourceProgress, StreamingQueryProgress
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from spark_export.errors import DataLoss, OptionError
-from spark_export.lag import offsets_behind_latest
+from spark_export.lag import LagListener, offsets_behind_latest
 from spark_export.options import read_options
 from spark_export.projection import full_schema
 from spark_export.readers import BatchReader, StreamReader
@@ -218,3 +218,27 @@ def test_lag_is_counted_as_kafkas_source_counts() -> None:
     assert offsets_behind_latest(progress(end, again))["maxOffsetsBehindLatest"] == 3
     for other in (None, "", "7", '{"a": 5}', "no json"):
         assert offsets_behind_latest(progress(end, other)) == {}
+
+
+def test_the_lag_of_a_query_counts_all_its_sources() -> None:
+    """Goal: a source that is current does not hide one that is behind. Method: a union of two streams and a table."""
+    ends = (('{"a":{"0":5,"1":7}}', '{"a":{"0":9,"1":7}}'), ('{"b":{"0":2}}', '{"b":{"0":2}}'), ("7", "8"))
+    names = ("description", "numInputRows", "inputRowsPerSecond", "processedRowsPerSecond")
+    sources = [
+        {**dict.fromkeys(names, 0), "startOffset": "", "endOffset": end, "latestOffset": latest} for end, latest in ends
+    ]
+    query = StreamingQueryProgress.fromJson(
+        {
+            **{"id": "b4d5bfd2-6b0d-4ac1-8ba4-3d2a39e5dc11", "runId": "b4d5bfd2-6b0d-4ac1-8ba4-3d2a39e5dc12"},
+            **{"name": "union", "timestamp": "", "batchId": 1, "batchDuration": 1, "durationMs": {}},
+            **{"numInputRows": 1, "inputRowsPerSecond": 1.0, "processedRowsPerSecond": 1.0, "observedMetrics": {}},
+            **{"eventTime": {}, "stateOperators": [], "sources": sources},
+            "sink": {"description": "", "numOutputRows": 1, "metrics": {}},
+        }
+    )
+    reports: list[dict[str, float]] = []
+    listener = LagListener(lambda _, lag: reports.append(lag))
+    listener.onQueryProgress(QueryProgressEvent(query))
+    expected = {"avgOffsetsBehindLatest": 4 / 3, "maxOffsetsBehindLatest": 4, "minOffsetsBehindLatest": 0}
+    assert listener.lags == {"union": expected}
+    assert reports == [expected]

@@ -76,6 +76,12 @@ def test_timestamps_are_milliseconds() -> None:
         (READ | {"startingOffsets": "soon"}, "startingOffsets='soon'"),
         (READ | {"startingOffsets": '{"orders":{"0":-3}}'}, "-3 is below -2"),
         (READ | {"startingOffsets": '{"orders":{"0":true}}'}, "True is not a whole number"),
+        (READ | {"startingOffsets": '{"orders":{"00":7,"0":8}}'}, "partition 0 of 'orders' is named twice"),
+        (READ | {"startingOffsets": '{"orders":{"0":7,"0":8}}'}, "'0' is named twice"),
+        (READ | {"endingOffsets": '{"orders":{"0":7},"orders":{"1":8}}'}, "'orders' is named twice"),
+        (READ | {"startingOffsetsByTimestamp": '{"orders":{"1":7,"01":8}}'}, "partition 1 of 'orders' is named twice"),
+        (READ | {"startingOffsets": '{"orders":{"1_0":7}}'}, "'1_0' is not a whole number"),
+        ({"assign": '{"orders":[0],"orders":[1]}'}, "'orders' is named twice"),
         (READ | {"startingOffsets": "earliest", "startingTimestamp": "1"}, "both say where to start"),
         (READ | {"endingOffsets": '{"orders":{"0":1}}', "endingTimestamp": "1"}, "both say where to end"),
         (
@@ -140,6 +146,7 @@ def test_each_of_kafkas_options_is_served_or_answered(name: str) -> None:
 def test_durations_have_units() -> None:
     """Goal: as in Spark; a bare number is milliseconds."""
     delays = {"15m": 900, "2min": 120, "90s": 90, "500": 0.5, "250ms": 0.25, "1h": 3600, "1 d": 86400}
+    delays |= {"5 minutes": 300, "1 minute": 60, "2 seconds": 2, "3 days": 259_200, "7 milliseconds": 0.007}
     for text, seconds in delays.items():
         given = READ | {"minOffsetsPerTrigger": "1", "maxTriggerDelay": text}
         assert read_options(given).max_trigger_delay_s == seconds
