@@ -7,7 +7,8 @@ errors.
         for message in await stream.pull(0, 10):
             print(message.index, message.data)
 
-This package imports `connect` only when a program uses it. So the blocking client works without trio and AnyIO.
+This package imports `connect` and `Tls` only when a program uses them. So the blocking client works without trio and
+AnyIO, and loads OpenSSL only for TLS.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ from stream_client.errors import (
     RouteLost,
     RouteRefused,
     StreamNotFound,
+    TlsFailed,
+    TlsRequired,
     UnexpectedAnswer,
 )
 from stream_client.positions import Positions, SavedIndexes
@@ -55,6 +58,7 @@ from stream_service.extensions import FromEnd, FromIndex, FromTime, Header, Rete
 from stream_service.protocol import StreamMessage
 
 if TYPE_CHECKING:
+    from ockam.tls import Tls
     from stream_client.connecting import connect
 
 __all__ = [
@@ -106,6 +110,9 @@ __all__ = [
     "StreamInfo",
     "StreamMessage",
     "StreamNotFound",
+    "Tls",
+    "TlsFailed",
+    "TlsRequired",
     "UnexpectedAnswer",
     "connect",
     "list_positions",
@@ -119,4 +126,8 @@ def __getattr__(name: str) -> Any:
         from stream_client.connecting import connect
 
         return connect
+    if name == "Tls":
+        from ockam.tls import Tls
+
+        return Tls
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

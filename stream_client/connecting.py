@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from ockam.address import Route
 from stream_client.arguments import to_address
@@ -13,6 +14,10 @@ from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.shell.async_shell import open_shell
 from stream_client.shell.backoff import Reconnect
 from stream_client.shell.defaults import ANSWER_TIMEOUT_S, Framing, OnLink
+from stream_client.shell.tls import check_tls
+
+if TYPE_CHECKING:
+    from ockam.tls import Tls
 
 
 @asynccontextmanager
@@ -28,6 +33,7 @@ async def connect(
     contact_timeout_s: float | None = None,
     on_link: OnLink | None = None,
     waits: bool = True,
+    tls: Tls | None = None,
 ) -> AsyncIterator[StreamClient]:
     """Open a client of one node. The end of the block closes the client.
 
@@ -53,12 +59,17 @@ async def connect(
     None when it is restored. waits: whether `connect` waits for the first connection. If false, `connect` returns at
     once and the client connects later.
 
-    Raises InvalidArgument if `address` is not an address, and NodeUnreachable if the first connection fails.
+    tls: how the client connects with TLS 1.3: the trusted authorities, and the client's own certificate. The files are
+    read again for a new connection if they have changed. None: the connection is not encrypted.
+
+    Raises InvalidArgument if `address` is not an address or a file of `tls` cannot be used, and NodeUnreachable if the
+    first connection fails; its subclass TlsFailed says what is wrong with TLS.
     """
     address = to_address(address)
+    check_tls(tls)
     asks_route = contact_timeout_s is not None or on_link is not None
     core = ClientCore(via=via, service=service, index_service=index_service, asks_route=asks_route)
     if on_link is not None:
         core.service_route.on_link = on_link
-    async with open_shell(address, core, framing, reconnect, contact_timeout_s, waits) as shell:
+    async with open_shell(address, core, framing, reconnect, contact_timeout_s, waits, tls) as shell:
         yield StreamClient(address, core, shell, answer_timeout_s)

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 if TYPE_CHECKING:
     from ockam.errors import RemoteProtocolError
 
+SPEAKS_TLS = "it speaks TLS"
+"""The text for a server whose first bytes are those of TLS."""
+
 Fault: TypeAlias = Literal["caller", "node", "network"]
 """Who must act after an error. "caller": the program must change the request. "node": an operator must look at the
 node. "network": nobody must act; the network needs time to recover."""
@@ -43,6 +46,20 @@ class NodeUnreachable(ClientError):
     fault: Fault = "network"
     retriable = True
     in_doubt = True
+
+
+class TlsFailed(NodeUnreachable):
+    """TLS with the node failed: one side does not accept the other's certificate, or one of them does not use TLS.
+
+    The text says what to do. kind: a short, fixed word, one of `ockam.tls_faults.KINDS`, or `tls_files` if a file of
+    this client cannot be used at present. The client tries again, because certificates may be renewed meanwhile.
+    """
+
+    fault = "caller"
+
+    def __init__(self, text: str, kind: str) -> None:
+        self.kind = kind
+        super().__init__(text)
 
 
 class ConnectionLost(ClientError):
@@ -119,6 +136,10 @@ class NotAStreamNode(UnexpectedAnswer):
     """The server at this address is not a stream node. The text says which kind of server it is, if that is known."""
 
 
+class TlsRequired(NotAStreamNode):
+    """The server at this address accepts only TLS, and this client was given no TLS settings."""
+
+
 class NotSupported(RequestRefused):
     """The service does not have the protocol that the request needs. The text names the protocol and its use."""
 
@@ -170,11 +191,21 @@ def silent(address: str) -> NodeUnreachable:
     return NodeUnreachable(f"{address} takes connections and sends nothing: it stands still, or is no stream node")
 
 
+def not_a_stream_node(address: str, what: str) -> NotAStreamNode:
+    """Returns the error for a server of another kind. what: a text that names the kind."""
+    if what == SPEAKS_TLS:
+        return TlsRequired(
+            f"{address} is no stream node: it speaks TLS, and this client does not; if it is a node with TLS, give the "
+            "authority of its certificate: Tls(ca=…), --tls-ca or STREAM_NODE_TLS_CA"
+        )
+    return NotAStreamNode(f"{address} is no stream node: {what}")
+
+
 def fault_of(address: str, error: RemoteProtocolError) -> UnexpectedAnswer:
     """Returns the error for received bytes that no node sends.
 
     The error is NotAStreamNode if the first bytes of the connection are wrong, and UnexpectedAnswer otherwise.
     """
     if error.kind == "header":
-        return NotAStreamNode(f"{address} is no stream node: {error}")
+        return not_a_stream_node(address, str(error))
     return UnexpectedAnswer(f"what {address} sends is not what a node sends: {error}")

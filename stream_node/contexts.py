@@ -1,8 +1,8 @@
 """Keeps contexts: names that a user gives to nodes. One file in the user's configuration folder has all contexts, and
 the name of the current one.
 
-A context has no secrets. A node that is given on the command line or in `STREAM_NODE_ADDRESS` is used instead of the
-current context.
+A context has no secrets: it names the files of keys and does not hold them. A node that is given on the command line or
+in `STREAM_NODE_ADDRESS` is used instead of the current context.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 import platformdirs
 
 from ockam.address import DEFAULT_PORT, complete_address
+from ockam.tls import Tls
 from storage.durable_files import make_folder, write_durably
 from stream_node.config import check_environment
 from stream_service.names import near_names
@@ -37,7 +38,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     address: the `host:port` to connect to. via: the `host:port` of each further node on the way; the last one is the
     target node. Without `via`, the target is the node at `address`. service, index_service: the names of the services
     on the target node. If `index_service` is None, its name is made from `service`. framing: "legacy" for Ockam
-    services from before June 2024, "auto" to find it out, otherwise "head".
+    services from before June 2024, "auto" to find it out, otherwise "head". tls: how to connect with TLS, with absolute
+    paths; None: without TLS.
     """
 
     address: str
@@ -45,6 +47,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     service: str = "stream_service"
     index_service: str | None = None
     framing: Literal["head", "legacy", "auto"] = "head"
+    tls: Tls | None = None
 
 
 class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -11,7 +11,7 @@ PREFIX = "STREAM_NODE_"
 OTHERS = frozenset(
     PREFIX + name
     for name in (
-        *("ADDRESS", "FRAMING", "INDEX_SERVICE", "SERVICE"),
+        *("ADDRESS", "FRAMING", "INDEX_SERVICE", "SERVICE", "TLS_CA", "TLS_CERT", "TLS_KEY", "TLS_SERVER_NAME"),
         *("CACHE_DIR", "CARDINAL", "CI_RUN", "EXPORT_FAILPOINT", "EXPORT_LEDGER", "FAILPOINT", "SEED", "SYNC_DELAY_MS"),
     )
 )

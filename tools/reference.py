@@ -25,7 +25,13 @@ sys.path.insert(0, str(ROOT))
 from stream_node import config  # noqa: E402
 from stream_node.cli import options  # noqa: E402
 from stream_node.cli.app import build  # noqa: E402
-from stream_node.cli.request_options import FramingOption, IndexServiceOption, ServiceOption, TimeoutOption  # noqa: E402
+from stream_node.cli.request_options import (  # noqa: E402
+    TLS_OPTIONS,
+    FramingOption,
+    IndexServiceOption,
+    ServiceOption,
+    TimeoutOption,
+)
 from stream_node.cli.serve import serve  # noqa: E402
 from stream_node.config import ENVIRONMENT_PREFIX, Config  # noqa: E402
 from stream_node.units import SECONDS, parse_duration, parse_size  # noqa: E402
@@ -37,6 +43,7 @@ SHARED: dict[str, Any] = {
     "context": options.ContextOption,
     "via": options.ViaOption,
     "timeout": TimeoutOption,
+    **TLS_OPTIONS,
     "service": ServiceOption,
     "index_service": IndexServiceOption,
     "framing": FramingOption,

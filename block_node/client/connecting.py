@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
 
 from block_node.client.client import BlockClient
 from block_node.client.settings import ANSWER_S_MAX
 from ockam.address import Route
 from stream_client.connecting import connect as connect_stream_client
 from stream_client.shell.backoff import Reconnect
+
+if TYPE_CHECKING:
+    from ockam.tls import Tls
 
 
 @asynccontextmanager
@@ -19,6 +23,7 @@ async def connect(
     via: Route = (),
     reconnect: Reconnect = Reconnect(),  # noqa: B008  (frozen, no state)
     answer_s_max: float = ANSWER_S_MAX,
+    tls: Tls | None = None,
 ) -> AsyncIterator[BlockClient]:
     """Open a client of one or several block nodes of one network.
 
@@ -26,6 +31,7 @@ async def connect(
     - via: the route from each of these nodes to the node that has the blocks. Empty: these nodes have the blocks.
     - reconnect: the delays between attempts to replace a lost connection.
     - answer_s_max: the maximum time in seconds that a node may take to answer.
+    - tls: how the client connects with TLS 1.3, as for `stream_client.connect`. None: connections are not encrypted.
 
     The client connects to a node when it first needs the node. So a call that needs an unreachable node raises the
     error, and `connect` does not. Raises InvalidArgument if a text is not an address.
@@ -34,7 +40,9 @@ async def connect(
     async with AsyncExitStack() as stack:
         clients = [
             await stack.enter_async_context(
-                connect_stream_client(address, via=via, reconnect=reconnect, answer_timeout_s=answer_s_max, waits=False)
+                connect_stream_client(
+                    address, via=via, reconnect=reconnect, answer_timeout_s=answer_s_max, waits=False, tls=tls
+                )
             )
             for address in addresses
         ]

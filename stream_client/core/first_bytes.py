@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from ockam.wire import Wire
+from stream_client.errors import SPEAKS_TLS
 
 SHOWN_BYTES = 16
 """The number of unknown first bytes that an error shows. No pattern in SIGNS matches more bytes."""
@@ -13,7 +14,7 @@ SIGNS: tuple[tuple[bytes, str], ...] = (
     (rb"HTTP/\d", "it answered HTTP"),
     (rb"-[A-Z]+ |\+PONG", "it answered as Redis does"),
     (rb"SSH-", "it is an SSH server"),
-    (rb"[\x14-\x17]\x03[\x00-\x04]", "it speaks TLS"),
+    (rb"[\x14-\x17]\x03[\x00-\x04]", SPEAKS_TLS),
     (rb"\x00\x00[\x00-\xff]\x04\x00", "it speaks HTTP/2, as gRPC servers do"),
     (rb"INFO \{", "it is a NATS server"),
     (rb"AMQP", "it speaks AMQP"),

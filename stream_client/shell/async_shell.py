@@ -7,30 +7,20 @@ import random
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import NamedTuple
 
 import anyio
 import anyio.abc
 import anyio.lowlevel
 import anyio.to_thread
-from anyio.abc import SocketAttribute
 
-from ockam.address import split_host_port
 from ockam.errors import RemoteProtocolError
 from ockam.sockets import send_nowait
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
+from ockam.tls import Tls
+from ockam.tls_layer import TlsLayer
 from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import Waiting
-from stream_client.errors import (
-    ConnectionLost,
-    NodeUnreachable,
-    NotAStreamNode,
-    UnexpectedAnswer,
-    fault_of,
-    silent,
-)
+from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, not_a_stream_node, silent
+from stream_client.shell.async_dial import Dialled, dial, raw_socket_of
 from stream_client.shell.background import background_tasks
 from stream_client.shell.backoff import Backoff, Reconnect
 from stream_client.shell.clock import boot_time_s
@@ -39,12 +29,12 @@ from stream_client.shell.defaults import (
     AUTO_WAIT_S,
     AUTO_WAIT_S_MAX,
     CHECK_INTERVAL_S,
-    CONNECT_TIMEOUT_S,
     LAST_WORDS_S,
     READ_BYTES_MAX,
     Framing,
 )
 from stream_client.shell.route_retry import RouteRetry
+from stream_client.shell.tls import error_of
 
 
 @asynccontextmanager
@@ -55,9 +45,10 @@ async def open_shell(
     reconnect: Reconnect | None,
     contact_timeout_s: float | None,
     waits: bool = True,
+    tls: Tls | None = None,
 ) -> AsyncIterator[AsyncShell]:
     """Run the I/O of one client while the block runs. The arguments are those of `connect`. Raises NodeUnreachable."""
-    shell = AsyncShell(address, core, framing)
+    shell = AsyncShell(address, core, framing, tls)
     # This is outside the task group, so that a failure is raised itself and not inside an exception group.
     first = await shell.dial() if waits else None
     async with background_tasks() as tasks:
@@ -69,14 +60,6 @@ async def open_shell(
             await shell.close()
 
 
-class Dialled(NamedTuple):
-    """A new connection, its framing, and the bytes that have already been received over it."""
-
-    stream: anyio.abc.SocketStream
-    wire: Wire
-    received: bytes = b""
-
-
 class AsyncShell:
     """Does the I/O of one client in background tasks. It implements `session.Shell`.
 
@@ -84,8 +67,12 @@ class AsyncShell:
     last messages.
     """
 
-    def __init__(self, address: str, core: ClientCore, framing: Framing) -> None:
+    def __init__(self, address: str, core: ClientCore, framing: Framing, tls: Tls | None = None) -> None:
         self.core = core
+        self._tls = tls
+        self._layer: TlsLayer | None = None
+        # Encrypted bytes that the socket did not take at once. Unlike plain bytes, they cannot go back to the core.
+        self._encrypted = b""
         self._address = address
         self._framing = framing
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -117,10 +104,10 @@ class AsyncShell:
         with anyio.move_on_after(PROBE_AFTER_S):
             await self._in_doubt.wait()
         # `identify` sends requests of other protocols. It blocks, so it runs in a thread.
-        if not self.core.connection.received_bytes:
+        if not self.core.connection.received_bytes and self._tls is None:
             what = await anyio.to_thread.run_sync(identify, self._address, abandon_on_cancel=True)
             if what is not None and not self.core.connection.received_bytes:
-                self.core.close(NotAStreamNode(f"{self._address} is no stream node: {what}"))
+                self.core.close(not_a_stream_node(self._address, what))
         # A node sends its first byte even if it does not have the service. Then every request would wait in vain.
         if contact_timeout_s is not None:
             await anyio.sleep(max(0.0, began_s + contact_timeout_s - anyio.current_time()))
@@ -130,7 +117,9 @@ class AsyncShell:
     async def close(self) -> None:
         """Send the bytes that wait to be sent, for at most LAST_WORDS_S seconds, and then end the client."""
         with anyio.move_on_after(LAST_WORDS_S, shield=True):
-            while self._stream is not None and (self._sending or self.core.connection.outgoing_bytes):
+            while self._stream is not None and (
+                self._sending or self._encrypted or self.core.connection.outgoing_bytes
+            ):
                 self._sent = anyio.Event()
                 await self._sent.wait()
         self.core.close()
@@ -171,42 +160,7 @@ class AsyncShell:
 
     async def dial(self) -> Dialled:
         """Open a new connection to the node. Raises NodeUnreachable."""
-        host, port = split_host_port(self._address)
-        try:
-            with anyio.fail_after(CONNECT_TIMEOUT_S):
-                stream = await anyio.connect_tcp(host, port)
-        except (OSError, TimeoutError) as error:
-            reason = _reason(error) or f"no answer in {CONNECT_TIMEOUT_S:g} s"
-            raise NodeUnreachable(f"cannot reach a node at {self._address}: {reason}") from error
-        if self._framing != "auto":
-            return Dialled(stream, HEAD if self._framing == "head" else LEGACY)
-        hello = await self._greet(stream)
-        if hello:
-            return Dialled(stream, HEAD, hello)
-        # A legacy node takes our hello for the beginning of a frame, so this connection is useless.
-        await anyio.aclose_forcefully(stream)
-        try:
-            with anyio.fail_after(CONNECT_TIMEOUT_S):
-                return Dialled(await anyio.connect_tcp(host, port), LEGACY)
-        except (OSError, TimeoutError) as error:
-            raise NodeUnreachable(f"cannot reach a node at {self._address}: {_reason(error)}") from error
-
-    async def _greet(self, stream: anyio.abc.SocketStream) -> bytes:
-        """Send the hello, the first byte of the head framing, and return the bytes that arrive within
-        `_auto_wait_s` seconds.
-
-        The result is empty if none arrive: a node with the legacy framing sends none.
-        """
-        try:
-            with anyio.move_on_after(self._auto_wait_s):
-                await stream.send(HEAD.hello)
-                return await stream.receive(READ_BYTES_MAX)
-        except (anyio.EndOfStream, anyio.BrokenResourceError):
-            return b""
-        except BaseException:
-            await anyio.aclose_forcefully(stream)
-            raise
-        return b""
+        return await dial(self._address, self._framing, self._auto_wait_s, self._tls)
 
     async def _keep_connected(self, dialled: Dialled | None, reconnect: Reconnect | None) -> None:
         """Keep the client connected: when a connection ends, make the next. If `reconnect` is None, end the
@@ -274,12 +228,10 @@ class AsyncShell:
         """Hand a new connection to the core, which sends everything over it from now on."""
         self.core.connected(dialled.wire, greeted=bool(dialled.received))
         self._stream = dialled.stream
-        raw = dialled.stream.extra(SocketAttribute.raw_socket)
-        # Under asyncio the socket is wrapped, and its transport may still hold earlier bytes. Bytes written to the
-        # socket directly would overtake them, so we do not write to it.
-        self._socket = raw if isinstance(raw, socket.socket) else None
+        self._layer = dialled.tls
+        self._socket = raw_socket_of(dialled.stream)
 
-    async def _serve(self, dialled: Dialled) -> UnexpectedAnswer | None:
+    async def _serve(self, dialled: Dialled) -> ClientError | None:
         """Use one connection until it ends. Returns an error if the other side broke the protocol, else None."""
         fault, stream = None, dialled.stream
         try:
@@ -288,12 +240,13 @@ class AsyncShell:
                 fault = await self._receive(stream, dialled.received)
                 tasks.cancel_scope.cancel()
         finally:
-            self._stream = self._socket = None
+            self._stream = self._socket = self._layer = None
+            self._encrypted = b""
             self._sending = False
             self._sent.set()
         return fault
 
-    async def _receive(self, stream: anyio.abc.SocketStream, received: bytes) -> UnexpectedAnswer | None:
+    async def _receive(self, stream: anyio.abc.SocketStream, received: bytes) -> ClientError | None:
         """Receive until the connection ends. received: the bytes that have already been received.
 
         Returns an error if the other side broke the protocol, else None.
@@ -301,10 +254,18 @@ class AsyncShell:
         try:
             if received:
                 self.core.receive_data(received)
+            layer = self._layer
             while True:
-                self.core.receive_data(await stream.receive(READ_BYTES_MAX))
+                data = await stream.receive(READ_BYTES_MAX)
+                if layer is not None:
+                    data = layer.decrypt(data)
+                # Received bytes may complete no record of TLS, or announce the end of the other side.
+                if data:
+                    self.core.receive_data(data)
+                elif layer is not None and layer.ended:
+                    return None
         except RemoteProtocolError as error:
-            return fault_of(self._address, error)
+            return error_of(self._address, error)
         except (anyio.EndOfStream, anyio.BrokenResourceError, anyio.ClosedResourceError):
             return None
 
@@ -313,7 +274,7 @@ class AsyncShell:
         and return.
         """
         while True:
-            data = self.core.data_to_send()
+            data = self._take_outgoing()
             self._sending = bool(data)
             if not data:
                 self._sent.set()
@@ -332,19 +293,21 @@ class AsyncShell:
         The sending task alone would send all bytes one pass of the event loop later, while the caller waits.
         """
         link = self.core.connection
-        if self._socket is not None and not self._sending and link.outgoing_bytes:
-            data = self.core.data_to_send()
-            rest = send_nowait(self._socket, data)
-            if rest:
+        if self._socket is not None and not (self._sending or self._encrypted) and link.outgoing_bytes:
+            rest = send_nowait(self._socket, self._take_outgoing())
+            if rest and self._layer is not None:
+                self._encrypted = rest
+                self._wake_sender()
+            elif rest:
                 link.put_back(rest)
+
+    def _take_outgoing(self) -> bytes:
+        """Return all bytes to send, encrypted if the connection uses TLS. They leave the core and this shell."""
+        data = self.core.data_to_send()
+        if self._layer is not None:
+            encrypted, self._encrypted = self._encrypted, b""
+            data = encrypted + self._layer.encrypt(data)
+        return data
 
     def _wake_sender(self) -> None:
         self._outgoing.set()
-
-
-def _reason(error: BaseException) -> str:
-    """Return the text that says why a connection could not be made. AnyIO hides it in the cause of its own error."""
-    cause = error.__cause__ or error
-    while isinstance(cause, BaseExceptionGroup):
-        cause = cause.exceptions[-1]
-    return str(cause)

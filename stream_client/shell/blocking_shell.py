@@ -12,43 +12,36 @@ import heapq
 import itertools
 import math
 import random
-import select
 import selectors
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
-from ockam.address import split_host_port
 from ockam.errors import RemoteProtocolError
-from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
 from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import Waiting
-from stream_client.errors import (
-    ClientError,
-    ConnectionLost,
-    NodeUnreachable,
-    NotAStreamNode,
-    fault_of,
-    silent,
-)
+from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, not_a_stream_node, silent
 from stream_client.shell.backoff import Backoff, Reconnect
+from stream_client.shell.blocking_dial import Dialled, dial
 from stream_client.shell.clock import boot_time_s
 from stream_client.shell.contact import PROBE_AFTER_S, identify, no_contact
 from stream_client.shell.defaults import (
     AUTO_WAIT_S,
     AUTO_WAIT_S_MAX,
     CHECK_INTERVAL_S,
-    CONNECT_TIMEOUT_S,
     LAST_WORDS_S,
     READ_BYTES_MAX,
     Framing,
 )
 from stream_client.shell.interruption import WHOLE
 from stream_client.shell.route_retry import RouteRetry
+from stream_client.shell.tls import error_of
+
+if TYPE_CHECKING:
+    from ockam.tls import Tls
+    from ockam.tls_layer import TlsLayer
 
 SLICE_S = 0.2
 """The longest single wait for the socket, in seconds. Some systems handle signals only between two waits."""
@@ -64,9 +57,10 @@ def open_shell(
     reconnect: Reconnect | None,
     contact_timeout_s: float | None,
     waits: bool = True,
+    tls: Tls | None = None,
 ) -> Iterator[BlockingShell]:
     """Do the I/O of one client while the block runs. The arguments are those of `connect`. Raises NodeUnreachable."""
-    shell = BlockingShell(address, core, framing, reconnect, contact_timeout_s)
+    shell = BlockingShell(address, core, framing, reconnect, contact_timeout_s, tls)
     shell.open(waits)
     try:
         yield shell
@@ -95,16 +89,6 @@ class _Timer:
             self._callback()
 
 
-class _Dialled(NamedTuple):
-    """A new connection and its framing. greeted: whether the hello, the byte before the first frame, has been sent over
-    it.
-    """
-
-    connection: socket.socket
-    wire: Wire
-    greeted: bool = False
-
-
 class BlockingShell:
     """Does the I/O of one client inside the program's calls, for one thread at a time. Implements
     `blocking.session.Shell`.
@@ -117,8 +101,11 @@ class BlockingShell:
         framing: Framing,
         reconnect: Reconnect | None,
         contact_timeout_s: float | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.core = core
+        self._tls = tls
+        self._layer: TlsLayer | None = None
         self._contact_timeout_s = contact_timeout_s
         self._address = address
         self._framing = framing
@@ -222,11 +209,15 @@ class BlockingShell:
         reads nothing between the program's calls.
         """
         self._waited_s += waited_s
-        if not (self._identified or self.core.connection.received_bytes) and self._waited_s >= PROBE_AFTER_S:
+        if (
+            self._tls is None
+            and not (self._identified or self.core.connection.received_bytes)
+            and self._waited_s >= PROBE_AFTER_S
+        ):
             self._identified = True
             what = identify(self._address)
             if what is not None:
-                self.core.close(NotAStreamNode(f"{self._address} is no stream node: {what}"))
+                self.core.close(not_a_stream_node(self._address, what))
         if self._contact_timeout_s is not None and self._waited_s >= self._contact_timeout_s:
             self.core.close(no_contact(self._address, self.core))
 
@@ -239,7 +230,8 @@ class BlockingShell:
         fault: ClientError | None = None
         try:
             if not self._unsent:
-                self._unsent = memoryview(self.core.data_to_send())
+                data = self.core.data_to_send()
+                self._unsent = memoryview(data if self._layer is None else self._layer.encrypt(data))
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
             self._selector.modify(connection, events)
             # An exception of a signal handler during this wait interrupts no frame, so the connection can still be
@@ -254,7 +246,7 @@ class BlockingShell:
         except (BlockingIOError, InterruptedError):
             whole = True
         except RemoteProtocolError as error:
-            fault = fault_of(self._address, error)
+            fault = error_of(self._address, error)
         except OSError:
             whole = False
         finally:
@@ -266,9 +258,14 @@ class BlockingShell:
     def _receive(self, connection: socket.socket) -> bool:
         """Receive the bytes that have arrived. Returns False if the other side has ended the connection."""
         data = connection.recv(READ_BYTES_MAX)
+        layer = self._layer
+        is_open = bool(data)
+        if layer is not None and data:
+            data = layer.decrypt(data)
+            is_open = not layer.ended
         if data:
             self.core.receive_data(data)
-        return bool(data)
+        return is_open
 
     def _lost(self, fault: ClientError | None) -> None:
         """Handle the end of the connection: end the client, or set the time of the next attempt to connect.
@@ -312,49 +309,29 @@ class BlockingShell:
         else:
             self._adopt(dialled)
 
-    def _dial(self) -> _Dialled:
+    def _dial(self) -> Dialled:
         """Open a connection and find out its framing. Raises NodeUnreachable."""
-        connection = self._call()
-        if self._framing != "auto":
-            return _Dialled(connection, HEAD if self._framing == "head" else LEGACY)
-        if self._greet(connection):
-            return _Dialled(connection, HEAD, greeted=True)
-        # A legacy node takes our hello for the beginning of a frame and waits for the rest, so this connection is
-        # useless.
-        connection.close()
-        return _Dialled(self._call(), LEGACY)
+        return dial(self._address, self._framing, self._auto_wait_s, self._tls)
 
-    def _call(self) -> socket.socket:
-        """Return a new socket that is connected to the node. Raises NodeUnreachable."""
-        try:
-            connection = socket.create_connection(split_host_port(self._address), CONNECT_TIMEOUT_S)
-        except OSError as error:
-            raise NodeUnreachable(f"cannot reach a node at {self._address}: {error}") from error
-        connection.setblocking(False)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
-
-    def _greet(self, connection: socket.socket) -> bool:
-        """Send the hello, which is the first byte of the head framing.
-
-        Returns whether an answer arrives in time. Its bytes are not read from the socket.
-        """
-        try:
-            connection.send(HEAD.hello)
-            readable = bool(select.select([connection], [], [], self._auto_wait_s)[0])
-            return readable and bool(connection.recv(1, socket.MSG_PEEK))
-        except OSError:
-            return False
-
-    def _adopt(self, dialled: _Dialled) -> None:
+    def _adopt(self, dialled: Dialled) -> None:
         """Hand a new connection to the core, which sends everything over it from now on."""
-        self._socket = dialled.connection
+        self._socket, self._layer = dialled.connection, dialled.tls
         self._selector.register(dialled.connection, selectors.EVENT_READ)
         self._received_before = self.core.connection.received_bytes
         self.core.connected(dialled.wire, greeted=dialled.greeted)
+        if dialled.received:
+            self._take_first(dialled.received)
+
+    def _take_first(self, received: bytes) -> None:
+        """Hand the bytes that came while dialling to the core."""
+        try:
+            self.core.receive_data(received)
+        except RemoteProtocolError as error:
+            self._lost(error_of(self._address, error))
 
     def _drop_socket(self) -> None:
         connection, self._socket = self._socket, None
+        self._layer = None
         self._unsent = memoryview(b"")
         if connection is not None:
             self._selector.unregister(connection)

@@ -13,7 +13,7 @@ from stream_node.cli import block_backfill
 from stream_node.cli.client import check_contact, run_to_signal
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import columns, counted, say, say_json
-from stream_node.cli.request_options import request_options, with_request_options
+from stream_node.cli.request_options import request_options, tls_for, with_request_options
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -282,7 +282,8 @@ def _with_blocks(
         # With several nodes, the client itself finds out which of them answer.
         if len(nodes) == 1:
             await check_contact(target)
-        async with connect(nodes, via=tuple(tcp(hop) for hop in target.via), answer_s_max=answer_s_max) as client:
+        via = tuple(tcp(hop) for hop in target.via)
+        async with connect(nodes, via=via, answer_s_max=answer_s_max, tls=tls_for(target)) as client:
             await run(client)
 
     run_to_signal(main)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from stream_node.cli.request_options import RequestOptions, request_options
+from stream_node.cli.request_options import RequestOptions, request_options, tls_for
 from stream_node.printable import printable
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def open_client(
     """Returns a client of this node. It waits for answers as long as --timeout says.
 
     on_link: as in `stream_client.connect`. is_given: whether the node is that of --node, --context and --via. The
-    options --service, --index-service and --framing apply only to that node.
+    options --service, --index-service, --framing and those of TLS apply only to that node.
     """
     from ockam.address import tcp
     from stream_client import connect
@@ -67,6 +67,7 @@ def open_client(
         answer_timeout_s=ANSWER_TIMEOUT_S if given.timeout is None else given.timeout,
         contact_timeout_s=given.contact_timeout_s,
         on_link=on_link,
+        tls=given.tls or target.tls,
     )
 
 
@@ -97,16 +98,17 @@ async def check_contact(target: Target) -> None:
     The clients of blocks would report this late, because they try again while nothing listens.
     """
     from ockam.address import tcp
-    from stream_client import NodeUnreachable, connect
+    from stream_client import NodeUnreachable, TlsFailed, connect
 
     route = tuple(tcp(hop) for hop in target.via)
+    patience_s = request_options().contact_timeout_s
     is_there = False
     try:
-        async with connect(target.address, via=route, contact_timeout_s=request_options().contact_timeout_s) as client:
+        async with connect(target.address, via=route, contact_timeout_s=patience_s, tls=tls_for(target)) as client:
             is_there = True
             await client.reached()
-    except NodeUnreachable:
-        if is_there:
+    except NodeUnreachable as error:
+        if is_there or isinstance(error, TlsFailed):
             raise
 
 

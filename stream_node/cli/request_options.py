@@ -1,4 +1,4 @@
-"""The options that all commands with --node share: --timeout, --service, --index-service and --framing.
+"""The options that all commands with --node share: --timeout, those of TLS, --service, --index-service and --framing.
 
 `with_request_options` adds them to a command, so no command has them in its signature. `request_options()` returns
 their values while the command runs.
@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
+
+from stream_node.cli.values import UsageError
+
+if TYPE_CHECKING:
+    from ockam.tls import Tls
+    from stream_node.contexts import Target
 
 CONTACT_TIMEOUT_S = 2.0
 """The longest wait for the first answer of a node, in seconds, unless --timeout is given. A running node and its
@@ -55,19 +62,62 @@ FramingOption = Annotated[
         "find it out. Without it: head.",
     ),
 ]
+TlsCaOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-ca",
+        metavar="FILE",
+        envvar="STREAM_NODE_TLS_CA",
+        help="Connect with TLS. A PEM file with the authorities of the node's certificate, or the word system.",
+    ),
+]
+TlsCertificateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-cert",
+        metavar="FILE",
+        envvar="STREAM_NODE_TLS_CERT",
+        help="A PEM file with your certificate, which proves to the node who you are.",
+    ),
+]
+TlsKeyOption = Annotated[
+    str | None,
+    typer.Option("--tls-key", metavar="FILE", envvar="STREAM_NODE_TLS_KEY", help="A PEM file with its private key."),
+]
+TlsServerNameOption = Annotated[
+    str | None,
+    typer.Option(
+        "--tls-server-name",
+        metavar="NAME",
+        envvar="STREAM_NODE_TLS_SERVER_NAME",
+        help="The name that the node's certificate must have, if it is not that in the address.",
+    ),
+]
+
+
+TLS_OPTIONS: dict[str, Any] = {
+    "tls_ca": TlsCaOption,
+    "tls_cert": TlsCertificateOption,
+    "tls_key": TlsKeyOption,
+    "tls_server_name": TlsServerNameOption,
+}
+"""The options of TLS by name, in the order of the parameters of `make_tls`."""
+SYSTEM = "system"
+"""The value of --tls-ca that stands for the authorities that the system trusts."""
 
 
 class RequestOptions(NamedTuple):
     """The values of the shared options; None for an option that was not given.
 
     timeout: the longest wait for an answer, in seconds. service, index_service: the names of the services on the node.
-    framing: the framing of messages on the connection.
+    framing: the framing of messages on the connection. tls: how to connect with TLS.
     """
 
     timeout: float | None = None
     service: str | None = None
     index_service: str | None = None
     framing: Literal["head", "legacy", "auto"] | None = None
+    tls: Tls | None = None
 
     @property
     def contact_timeout_s(self) -> float:
@@ -83,15 +133,36 @@ def request_options() -> RequestOptions:
     return _given.get()
 
 
+def tls_for(target: Target) -> Tls | None:
+    """Returns how to connect to this node with TLS: as the options say, else as its context says."""
+    return request_options().tls or target.tls
+
+
+def make_tls(ca: str | None, certificate: str | None, key: str | None, server_name: str | None) -> Tls | None:
+    """Returns the TLS settings of the options; None if none of them is given. Relative paths become absolute.
+
+    Raises UsageError if a key or a server name is given alone."""
+    if ca is None and certificate is None:
+        if key is not None or server_name is not None:
+            raise UsageError("--tls-key and --tls-server-name need --tls-ca or --tls-cert")
+        return None
+    from ockam.tls import Tls
+
+    trusted, shown, secret = (
+        None if file in (None, SYSTEM) else os.path.abspath(file) for file in (ca, certificate, key)
+    )
+    return Tls(trusted, shown, secret, server_name)
+
+
 def with_request_options(command: Callable[..., None], *, speaks_blocks: bool = False) -> Callable[..., None]:
     """Adds the shared options to a command that has --node. Returns any other command unchanged.
 
-    speaks_blocks: whether the command talks to the block node. Such a command gets only --timeout.
+    speaks_blocks: whether the command talks to the block node. Such a command gets only --timeout and those of TLS.
     """
     own = inspect.signature(command, eval_str=True).parameters
     if "node" not in own:
         return command
-    shared: dict[str, Any] = {"timeout": TimeoutOption}
+    shared: dict[str, Any] = {"timeout": TimeoutOption, **TLS_OPTIONS}
     if not speaks_blocks:
         shared |= {"service": ServiceOption, "index_service": IndexServiceOption, "framing": FramingOption}
     named = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -100,7 +171,9 @@ def with_request_options(command: Callable[..., None], *, speaks_blocks: bool = 
 
     @functools.wraps(command)
     def typed(**given: Any) -> None:
-        token = _given.set(RequestOptions(**{name: given.pop(name) for name in shared}))
+        values = {name: given.pop(name) for name in shared}
+        tls = make_tls(*(values.pop(name) for name in TLS_OPTIONS))
+        token = _given.set(RequestOptions(**values, tls=tls))
         try:
             command(**given)
         finally:

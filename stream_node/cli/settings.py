@@ -17,7 +17,16 @@ from stream_node.cli.options import (
     ViaOption,
 )
 from stream_node.cli.output import columns, counted, say
-from stream_node.cli.request_options import FramingOption, IndexServiceOption, ServiceOption
+from stream_node.cli.request_options import (
+    FramingOption,
+    IndexServiceOption,
+    ServiceOption,
+    TlsCaOption,
+    TlsCertificateOption,
+    TlsKeyOption,
+    TlsServerNameOption,
+    make_tls,
+)
 
 if TYPE_CHECKING:
     from stream_node.contexts import Target
@@ -81,6 +90,10 @@ def add(
     service: ServiceOption = None,
     index_service: IndexServiceOption = None,
     framing: FramingOption = None,
+    tls_ca: TlsCaOption = None,
+    tls_cert: TlsCertificateOption = None,
+    tls_key: TlsKeyOption = None,
+    tls_server_name: TlsServerNameOption = None,
     use: Annotated[
         bool,
         typer.Option(
@@ -94,12 +107,15 @@ def add(
 
     Example: stream-node context add office 10.0.0.5:4000 --use
 
+    With TLS: stream-node context add office 10.0.0.5:4000 --tls-ca ca.pem --tls-cert me.pem --tls-key me.key
+
     For a real Ockam service: stream-node context add hub 10.0.0.7:4000 --service stream --framing auto
     """
     from stream_node.contexts import Target, add_context, contexts_file, load_contexts, save_contexts
 
     file = contexts_file()
-    target = Target(address, tuple(via or ()), service or STREAM_SERVICE, index_service, framing or "head")
+    tls = make_tls(tls_ca, tls_cert, tls_key, tls_server_name)
+    target = Target(address, tuple(via or ()), service or STREAM_SERVICE, index_service, framing or "head", tls)
     contexts = add_context(load_contexts(file), name, target, replace=replace, use=use)
     save_contexts(file, contexts)
     target = contexts.targets[name]
@@ -173,8 +189,16 @@ def _effective(config: Any, data_dir: Any, listen: Any, allow_forward: Any, log_
 
 
 def _context(name: str, target: Target, current: bool) -> dict[str, Any]:
+    import msgspec
+
+    tls = None if target.tls is None else msgspec.to_builtins(target.tls)
     report = {"name": name, "address": target.address, "via": list(target.via), "service": target.service}
-    return report | {"index_service": target.index_service, "framing": target.framing, "current": current}
+    return report | {
+        "index_service": target.index_service,
+        "framing": target.framing,
+        "tls": tls,
+        "current": current,
+    }
 
 
 def _way(target: Target) -> str:
@@ -182,7 +206,8 @@ def _way(target: Target) -> str:
     words = [target.address, *target.via]
     words += [] if target.service == STREAM_SERVICE else [f"service={target.service}"]
     words += [] if target.index_service is None else [f"index_service={target.index_service}"]
-    return " ".join(words if target.framing == "head" else [*words, f"framing={target.framing}"])
+    words += [] if target.framing == "head" else [f"framing={target.framing}"]
+    return " ".join(words if target.tls is None else [*words, "tls"])
 
 
 def _shown(value: Any) -> str:

@@ -85,6 +85,7 @@ class ContextAdded(Strict, frozen=True):
     service: str = "stream_service"
     index_service: str | None = None
     framing: str = "head"
+    tls: dict[str, str] | None = None
 
 
 class ContextsListed(Strict, frozen=True):

@@ -25,6 +25,7 @@ SHARED = {
     "Stopped",
     "StreamInfo",
     "StreamMessage",
+    "Tls",
 }
 
 

@@ -46,3 +46,9 @@ class Keys:
         if who is not None:
             context.load_cert_chain(*who)
         return context
+
+
+def settings(keys: Keys, **changed: Any) -> dict[str, Any]:
+    """The settings of a node with mutual TLS."""
+    certificate, key = keys.server
+    return {"tls_certificate": certificate, "tls_certificate_key": key, "tls_client_ca": keys.ca} | changed

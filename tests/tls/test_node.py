@@ -23,12 +23,7 @@ from stream_node.process import NodeProcess
 from tests.support.certificates import fingerprint
 from tests.support.served import Served, served, wait_until
 from tests.support.stream_peer import StreamPeer
-from tests.tls.keys import HOSTS, Keys
-
-
-def settings(keys: Keys, **changed: Any) -> dict[str, Any]:
-    certificate, key = keys.server
-    return {"tls_certificate": certificate, "tls_certificate_key": key, "tls_client_ca": keys.ca} | changed
+from tests.tls.keys import HOSTS, Keys, settings
 
 
 async def tls_peer(running: Served, context: ssl.SSLContext) -> tuple[StreamPeer, str]:

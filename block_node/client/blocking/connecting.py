@@ -5,12 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
 from block_node.client.blocking.client import BlockClient
 from block_node.client.settings import ANSWER_S_MAX
 from ockam.address import Route
 from stream_client.blocking.connecting import connect as connect_stream_client
 from stream_client.shell.backoff import Reconnect
+
+if TYPE_CHECKING:
+    from ockam.tls import Tls
 
 
 @contextmanager
@@ -20,6 +24,7 @@ def connect(
     via: Route = (),
     reconnect: Reconnect = Reconnect(),  # noqa: B008  (frozen, no state)
     answer_s_max: float = ANSWER_S_MAX,
+    tls: Tls | None = None,
 ) -> Iterator[BlockClient]:
     """Open a client of one or several block nodes of one network.
 
@@ -27,6 +32,7 @@ def connect(
     - via: the route from each of these nodes to the node that has the blocks. Empty: these nodes have the blocks.
     - reconnect: the delays between attempts to replace a lost connection.
     - answer_s_max: the maximum time in seconds that a node may take to answer.
+    - tls: how the client connects with TLS 1.3, as for `stream_client.connect`. None: connections are not encrypted.
 
     The client connects to a node when it first needs the node. So a call that needs an unreachable node raises the
     error, and `connect` does not. Raises InvalidArgument if a text is not an address.
@@ -35,7 +41,9 @@ def connect(
     with ExitStack() as stack:
         clients = [
             stack.enter_context(
-                connect_stream_client(address, via=via, reconnect=reconnect, answer_timeout_s=answer_s_max, waits=False)
+                connect_stream_client(
+                    address, via=via, reconnect=reconnect, answer_timeout_s=answer_s_max, waits=False, tls=tls
+                )
             )
             for address in addresses
         ]

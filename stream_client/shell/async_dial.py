@@ -1,0 +1,141 @@
+"""Opens the connections of the async client: TCP, the TLS handshake, and the framing. It exchanges no messages."""
+
+from __future__ import annotations
+
+import socket
+from typing import NamedTuple
+
+import anyio
+import anyio.abc
+
+from ockam.address import split_host_port
+from ockam.errors import RemoteProtocolError
+from ockam.tls import Tls
+from ockam.tls_layer import TlsLayer
+from ockam.wire import Wire
+from ockam.wire_head import HEAD
+from ockam.wire_legacy import LEGACY
+from stream_client.errors import NodeUnreachable
+from stream_client.shell.defaults import CONNECT_TIMEOUT_S, READ_BYTES_MAX, Framing
+from stream_client.shell.tls import check_refusal, ended_in_handshake, new_layer, silent_over_tls, tls_failed
+
+
+class Dialled(NamedTuple):
+    """A new connection, its framing, the bytes that have already been received over it, and its TLS.
+
+    received: decrypted bytes. tls: a layer whose handshake is complete; None: the connection does not use TLS.
+    """
+
+    stream: anyio.abc.SocketStream
+    wire: Wire
+    received: bytes = b""
+    tls: TlsLayer | None = None
+
+
+async def dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | None) -> Dialled:
+    """Opens a new connection to the node. Raises NodeUnreachable.
+
+    auto_wait_s: with the framing "auto", the seconds to wait for the node's hello. With TLS and the framing "head", the
+    hello is awaited, too: only after the client's handshake, a node refuses the client's certificate.
+    """
+    stream, layer = await _call(address, tls)
+    if framing == "legacy" or (framing == "head" and layer is None):
+        return Dialled(stream, HEAD if framing == "head" else LEGACY, tls=layer)
+    hello = await _greet(address, stream, layer, auto_wait_s if framing == "auto" else CONNECT_TIMEOUT_S)
+    if hello:
+        return Dialled(stream, HEAD, hello, layer)
+    # A legacy node takes our hello for the beginning of a frame, so this connection is useless.
+    await anyio.aclose_forcefully(stream)
+    if framing == "head":
+        raise silent_over_tls(address)
+    stream, layer = await _call(address, tls)
+    return Dialled(stream, LEGACY, tls=layer)
+
+
+async def _call(address: str, tls: Tls | None) -> tuple[anyio.abc.SocketStream, TlsLayer | None]:
+    """Opens a TCP connection, and completes the TLS handshake if there are TLS settings. Raises NodeUnreachable."""
+    host, port = split_host_port(address)
+    layer = None if tls is None else new_layer(tls, address)
+    stream: anyio.abc.SocketStream | None = None
+    try:
+        with anyio.fail_after(CONNECT_TIMEOUT_S):
+            stream = await anyio.connect_tcp(host, port)
+            if layer is not None:
+                await _shake_hands(address, stream, layer)
+    except (OSError, TimeoutError) as error:
+        reason = _reason(error) or f"no answer in {CONNECT_TIMEOUT_S:g} s"
+        raise NodeUnreachable(f"cannot reach a node at {address}: {reason}") from error
+    finally:
+        if stream is not None and layer is not None and not layer.is_open:
+            await anyio.aclose_forcefully(stream)
+    return stream, layer
+
+
+async def _shake_hands(address: str, stream: anyio.abc.SocketStream, layer: TlsLayer) -> None:
+    try:
+        reply = layer.handshake()
+        while True:
+            if reply:
+                await stream.send(reply)
+            if layer.is_open:
+                return
+            reply = layer.handshake(await stream.receive(READ_BYTES_MAX))
+    except RemoteProtocolError as fault:
+        alert = getattr(fault, "alert", b"")
+        if alert:
+            await _send_last(stream, alert)
+        raise tls_failed(address, fault) from fault
+    except (anyio.EndOfStream, anyio.BrokenResourceError) as error:
+        raise ended_in_handshake(address) from error
+
+
+async def _send_last(stream: anyio.abc.SocketStream, alert: bytes) -> None:
+    """Tells the node why this client ends the connection, if the node still reads."""
+    try:
+        await stream.send(alert)
+    except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+        return
+
+
+async def _greet(address: str, stream: anyio.abc.SocketStream, layer: TlsLayer | None, wait_s: float) -> bytes:
+    """Sends the hello of the head framing, and returns the bytes that arrive in time; a legacy node sends none.
+
+    Raises TlsFailed if the node refuses this client's certificate.
+    """
+    received = b""
+    try:
+        with anyio.move_on_after(wait_s):
+            await stream.send(HEAD.hello if layer is None else layer.encrypt(HEAD.hello))
+            while not received and not (layer is not None and layer.ended):
+                received = await stream.receive(READ_BYTES_MAX)
+                if layer is not None:
+                    received = layer.decrypt(received)
+        if layer is not None:
+            check_refusal(address, received)
+    except RemoteProtocolError as fault:
+        await anyio.aclose_forcefully(stream)
+        raise tls_failed(address, fault) from fault
+    except (anyio.EndOfStream, anyio.BrokenResourceError):
+        return b""
+    except BaseException:
+        await anyio.aclose_forcefully(stream)
+        raise
+    return received
+
+
+def _reason(error: BaseException) -> str:
+    """Returns the text that says why a connection could not be made. AnyIO hides it in the cause of its own error."""
+    cause = error.__cause__ or error
+    while isinstance(cause, BaseExceptionGroup):
+        cause = cause.exceptions[-1]
+    return str(cause)
+
+
+def raw_socket_of(stream: anyio.abc.SocketStream) -> socket.socket | None:
+    """Returns the socket to which bytes may be written directly.
+
+    Under asyncio the socket is wrapped, and its transport may still hold earlier bytes. Bytes written to the socket
+    directly would overtake them, so the result is None.
+    """
+    raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
+    return raw if isinstance(raw, socket.socket) else None

@@ -1,0 +1,148 @@
+"""Opens the connections of the blocking client: TCP, the TLS handshake, and the framing. It exchanges no messages."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+from ockam.address import split_host_port
+from ockam.errors import RemoteProtocolError
+from ockam.wire import Wire
+from ockam.wire_head import HEAD
+from ockam.wire_legacy import LEGACY
+from stream_client.errors import NodeUnreachable
+from stream_client.shell.defaults import CONNECT_TIMEOUT_S, READ_BYTES_MAX, Framing
+from stream_client.shell.tls import check_refusal, ended_in_handshake, new_layer, silent_over_tls, tls_failed
+
+if TYPE_CHECKING:
+    from ockam.tls import Tls
+    from ockam.tls_layer import TlsLayer
+
+
+class Dialled(NamedTuple):
+    """A new connection, its framing and its TLS.
+
+    connection: a socket that does not block. greeted: whether the hello, the byte before the first frame, has been sent
+    over it. received: decrypted bytes that have been received over it; bytes of a connection without TLS are left in
+    the socket. tls: a layer whose handshake is complete; None: the connection does not use TLS.
+    """
+
+    connection: socket.socket
+    wire: Wire
+    greeted: bool = False
+    received: bytes = b""
+    tls: TlsLayer | None = None
+
+
+def dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | None) -> Dialled:
+    """Open a connection and find out its framing. Raises NodeUnreachable.
+
+    auto_wait_s: with the framing "auto", the seconds to wait for the node's hello. With TLS and the framing "head", the
+    hello is awaited, too: only after the client's handshake, a node refuses the client's certificate.
+    """
+    connection, layer = _call(address, tls)
+    if framing == "legacy" or (framing == "head" and layer is None):
+        return Dialled(connection, HEAD if framing == "head" else LEGACY, tls=layer)
+    if layer is None:
+        if _greet(connection, auto_wait_s):
+            return Dialled(connection, HEAD, greeted=True)
+    else:
+        hello = _greet_over_tls(address, connection, layer, auto_wait_s if framing == "auto" else CONNECT_TIMEOUT_S)
+        if hello:
+            return Dialled(connection, HEAD, True, hello, layer)
+    # A legacy node takes our hello for the beginning of a frame and waits for the rest, so this connection is useless.
+    connection.close()
+    if framing == "head":
+        raise silent_over_tls(address)
+    connection, layer = _call(address, tls)
+    return Dialled(connection, LEGACY, tls=layer)
+
+
+def _call(address: str, tls: Tls | None) -> tuple[socket.socket, TlsLayer | None]:
+    """Return a new socket that is connected to the node, and its TLS. Raises NodeUnreachable."""
+    layer = None if tls is None else new_layer(tls, address)
+    give_up_s = time.monotonic() + CONNECT_TIMEOUT_S
+    try:
+        connection = socket.create_connection(split_host_port(address), CONNECT_TIMEOUT_S)
+    except OSError as error:
+        raise NodeUnreachable(f"cannot reach a node at {address}: {error}") from error
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if layer is not None:
+            _shake_hands(address, connection, layer, give_up_s)
+        connection.setblocking(False)
+    except OSError as error:
+        connection.close()
+        raise NodeUnreachable(f"cannot reach a node at {address}: {error}") from error
+    except BaseException:
+        connection.close()
+        raise
+    return connection, layer
+
+
+def _shake_hands(address: str, connection: socket.socket, layer: TlsLayer, give_up_s: float) -> None:
+    try:
+        reply = layer.handshake()
+        while True:
+            if reply:
+                connection.sendall(reply)
+            if layer.is_open:
+                return
+            connection.settimeout(max(0.001, give_up_s - time.monotonic()))
+            data = connection.recv(READ_BYTES_MAX)
+            if not data:
+                raise ended_in_handshake(address)
+            reply = layer.handshake(data)
+    except ConnectionResetError as error:
+        raise ended_in_handshake(address) from error
+    except RemoteProtocolError as fault:
+        # The alert tells the node why this client ends the connection.
+        with contextlib.suppress(OSError):
+            connection.sendall(getattr(fault, "alert", b""))
+        raise tls_failed(address, fault) from fault
+
+
+def _greet(connection: socket.socket, wait_s: float) -> bool:
+    """Send the hello, which is the first byte of the head framing.
+
+    Returns whether an answer arrives in time. Its bytes are not read from the socket.
+    """
+    try:
+        connection.send(HEAD.hello)
+        readable = bool(select.select([connection], [], [], wait_s)[0])
+        return readable and bool(connection.recv(1, socket.MSG_PEEK))
+    except OSError:
+        return False
+
+
+def _greet_over_tls(address: str, connection: socket.socket, layer: TlsLayer, wait_s: float) -> bytes:
+    """Send the hello over TLS. Returns the decrypted bytes that arrive in time; empty if none do.
+
+    Raises TlsFailed if the node refuses this client's certificate.
+    """
+    give_up_s = time.monotonic() + wait_s
+    received = b""
+    try:
+        connection.setblocking(True)
+        connection.settimeout(wait_s)
+        connection.sendall(layer.encrypt(HEAD.hello))
+        while not received and not layer.ended:
+            connection.settimeout(max(0.001, give_up_s - time.monotonic()))
+            data = connection.recv(READ_BYTES_MAX)
+            if not data:
+                break
+            received = layer.decrypt(data)
+        connection.setblocking(False)
+        check_refusal(address, received)
+    except OSError:
+        return b""
+    except RemoteProtocolError as fault:
+        connection.close()
+        raise tls_failed(address, fault) from fault
+    except BaseException:
+        connection.close()
+        raise
+    return received
