@@ -24,6 +24,8 @@ from stream_client.consume.page import Page
 from stream_client.core.pushes import Push, PushesFailed
 from stream_client.correspondent import Correspondent
 from stream_client.errors import (
+    ChannelRefused,
+    ChannelSilent,
     ClientClosed,
     ClientError,
     ConnectionLost,
@@ -33,6 +35,7 @@ from stream_client.errors import (
     NodeUnreachable,
     NotAStreamNode,
     NotSupported,
+    PeerNotTrusted,
     PositionBeyondEnd,
     PushFailed,
     PushNotStored,
@@ -49,6 +52,7 @@ from stream_client.errors import (
 from stream_client.positions import Positions, SavedIndexes
 from stream_client.publish import PartitionedPublisher, Publisher
 from stream_client.routed_messages import RoutedMessage
+from stream_client.secure import SecureChannel
 from stream_client.share.leases import LeaseMember
 from stream_client.share.shared_consumer import SharedConsumer
 from stream_client.shell.backoff import Reconnect
@@ -65,6 +69,8 @@ __all__ = [
     "FIRST",
     "LAST",
     "NEW",
+    "ChannelRefused",
+    "ChannelSilent",
     "ClientClosed",
     "ClientError",
     "ConnectionLost",
@@ -86,6 +92,7 @@ __all__ = [
     "PartitionedConsumer",
     "PartitionedPublisher",
     "PartitionedStream",
+    "PeerNotTrusted",
     "PositionBeyondEnd",
     "Positions",
     "Publisher",
@@ -103,6 +110,7 @@ __all__ = [
     "RouteRefused",
     "RoutedMessage",
     "SavedIndexes",
+    "SecureChannel",
     "SharedConsumer",
     "Stopped",
     "Stream",

@@ -11,6 +11,7 @@ from stream_client.arguments import to_address
 from stream_client.client import StreamClient
 from stream_client.core.client_core import ClientCore
 from stream_client.core.service_route import STREAM_SERVICE
+from stream_client.secure import SecureChannel, connection_of
 from stream_client.shell.async_shell import open_shell
 from stream_client.shell.backoff import Reconnect
 from stream_client.shell.defaults import ANSWER_TIMEOUT_S, Framing, OnLink
@@ -34,6 +35,7 @@ async def connect(
     on_link: OnLink | None = None,
     waits: bool = True,
     tls: Tls | None = None,
+    channel: SecureChannel | None = None,
 ) -> AsyncIterator[StreamClient]:
     """Open a client of one node. The end of the block closes the client.
 
@@ -62,13 +64,24 @@ async def connect(
     tls: how the client connects with TLS 1.3: the trusted authorities, and the client's own certificate. The files are
     read again for a new connection if they have changed. None: the connection is not encrypted.
 
-    Raises InvalidArgument if `address` is not an address or a file of `tls` cannot be used, and NodeUnreachable if the
-    first connection fails; its subclass TlsFailed says what is wrong with TLS.
+    channel: opens a secure channel to the node with the services, so that nodes on the way see only encrypted bytes. If
+    that node has another identity than `channel.peer`, or does not accept this client's, the client ends with
+    PeerNotTrusted or ChannelRefused. None: everything is sent as it is.
+
+    Raises InvalidArgument if `address` is not an address or a file of `tls` or `channel` cannot be used, and
+    NodeUnreachable if the first connection fails; its subclass TlsFailed says what is wrong with TLS.
     """
     address = to_address(address)
     check_tls(tls)
     asks_route = contact_timeout_s is not None or on_link is not None
-    core = ClientCore(via=via, service=service, index_service=index_service, asks_route=asks_route)
+    core = ClientCore(
+        # Inside a secure channel, the services are at its other end.
+        via=via if channel is None else (),
+        service=service,
+        index_service=index_service,
+        asks_route=asks_route,
+        connection=connection_of(channel, via, framing),
+    )
     if on_link is not None:
         core.service_route.on_link = on_link
     async with open_shell(address, core, framing, reconnect, contact_timeout_s, waits, tls) as shell:

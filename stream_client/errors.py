@@ -155,6 +155,28 @@ class RouteLost(NodeUnreachable):
     """A node on the route cannot reach the next node at the moment. The request may have been carried out."""
 
 
+class ChannelSilent(NodeUnreachable):
+    """No secure channel could be opened, because nobody answers at the listener's address."""
+
+
+class ChannelRefused(ClientError):
+    """The node does not accept this client's identity for a secure channel. Its operator must trust the identity.
+
+    A request that was sent over an earlier channel may have been carried out.
+    """
+
+    in_doubt = True
+
+
+class PeerNotTrusted(ClientError):
+    """The other end of a secure channel has not proved the identity that this client expects. Nothing was sent to it.
+
+    A request that was sent over an earlier channel may have been carried out.
+    """
+
+    in_doubt = True
+
+
 class StreamNotFound(ClientError):
     """The stream, or one partition of the stream, does not exist on the node."""
 

@@ -10,6 +10,7 @@ from block_node.client.client import BlockClient
 from block_node.client.settings import ANSWER_S_MAX
 from ockam.address import Route
 from stream_client.connecting import connect as connect_stream_client
+from stream_client.secure import SecureChannel
 from stream_client.shell.backoff import Reconnect
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ async def connect(
     reconnect: Reconnect = Reconnect(),  # noqa: B008  (frozen, no state)
     answer_s_max: float = ANSWER_S_MAX,
     tls: Tls | None = None,
+    channel: SecureChannel | None = None,
 ) -> AsyncIterator[BlockClient]:
     """Open a client of one or several block nodes of one network.
 
@@ -32,6 +34,8 @@ async def connect(
     - reconnect: the delays between attempts to replace a lost connection.
     - answer_s_max: the maximum time in seconds that a node may take to answer.
     - tls: how the client connects with TLS 1.3, as for `stream_client.connect`. None: connections are not encrypted.
+    - channel: opens a secure channel to each node, which must have one of the identities in `channel.peer`. None:
+      everything is sent as it is.
 
     The client connects to a node when it first needs the node. So a call that needs an unreachable node raises the
     error, and `connect` does not. Raises InvalidArgument if a text is not an address.
@@ -41,7 +45,13 @@ async def connect(
         clients = [
             await stack.enter_async_context(
                 connect_stream_client(
-                    address, via=via, reconnect=reconnect, answer_timeout_s=answer_s_max, waits=False, tls=tls
+                    address,
+                    via=via,
+                    reconnect=reconnect,
+                    answer_timeout_s=answer_s_max,
+                    waits=False,
+                    tls=tls,
+                    channel=channel,
                 )
             )
             for address in addresses

@@ -6,6 +6,7 @@ This module does no I/O and knows nothing of streams.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 from ockam.address import Address, Route
 from ockam.errors import FrameTooLarge, RemoteProtocolError
@@ -16,7 +17,7 @@ from ockam.wire_head import HEAD
 from stream_client.core.first_bytes import describe, opens_as_node
 from stream_client.core.pushes import Waiting
 from stream_client.core.states_machine import ConnectionState, Event, after
-from stream_client.errors import ClientError, RequestRefused
+from stream_client.errors import ClientError, ConnectionLost, RequestRefused
 
 UP = ConnectionState.UP
 """`ConnectionState.UP`, the state in which nearly all bytes arrive. Python reads a global name faster than a member of
@@ -26,15 +27,21 @@ an enumeration."""
 class ClientConnection:
     """The bytes to send over the current connection, and the bytes received from it. One object serves all connections.
 
-    state: see `ConnectionState`. wire: the framing of the connection; None without a connection. closed: the error that
-    ended the client; None before. trouble: why the last attempt to connect failed; None if it succeeded. on_outgoing: a
+    state: see `ConnectionState`. framing: the framing of the connection; None without a connection. wire: the framing
+    while requests may be sent; with a secure channel only while the channel is open. closed: the error that ended the
+    client; None before. trouble: why the last attempt to connect failed; None if it succeeded. on_outgoing: a
     function called when there are bytes to send and there were none before. outgoing_bytes: the number of bytes to
     send. sent_bytes: the number of bytes given to the socket so far. received_bytes: the number of bytes received from
     nodes, not counting bytes of other kinds of servers.
 
-    Invariant: `outgoing_bytes` is the size of `_outgoing`, and 0 without a connection. `wire` is set exactly in the
-    states SILENT and UP, and `closed` exactly in the state CLOSED.
+    is_encrypted: whether requests go through a secure channel (`channel_connection`). on_channel: a function called
+    with None when a secure channel has opened, and with the reason when it is lost.
+
+    Invariant: `outgoing_bytes` is the size of `_outgoing`, and 0 without a connection. `framing` is set exactly in the
+    states SILENT and UP, and `closed` exactly in the state CLOSED. `wire` is `framing` or None.
     """
+
+    is_encrypted: ClassVar[bool] = False
 
     __slots__ = (
         "_attempted",
@@ -44,6 +51,8 @@ class ClientConnection:
         "_reader",
         "_taken",
         "closed",
+        "framing",
+        "on_channel",
         "on_outgoing",
         "outgoing_bytes",
         "received_bytes",
@@ -56,6 +65,7 @@ class ClientConnection:
     def __init__(self) -> None:
         self.state = ConnectionState.DOWN
         self.wire: Wire | None = None
+        self.framing: Wire | None = None
         self.closed: ClientError | None = None
         self.trouble: ClientError | None = None
         self._attempted: Waiting | None = None
@@ -66,14 +76,17 @@ class ClientConnection:
         self._taken: Waiting | None = None
         self.outgoing_bytes = 0
         self.on_outgoing: Callable[[], None] = lambda: None
+        self.on_channel: Callable[[ClientError | None], None] = lambda error: None
         self.sent_bytes = self.received_bytes = 0
 
     def check(self) -> None:
         """Raise AssertionError if the invariant does not hold."""
         assert self.outgoing_bytes == sum(map(len, self._outgoing))
-        assert (self.wire is not None) == (self.state in (ConnectionState.SILENT, ConnectionState.UP))
+        assert (self.framing is not None) == (self.state in (ConnectionState.SILENT, ConnectionState.UP))
+        assert self.wire in (None, self.framing)
+        assert self.is_encrypted or self.wire is self.framing
         assert (self.closed is not None) == (self.state is ConnectionState.CLOSED)
-        assert self.wire is not None or not self._outgoing
+        assert self.framing is not None or not self._outgoing
 
     def connected(self, wire: Wire, *, greeted: bool = False) -> None:
         """Begin to use a new connection.
@@ -85,7 +98,8 @@ class ClientConnection:
         if self.state is ConnectionState.CLOSED:
             return
         # Reader and writer begin anew: the old connection may have ended inside a frame, and both remember headers.
-        self.wire, self._hello = wire, wire.hello
+        self.wire = self.framing = wire
+        self._hello = wire.hello
         self._reader, self._heads = FrameReader(wire, HERE), FrameHeads(wire)
         if wire.hello and not greeted:
             self._put(wire.hello)
@@ -175,18 +189,41 @@ class ClientConnection:
         Raises RemoteProtocolError if no node sends such bytes. If the error is a BadFrame, it contains the messages
         before the fault.
         """
-        if self.wire is None:
+        if self.framing is None:
             assert self.closed is not None, "bytes came without a connection"
             return ()
         if self.state is not UP and data:
             # A server of another protocol is recognized by its first bytes, before they are read as a frame.
-            if not opens_as_node(data, self.wire):
+            if not opens_as_node(data, self.framing):
                 raise RemoteProtocolError("header", describe(data))
             self.state = after(self.state, Event.HEARD)
             data = data[len(self._hello) :]
             self.received_bytes += len(self._hello)
         self.received_bytes += len(data)
         return self._reader.feed(data)
+
+    # A connection without a secure channel has nothing to do in these methods.
+
+    @property
+    def has_worked(self) -> bool:
+        """Whether a message has ever come through a secure channel of this client."""
+        return True
+
+    def settle(self) -> None:
+        """Handle the end of a secure channel, after the messages before it were handled."""
+
+    def check_channel(self) -> ClientError | None:
+        """Begin an unanswered handshake anew, at regular intervals. Returns an error with which requests fail, or
+        None.
+        """
+        return None
+
+    def renew(self, error: ClientError) -> None:
+        """Replace a secure channel through which nothing comes any more. error: the reason."""
+
+    def silence(self) -> ClientError:
+        """Return the error for a listener of secure channels that does not answer."""
+        return ConnectionLost("there is no connection to the node")
 
     def _put(self, data: bytes) -> None:
         self._outgoing.append(data)
@@ -196,7 +233,7 @@ class ClientConnection:
 
     def _forget(self) -> None:
         """Drop all data of the connection that has ended."""
-        self.wire = None
+        self.wire = self.framing = None
         self._outgoing, self.outgoing_bytes = [], 0
         if self._taken is not None:
             self._finish_taken()

@@ -37,9 +37,21 @@ from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE, Serv
 from stream_client.core.states_machine import ConnectionState, ConversationState, Event
 from stream_client.core.statistics import CoreStatistics
 from stream_client.core.streams_in_use import StreamsInUse
-from stream_client.errors import ClientClosed, ClientError, ConnectionLost, RouteLost, RouteRefused
+from stream_client.errors import (
+    ChannelRefused,
+    ClientClosed,
+    ClientError,
+    ConnectionLost,
+    PeerNotTrusted,
+    RouteLost,
+    RouteRefused,
+)
 from stream_service.protocol import PULL, PullRequest
 
+SILENT_CHANNEL_CHECKS = 5
+"""The number of checks, counted in the same way, after which a secure channel is replaced by a new one. A pull that
+waits for a message is answered sooner.
+"""
 SILENT_CHECKS_MAX = 8
 """A connection counts as dead if no bytes arrive during this many checks for late answers while requests
 are waiting."""
@@ -60,15 +72,18 @@ class ClientCore:
         service: str = STREAM_SERVICE,
         index_service: str | None = None,
         asks_route: bool = False,
+        connection: ClientConnection | None = None,
     ) -> None:
         """via: the route from the node that the client connects to, to the node with the services; empty: the same
         node.
 
         service, index_service: the names of the stream service and the index service at that node. If index_service is
         None, its name is derived from service (`index_service_of`). asks_route: whether every connection begins with a
-        question to the stream service; with a non-empty `via` it always does.
+        question to the stream service; with a non-empty `via` it always does. connection: a connection with a secure
+        channel; None: a plain one.
         """
-        self.connection = ClientConnection()
+        self.connection = ClientConnection() if connection is None else connection
+        self.connection.on_channel = self._channel_changed
         self.asks_route = asks_route or bool(via)
         self._via = via
         self._names = {STREAM_SERVICE: service, INDEX_SERVICE: index_service or index_service_of(service)}
@@ -127,6 +142,10 @@ class ClientCore:
         """
         self._leave_connection()
         self.connection.connected(wire, greeted=greeted)
+        # With a secure channel, requests are sent as soon as the channel is open.
+        self._begin()
+
+    def _begin(self) -> None:
         if self.connection.wire is None:
             return
         self._silent_checks = 0
@@ -185,14 +204,19 @@ class ClientCore:
 
         Raises RemoteProtocolError if the bytes violate the protocol; the caller must then drop the connection.
         """
-        self._silent_checks = 0
+        # Forged bytes must not keep a dead secure channel in use: only what comes through it is a sign of life.
+        if not self.connection.is_encrypted:
+            self._silent_checks = 0
         try:
             messages = self.connection.messages(data)
         except BadFrame as error:
             # The messages before the fault are complete, and requests are waiting for them.
             self._take(error.messages)
             raise
+        if messages:
+            self._silent_checks = 0
         self._take(messages)
+        self.connection.settle()
 
     def check_progress(self) -> bool:
         """Repeat requests that have been unanswered for too long. The shell must call this at regular intervals.
@@ -200,7 +224,7 @@ class ClientCore:
         Returns True if the caller must drop the connection because nothing has arrived over it for too long.
         """
         if self.connection.wire is None:
-            return False
+            return self._check_channel()
         # Over a lost route nothing can be answered, and a request sent now would arrive twice when the route is back.
         if self.service_route.is_lost:
             self.service_route.ask()
@@ -208,7 +232,36 @@ class ClientCore:
             self._ask_again()
         waits = bool(len(self._calls)) or any(queue.pushes for queue in self._queues.values())
         self._silent_checks = self._silent_checks + 1 if waits else 0
+        # More than 32 messages lost in a row make a secure channel deaf, while the connection is good.
+        if self.connection.is_encrypted and self._silent_checks == SILENT_CHANNEL_CHECKS:
+            self.connection.renew(ConnectionLost("nothing comes through the secure channel any more"))
         return self._silent_checks >= SILENT_CHECKS_MAX
+
+    def _check_channel(self) -> bool:
+        """Repeat an unanswered handshake. Returns whether the caller must drop the connection."""
+        error = self.connection.check_channel()
+        if error is not None:
+            self.fail_all(error)
+        if self.connection.framing is None:
+            return False
+        self._silent_checks += 1
+        return self._silent_checks >= SILENT_CHECKS_MAX
+
+    def _channel_changed(self, error: ClientError | None) -> None:
+        """Use a secure channel that has opened, or leave one that is lost. error: why it is lost; None: it is open."""
+        if error is None:
+            self._begin()
+            return
+        is_refused = isinstance(error, PeerNotTrusted | ChannelRefused)
+        # Rules may change back while a client runs, but a client that has never worked was set up wrongly.
+        if is_refused and not self.connection.has_worked:
+            self.close(error)
+            return
+        self._leave_connection()
+        self._break_conversations(error, Event.DISCONNECTED)
+        self.service_route.disconnected(error)
+        if is_refused:
+            self.fail_all(error)
 
     # ----------------------------------------------------------------------------------------- for the session
 

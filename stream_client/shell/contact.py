@@ -35,6 +35,8 @@ def no_contact(address: str, core: ClientCore) -> ClientError:
     # A node on the route has reported the reason, which is better than a guess.
     if core.service_route.trouble is not None:
         return core.service_route.trouble
+    if core.connection.received_bytes and core.connection.is_encrypted and core.connection.wire is None:
+        return core.connection.silence()
     if core.connection.received_bytes:
         return NodeUnreachable(
             f"{address} greets as a node does, and no {core.service_name!r} answers there; real Ockam services since "
@@ -46,7 +48,7 @@ def no_contact(address: str, core: ClientCore) -> ClientError:
             "connections, or it is an Ockam service of before 2024 (--framing legacy)"
         )
     # A legacy node sends no hello, so its silence proves nothing.
-    if core.connection.wire is not None and not core.connection.wire.hello:
+    if core.connection.framing is not None and not core.connection.framing.hello:
         return NodeUnreachable(
             f"{address} sends nothing: no {core.service_name!r} answers there in the legacy framing; real Ockam "
             "services since 2021 are found with --service stream"

@@ -22,6 +22,7 @@ SHARED = {
     "Retention",
     "RichMessage",
     "RoutedMessage",
+    "SecureChannel",
     "Stopped",
     "StreamInfo",
     "StreamMessage",

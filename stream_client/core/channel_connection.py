@@ -1,0 +1,344 @@
+"""ChannelConnection: a `ClientConnection` whose messages go through a secure channel to the node with the services.
+
+It stands between the core and the bytes of the connection, and does no I/O. The core sees routes and messages as they
+are inside the channel; nodes on the way see the route to the other end and encrypted bytes.
+
+    core ── route inside, payload ──▶ ChannelConnection ── frame: route to the other end | nonce | ciphertext ──▶ shell
+
+A connection begins with a handshake; until it has succeeded, `wire` is None, so that the core sends nothing. A new
+connection, silence and a Close of the other side each begin a new handshake with new keys. Nothing that was encrypted
+is ever sent again: the core repeats requests, which are encrypted anew.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from ockam.address import Address, Route, format_route, local
+from ockam.errors import FrameTooLarge
+from ockam.frames import BadFrame
+from ockam.message import HERE, Message
+from ockam.wire import Wire
+from secure_channel.channel_machine import ChannelMachine, State
+from secure_channel.errors import (
+    CiphertextRefused,
+    HandshakeFailed,
+    IdentityRefused,
+    NoncesUsedUp,
+    PeerRefused,
+    PlaintextRefused,
+)
+from secure_channel.identity_history import PeerIdentity, format_identifier
+from secure_channel.messages import PAYLOAD_HEAD, PLAINTEXT, PlaintextReader, PlaintextWriter
+from secure_channel.own_identity import OwnIdentity
+from secure_channel.transport import OVERHEAD_BYTES
+from stream_client.core.client_connection import ClientConnection
+from stream_client.errors import (
+    ChannelRefused,
+    ChannelSilent,
+    ClientError,
+    ConnectionLost,
+    PeerNotTrusted,
+    RequestRefused,
+)
+
+HANDSHAKE_CHECKS = 2
+"""The number of checks for late answers (`ClientCore.check_progress`) after which an unanswered handshake begins
+anew."""
+SILENT_HANDSHAKES_MAX = 3
+"""The number of unanswered handshakes after which requests fail, if no channel was ever open. A node is silent where it
+has no listener, and where it trusts nobody.
+"""
+REFUSED_MAX = 2
+"""The number of channels in a row that the other side ends before it has sent a message, after which this client's
+identity counts as refused. A node that stops ends one channel so.
+"""
+
+
+class ChannelSettings(msgspec.Struct, frozen=True):
+    """What a client needs to open a channel.
+
+    own: the identity of this client. peers: the identifiers, 32 bytes each, of which the other end must have one.
+    route: the route from the node that the client connects to, to the listener at the other end. now_s: returns seconds
+    since 1970. ephemeral: returns a new key. new_id: returns 8 random bytes as hex.
+    """
+
+    own: OwnIdentity
+    peers: frozenset[bytes]
+    route: Route
+    now_s: Callable[[], int] = lambda: int(time.time())
+    ephemeral: Callable[[], X25519PrivateKey] = X25519PrivateKey.generate
+    new_id: Callable[[], str] = lambda: secrets.token_hex(8)
+
+
+class ChannelConnection(ClientConnection):
+    """The client's end of a secure channel, over one connection after the other.
+
+    handshakes: the number of handshakes begun so far. peer: the identity of the other end.
+
+    Invariant: `wire` is set exactly while the channel is open. Each handshake has a new ephemeral key and a new return
+    address, so messages of an earlier channel are not taken for those of a later one.
+    """
+
+    __slots__ = (
+        "_checks",
+        "_frame_head",
+        "_has_worked",
+        "_inner",
+        "_is_ended",
+        "_machine",
+        "_open",
+        "_plaintexts",
+        "_refused",
+        "_seal",
+        "_settings",
+        "_silent",
+        "_worked",
+        "_writer",
+        "handshakes",
+    )
+
+    is_encrypted = True
+
+    def __init__(self, settings: ChannelSettings) -> None:
+        super().__init__()
+        self._settings = settings
+        self._machine: ChannelMachine | None = None
+        self._inner = local(b"")
+        self._frame_head = b""
+        self._seal: Callable[[bytes], bytes] = _not_open
+        self._open: Callable[[bytes], bytes] = _not_open
+        self._plaintexts = PlaintextReader(HERE, None)
+        self._writer = PlaintextWriter()
+        self._checks = self._silent = self._refused = 0
+        self._worked = self._has_worked = self._is_ended = False
+        self.handshakes = 0
+
+    @property
+    def has_worked(self) -> bool:
+        """Whether a message has ever come through a channel of this client."""
+        return self._has_worked
+
+    @property
+    def peer(self) -> PeerIdentity | None:
+        """The identity of the other end; None while the channel is not open."""
+        return None if self._machine is None else self._machine.peer
+
+    def check(self) -> None:
+        super().check()
+        is_open = self._machine is not None and self._machine.state is State.OPEN
+        assert is_open == (self.wire is not None)
+        if self._machine is not None:
+            self._machine.check()
+            assert self.framing is not None
+
+    def connected(self, wire: Wire, *, greeted: bool = False) -> None:
+        super().connected(wire, greeted=greeted)
+        self.wire = None
+        if self.framing is not None:
+            self._silent = 0
+            self._begin()
+
+    def header(self, route: Route, return_address: Address) -> bytes:
+        return b"" if self.wire is None else PLAINTEXT.encode_routes(route, (return_address,))
+
+    def put_frame(self, header: bytes, payload: bytes) -> RequestRefused | None:
+        # The other side may have ended the channel a moment ago. Requests are sent again through the next one.
+        if self.wire is None:
+            return None
+        try:
+            plaintext = self._writer.plaintext(header, payload)
+            # The frame around is checked before anything is encrypted, so that no nonce is wasted.
+            head, tail = self._around(len(plaintext) + OVERHEAD_BYTES)
+        except FrameTooLarge as error:
+            return RequestRefused(f"too large to send through the secure channel: {error}")
+        try:
+            self._put(head + self._seal(plaintext) + tail)
+        except NoncesUsedUp:
+            # Unreachable in practice: the next silence makes a new channel.
+            return RequestRefused("the secure channel has used up its numbers; connect again")
+        return None
+
+    def messages(self, data: bytes) -> Sequence[Message]:
+        """Process received bytes, and return the messages that came through the channel. See the base class."""
+        try:
+            arrived = super().messages(data)
+        except BadFrame as error:
+            found = self._opened(error.messages)
+            raise BadFrame(error, tuple(found)) from error
+        return self._opened(arrived)
+
+    def settle(self) -> None:
+        """Handle the end of the channel by the other side, after the messages before it were handled."""
+        if not self._is_ended:
+            return
+        self._is_ended = False
+        if self._worked:
+            self._refused = 0
+            self._lose(ConnectionLost("the other end has ended the secure channel"))
+            return
+        self._refused += 1
+        if self._refused < REFUSED_MAX:
+            self._lose(ConnectionLost("the other end has ended the secure channel at once"))
+            return
+        self._lose(self._refusal(), begins=False)
+
+    def check_channel(self) -> ClientError | None:
+        """Begin an unanswered handshake anew. Call this at regular intervals while `wire` is None.
+
+        Returns the error with which requests fail if no other end has answered; else None.
+        """
+        if self.framing is None:
+            return None
+        self._checks += 1
+        if self._checks < HANDSHAKE_CHECKS:
+            return None
+        self._silent += 1
+        self._begin()
+        if self._has_worked or self._silent < SILENT_HANDSHAKES_MAX:
+            return None
+        return self.silence()
+
+    def silence(self) -> ChannelSilent:
+        """Return the error for a listener that does not answer."""
+        return ChannelSilent(
+            f"no secure channel at {format_route(self._settings.route)}: nobody answers there. A node answers only if "
+            f"it trusts somebody; on that node, `stream-node trust add {self._settings.own}` trusts this client"
+        )
+
+    def renew(self, error: ClientError) -> None:
+        """Give the channel up because nothing comes through it any more, and begin a new one. error: the reason."""
+        self._lose(error)
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._end_machine()
+
+    def _begin(self) -> None:
+        """Send message 1 of a new handshake."""
+        self._end_machine()
+        settings = self._settings
+        self._checks = 0
+        self._worked = self._is_ended = False
+        self.handshakes += 1
+        self._machine = ChannelMachine(settings.own, self._judge)
+        self._inner = local(settings.new_id())
+        self._send(settings.route, (self._inner,), self._machine.begin(settings.ephemeral()))
+
+    def _judge(self, peer: PeerIdentity) -> str | None:
+        if peer.identifier in self._settings.peers:
+            return None
+        expected = " or ".join(sorted(map(format_identifier, self._settings.peers)))
+        return f"the other end is {peer}, and not {expected}; nothing was sent to it"
+
+    def _send(self, route: Route, return_route: Route, payload: bytes) -> None:
+        """Append a frame that is not encrypted by the channel: a message of the handshake."""
+        assert self.framing is not None
+        head, tail = self._heads.make(self.framing.encode_routes(route, return_route), len(payload))
+        self._put(head + payload + tail)
+
+    def _around(self, size_bytes: int) -> tuple[bytes, bytes]:
+        """Return the bytes of a frame around an encrypted message. Raises FrameTooLarge."""
+        pieces = self._heads.around(self._frame_head).get(size_bytes)
+        return self._heads.make(self._frame_head, size_bytes) if pieces is None else pieces
+
+    def _opened(self, arrived: Sequence[Message]) -> list[Message]:
+        """Return the messages inside these frames. Messages of a handshake are handled and not returned."""
+        plaintexts: list[bytes] = []
+        inner = self._inner
+        onward: Route | None = None
+        is_ours = False
+        for message in arrived:
+            if message.onward_route is not onward:
+                onward = message.onward_route
+                is_ours = onward[0] == inner
+            # Everything else is late, or not meant for this client.
+            if not is_ours or self._is_ended:
+                continue
+            if self.wire is None:
+                self._shake(message)
+                # The channel may have opened, or the client have ended.
+                continue
+            try:
+                plaintext = self._open(message.payload)
+            except CiphertextRefused:
+                continue
+            if plaintext.startswith(PAYLOAD_HEAD):
+                plaintexts.append(plaintext)
+            else:
+                self._control(plaintext)
+        if not plaintexts:
+            return []
+        self._worked = self._has_worked = True
+        self._refused = 0
+        return self._plaintexts.read(plaintexts)[0]
+
+    def _shake(self, message: Message) -> None:
+        """Handle a message that may be message 2 of the handshake."""
+        machine = self._machine
+        if machine is None or not message.return_route:
+            return
+        try:
+            answer = machine.receive_2(message.payload, self._settings.now_s())
+        except HandshakeFailed:
+            # A correct message 2 may still come.
+            return
+        except PeerRefused as error:
+            self._machine = None
+            self.on_channel(PeerNotTrusted(str(error)))
+            return
+        self._send(message.return_route, (self._inner,), answer)
+        assert self.framing is not None
+        self._frame_head = self.framing.encode_routes(message.return_route, ())
+        self._seal, self._open = machine.sealing(), machine.opening()
+        self._plaintexts, self._writer = PlaintextReader(HERE, None), PlaintextWriter()
+        self.wire = self.framing
+        self._silent = 0
+        self.on_channel(None)
+
+    def _control(self, plaintext: bytes) -> None:
+        assert self._machine is not None
+        try:
+            self._machine.take_control(plaintext)
+        except (PlaintextRefused, IdentityRefused):
+            return
+        # The messages before this one are handled first; then `settle` ends the channel.
+        self._is_ended = self._machine.state is State.CLOSED
+        if self._is_ended:
+            self.wire = None
+            self._seal = self._open = _not_open
+
+    def _lose(self, error: ClientError, *, begins: bool = True) -> None:
+        self._end_machine()
+        self.on_channel(error)
+        # The core may have closed the client because of the error.
+        if self.framing is None:
+            return
+        if begins:
+            self._begin()
+        else:
+            # The next check begins the handshake, so a node that refuses us is not asked in a loop.
+            self._checks = 0
+
+    def _end_machine(self) -> None:
+        machine, self._machine = self._machine, None
+        if machine is not None:
+            machine.end()
+        self.wire = None
+        self._seal = self._open = _not_open
+
+    def _refusal(self) -> ChannelRefused:
+        own = self._settings.own
+        return ChannelRefused(
+            f"the other end does not accept {own}, this client's identity: `stream-node trust add {own}` on that node "
+            "would trust it"
+        )
+
+
+def _not_open(data: bytes) -> bytes:
+    raise AssertionError("the channel is not open")
