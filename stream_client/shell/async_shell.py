@@ -29,6 +29,7 @@ from stream_client.shell.defaults import (
     AUTO_WAIT_S,
     AUTO_WAIT_S_MAX,
     CHECK_INTERVAL_S,
+    CONNECT_TIMEOUT_S,
     LAST_WORDS_S,
     READ_BYTES_MAX,
     Framing,
@@ -55,6 +56,9 @@ async def open_shell(
         shell.start(tasks, first, reconnect)
         tasks.start_soon(shell.watch_contact, contact_timeout_s)
         try:
+            # A failure of the handshake ends the client, and every request says why.
+            if waits and core.connection.is_encrypted:
+                await shell.wait(core.connection.attempted(), CONNECT_TIMEOUT_S)
             yield shell
         finally:
             await shell.close()

@@ -16,7 +16,7 @@ import selectors
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from ockam.errors import RemoteProtocolError
@@ -31,6 +31,7 @@ from stream_client.shell.defaults import (
     AUTO_WAIT_S,
     AUTO_WAIT_S_MAX,
     CHECK_INTERVAL_S,
+    CONNECT_TIMEOUT_S,
     LAST_WORDS_S,
     READ_BYTES_MAX,
     Framing,
@@ -63,6 +64,10 @@ def open_shell(
     shell = BlockingShell(address, core, framing, reconnect, contact_timeout_s, tls)
     shell.open(waits)
     try:
+        # A failure of the handshake ends the client, and every request says why.
+        if waits and core.connection.is_encrypted:
+            with suppress(ClientError):
+                shell.wait(core.connection.attempted(), CONNECT_TIMEOUT_S)
         yield shell
     finally:
         shell.close()
