@@ -47,8 +47,8 @@ class CommitStoreStatistics(msgspec.Struct, frozen=True):
 class CommitStore:
     """CommitStore: a `BlockStore` on disk, with a cache of blocks.
 
-    Reads ignore the cache while a write runs. If a write begins or ends during a read, the read adds nothing to the
-    cache.
+    While a write runs, the cache may be out of date, so reads use only the disk. If a write begins or ends during a
+    read, the read adds nothing to the cache.
 
     Invariant: every block in the cache is on disk, except while a write runs.
     """

@@ -163,13 +163,12 @@ class ForkTree:
             self._purge(block.block_id)
 
     def check(self, is_stored: Callable[[str], bool]) -> None:
-        """Check the invariant of the tree.
+        """Check all blocks in memory and all reference counts. Raises IntegrityBroken if something is wrong.
 
-        Also check that the parent of every block exists, and that no block is both in the tree and in a store.
+        Each block in memory must have reference counts and an existing parent, and must not be in a store, too. The
+        counts of children must be right. Each block with other references must be in memory or in a store.
 
         is_stored: a function that returns whether a store has the block with a given id.
-
-        Raises IntegrityBroken.
         """
         dependents: dict[str, int] = {}
         for block in self._blocks.values():
