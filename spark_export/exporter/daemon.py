@@ -36,14 +36,15 @@ async def run_daemon(
     upkeep: Upkeep | None = None,
     chance: Callable[[], float] = random.random,
 ) -> ExporterStatistics:
-    """Starts a run every `every_s` seconds, until SIGTERM or SIGINT. Returns the metrics.
+    """Exports all new messages every `every_s` seconds, until SIGTERM or SIGINT. Returns the metrics.
 
-    After a signal, a step that is being published is completed. Any other step is abandoned, and a later run exports
-    its messages. metrics_file: a file that is written at the beginning, after each step of a run and after each run.
-    on_outcome: called after each run that did not fail, even if the run left out some streams. upkeep: compacts the
-    table and removes old files after each run; None for no upkeep. chance: returns a random number from 0 to 1, which
-    sets the random delay of the next start. Raises ExportError if the metrics cannot be written at the beginning.
-    Expected errors of a run are only logged; unexpected exceptions are raised.
+    Each such export is a run, which publishes its messages in steps. After a signal, a step that is being published is
+    completed. Any other step is abandoned, and a later run exports its messages. metrics_file: a file that is written
+    at the beginning, after each step and after each run. on_outcome: called after each run that did not fail, even if
+    the run left out some streams. upkeep: compacts the table and removes old files after each run; None for no upkeep.
+    chance: returns a random number from 0 to 1, from which the random delay of the next start is computed.
+
+    Raises ExportError if the metrics cannot be written at the beginning. Expected errors of a run are only logged.
     """
     statistics = ExporterStatistics()
     if metrics_file is not None:
@@ -92,9 +93,10 @@ async def run_daemon(
 async def _run_once(
     exporter: Exporter, stop: asyncio.Event, on_step: Callable[[Step], Awaitable[None]], upkeep: Upkeep | None
 ) -> Outcome | None:
-    """Executes one run. Returns None if the run failed with an expected error, or if `stop` abandoned the run.
+    """Exports all new messages once, and returns the result.
 
-    Raises TakenOver if another exporter has taken over the table.
+    Returns None if the export failed with an expected error, or was abandoned because `stop` was set. Raises TakenOver
+    if another exporter has taken over the table.
     """
 
     async def recover_and_run() -> Outcome:

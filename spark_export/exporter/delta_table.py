@@ -71,7 +71,10 @@ class DeltaLog(FlatTable):
 
     @property
     def _fences(self) -> str:
-        """The application id under which the log stores the id of the latest run that may no longer be published."""
+        """The application id of fences, the transactions that forbid to publish an abandoned run.
+
+        Delta's log stores one number with each application id. With this one it is the id of the latest forbidden run.
+        """
         return f"{self._application}-fences"
 
     def missing(self) -> str | None:
@@ -125,10 +128,10 @@ class DeltaLog(FlatTable):
             raise TakenOver(f"another exporter has taken over the table {self._address}, and published run {run_id}")
 
     def _fence(self, run_id: int) -> None:
-        """Forbids the publication of this run, by a transaction without files. Such a transaction is called a fence.
+        """Forbids other exporters to publish this abandoned run, by a transaction without files, the fence.
 
-        If another exporter has already begun to commit the run, its commit fails, because both transactions set the
-        number of the latest run. A later `_commit` of the run finds the fence in the log and raises TakenOver.
+        A commit of the run that has already begun fails: Delta refuses two concurrent transactions that set the number
+        of the same application id, here the latest run. A later `_commit` finds the fence and raises TakenOver.
         """
         table = self._open()
         latest = table.transaction_version(self._application) or 0
@@ -153,9 +156,9 @@ class DeltaLog(FlatTable):
     ) -> None:
         """Adds one transaction to the log.
 
-        numbers: a number for each application id, by which later readers of the log recognise the transaction. what:
-        the name of the transaction in an error message. Raises ExportError, also if another transaction with the same
-        application id was added since `table` was opened.
+        actions: the files to add and to remove. numbers: the numbers to store in the log, by application id, such as
+        the id of the latest run. what: the name of the transaction in an error message. Raises ExportError, also if
+        another transaction with one of the application ids was added since `table` was opened.
         """
         with _told(f"the transaction of {what} failed, the next run tries again"):
             table.create_write_transaction(
@@ -213,7 +216,7 @@ class DeltaLog(FlatTable):
         )
 
     def _begin(self) -> DeltaTable:
-        """Returns the table's present state, as the basis of a commit. A later `_fence` makes the commit fail."""
+        """Opens the table for a commit. The commit fails if another exporter has called `_fence` meanwhile."""
         return self._open()
 
     def _open(self) -> DeltaTable:

@@ -153,7 +153,7 @@ class FlatTable:
         raise NotImplementedError
 
     def _begin(self) -> Any:
-        """Returns the table's present state, as the basis of a commit. A later `_fence` makes the commit fail."""
+        """Opens the table for a commit. The commit fails if another exporter has called `_fence` meanwhile."""
         raise NotImplementedError
 
     def _read_generation(self) -> int | None:
@@ -180,8 +180,9 @@ class FlatTable:
         raise NotImplementedError
 
     def _fence(self, run_id: int) -> None:
-        """Forbids the publication of this run. A later commit of the run fails, and so does a commit that has
-        already begun.
+        """Forbids the publication of an abandoned run, by an entry without files in the log, the fence.
+
+        Another exporter may still try to publish the run. Its commit fails, even if it has already begun.
         """
         raise NotImplementedError
 

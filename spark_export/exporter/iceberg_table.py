@@ -48,7 +48,7 @@ RUN_PROPERTY = "stream-node.run"
 """The key in a snapshot's summary under which the export's id and the run's id are stored."""
 
 FENCE_PROPERTY = "stream-node.fence"
-"""The table property that stores the export's id and the id of the latest run that may no longer be published."""
+"""The table property with the export's id and the id of the latest run that `_fence` has forbidden to publish."""
 METADATA = f"{TABLE}/metadata"
 GENERATION_PROPERTY = "stream-node.generation"
 """The table property that stores the export's id and the number of the latest compaction or repair."""
@@ -90,9 +90,10 @@ class IcebergLog(FlatTable):
         self.sync()
 
     def _ensure_era(self) -> None:
-        """Adds the column `era` to a table of an earlier version. The older rows have null in this column.
+        """Adds the column `era` to a table that an earlier version of this project made. Its rows have null there.
 
-        Raises ExportMismatch if the catalog has the table at another address.
+        The era is the number of times that the stream was created again. Raises ExportMismatch if the table of this
+        name in the catalog has another address.
         """
         table = self._open()
         if table.location().rstrip("/") != self._root:
@@ -140,10 +141,10 @@ class IcebergLog(FlatTable):
             raise TakenOver(f"another exporter has taken over the table {self._root}, and published run {run_id}")
 
     def _fence(self, run_id: int) -> None:
-        """Forbids the publication of this run, by a snapshot without files. Such a snapshot is called a fence.
+        """Forbids other exporters to publish this abandoned run, by a snapshot without files, the fence.
 
-        If another exporter has already begun to commit the run, its commit fails, because the current snapshot has
-        changed. A later `_commit` of the run finds FENCE_PROPERTY and raises TakenOver.
+        A commit of the run that has already begun fails, because the current snapshot has changed. A later `_commit`
+        of the run finds FENCE_PROPERTY and raises TakenOver.
         """
         table = self._open()
         with _told(f"the snapshot that abandons run {run_id} failed"), table.transaction() as change:
@@ -233,7 +234,7 @@ class IcebergLog(FlatTable):
         return names
 
     def _begin(self) -> Any:
-        """Returns the table's present state, as the basis of a commit. A later `_fence` makes the commit fail."""
+        """Opens the table for a commit. The commit fails if another exporter has called `_fence` meanwhile."""
         with _told("the table cannot be read"):
             return self._open()
 
@@ -254,7 +255,7 @@ class IcebergLog(FlatTable):
         return {int(name.removeprefix(own)) for name in names if name.startswith(own)} - {0}
 
     def _fenced(self, table: Any) -> int:
-        """Returns the id of the latest run that may no longer be published (FENCE_PROPERTY), or 0 if there is none."""
+        """Returns the id of the latest run that `_fence` has forbidden to publish; 0 if there is none."""
         own, _, number = table.properties.get(FENCE_PROPERTY, "").partition("/")
         return int(number) if own == self._table_id else 0
 
@@ -271,11 +272,11 @@ class IcebergLog(FlatTable):
                 raise
 
     def _address_of(self, path: str) -> str:
-        """Returns the address of a data file in the table's metadata. path: relative to the data folder."""
+        """Returns the address by which Iceberg's metadata names a data file. path: relative to the data folder."""
         return f"{self._root}/data/{path}"
 
     def _path_of(self, address: str) -> str:
-        """Returns the path of a data file, relative to the data folder, from its address in the table's metadata."""
+        """Returns the path of a data file, relative to the data folder. address: as Iceberg's metadata names it."""
         return unquote(address).removeprefix(f"{self._root}/data/")
 
     def _run_name(self, run_id: int | str) -> str:
@@ -329,7 +330,7 @@ class StoreIcebergTable(StoreFlatTable, IcebergLog):
 
 
 def _name_of(address: str) -> str:
-    """Returns the file name in an address of the table's metadata."""
+    """Returns the file name, the last part of an address."""
     return unquote(address).rpartition("/")[2]
 
 

@@ -1,9 +1,9 @@
 """The identity of a table: each table has its own consumer, under whose name the node saves the indexes of the export.
 
 The exporter compares the saved indexes with the table, and so notices that the node was restored to an earlier state.
-If two tables shared a consumer, the higher indexes of one table would hide such a restore from the other table. A
-folder and its copy share a consumer. Two folders with the same last name may share one if an earlier version made them.
-This module detects a shared consumer, and gives the table another consumer.
+If two tables shared a consumer, the higher indexes of one table would hide such a restore from the other table. Two
+tables share a consumer if one is a copy of the other's folder. Tables of earlier versions may also share one if their
+folders have the same name. This module detects a shared consumer, and gives the table another consumer.
 """
 
 from __future__ import annotations

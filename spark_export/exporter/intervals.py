@@ -30,9 +30,10 @@ def compare(wanted: Iterable[Interval], there: Iterable[Interval]) -> Comparison
 
 
 def merge(intervals: Iterable[Interval]) -> tuple[list[Interval], list[Interval]]:
-    """Returns the union of all intervals, and the indexes that are in more than one interval.
+    """Returns two ordered lists of intervals: the union of all given intervals, and their overlaps.
 
-    In the union, intervals that touch or overlap are joined. The repeated indexes are intervals that may overlap."""
+    In the union, intervals that touch or overlap are joined. The overlaps have the indexes that are in more than one
+    given interval. An index in three given intervals is in two overlaps, so the overlaps may overlap each other."""
     union: list[Interval] = []
     repeated: list[Interval] = []
     for start, end in sorted(each for each in intervals if each[0] < each[1]):

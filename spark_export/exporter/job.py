@@ -91,7 +91,10 @@ class ExportSettings:
         return Address(Address.of(self.folder).place, self.store_options, self.ledger)
 
     def bounds(self) -> Bounds:
-        """Returns the limits of the export. On a cluster, the steps are CLUSTER_FACTOR times larger by default."""
+        """Returns the largest size of a step of the export, and the time limit of the export.
+
+        The default size of a step is CLUSTER_FACTOR times larger on a cluster than on one machine.
+        """
         on_one = self.remote is None and (self.master in (AUTO, INLINE) or is_embedded(self.master))
         factor = 1 if on_one else CLUSTER_FACTOR
         return Bounds(

@@ -43,10 +43,10 @@ class Layout:
     """The paths of one export. folder: the export folder; every executor must reach this folder under the same path."""
 
     def __init__(self, folder: Path, store: Store | None = None) -> None:
-        """Raises PlaceRefused if the folder is the address of a store.
+        """Computes the paths. Raises PlaceRefused if `folder` is not a local folder.
 
-        store: the store of the table, or None for a table in the folder. With a store, the folder is only for temporary
-        files of the exporter.
+        store: the store of the table, or None for a table in the folder. If the table is on a store, the local folder
+        has only temporary files of the exporter.
         """
         place = parse_place(folder)
         if not place.is_local:

@@ -174,6 +174,6 @@ def tree_is_whole(tree: Path, entries: Sequence[FileEntry]) -> bool:
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Gives a file a second path, by a hard link. Creates the missing parent folders of `target`. Raises OSError."""
+    """Makes `target` a hard link to the file `source`, and creates missing parent folders. Raises OSError."""
     target.parent.mkdir(parents=True, exist_ok=True)
     os.link(source, target)

@@ -43,13 +43,13 @@ def plan_ranges(
     """Plans an index range for each partition with new or lost messages, ordered by stream and partition.
 
     The range of a partition that was never exported begins at the earliest stored message. exported: the end of the
-    previous exports of each partition. positions: the saved indexes of the export, as the node has them. accept_lost:
-    if messages were removed before they could be exported, True skips them and counts those that retention removed;
-    False leaves the stream out.
+    previous exports of each partition. positions: the indexes that the node has saved for the export. accept_lost: if a
+    stream lost messages before they could be exported, True exports the remaining messages and counts those that
+    retention removed; False leaves the stream out.
 
-    A stream is also left out if a saved index, or the end of a partition, is less than the end of the previous exports.
-    In this case the node was restored to an earlier state. A stream that is left out has no range, not even for
-    partitions without losses. The reason in the plan is about the first partition with a loss.
+    A stream is also left out if a saved index, or the end of a partition, is less than the end of the previous exports,
+    because the node was then restored to an earlier state. If one partition has such a problem, all partitions of the
+    stream are left out. The plan gives the problem of the first such partition as the reason.
     """
     ranges: list[Range] = []
     left_out: dict[str, LeftOut] = {}
@@ -99,10 +99,10 @@ def take_step(ranges: Sequence[Range], rows_max: int, bytes_max: int) -> list[Ra
 
 
 def _share(most: float, total: float, first: float) -> float:
-    """Returns the share of the rows that fits into a step, from 0 to 1, not counting the first row of each range.
+    """Returns the share of rows, from 0 to 1, that a step takes of each range after its first row.
 
-    most: the largest size of the step. total: the size of all ranges. first: the size of the first rows of all ranges
-    together. All three sizes have the same unit: rows or bytes.
+    The step takes the first row of each range in any case. most: the largest size of the step. total: the size of all
+    ranges. first: the size of the first rows of all ranges together. The three sizes are all in rows, or all in bytes.
     """
     return 1.0 if total <= most else max(0.0, (most - first) / (total - first)) if total > first else 0.0
 

@@ -133,9 +133,9 @@ class SparkEngine:
             self._session.interruptTag(tag)
 
     def _collect(self, tasks: Sequence[Task], settings: TaskSettings, tag: str) -> Written:
-        """Executes the tasks on Spark and returns what they wrote. tag: marks the Spark job.
+        """Executes the tasks on Spark and returns the files that they wrote. Raises TaskFailed, DataLost.
 
-        Raises TaskFailed, DataLost.
+        tag: the name of the Spark job, by which `_interrupt` can cancel the job.
         """
         session = self._session
         if self._remote is None:

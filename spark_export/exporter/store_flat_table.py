@@ -24,8 +24,9 @@ class StoreFlatTable(FlatTable):
     """The base class of a `Table` on a store with a log; a subclass writes the log.
 
     While this exporter is paused, another exporter may take over the table. After that, this exporter must publish
-    nothing more. Two rules ensure this: only the owner of the ledger (the record of all runs) can set a run to the
-    state written, and `_fence` makes the later commits of a paused exporter fail.
+    nothing more. Two rules ensure this. Only the owner of the ledger (the record of all runs) can set a run to the
+    state written. The other exporter publishes such a run itself, or forbids its publication in the table's log
+    (`discard`).
     """
 
     def __init__(self, layout: Layout, store: Store, data: str) -> None:
@@ -67,10 +68,10 @@ class StoreFlatTable(FlatTable):
         """Does nothing, because a store confirms a write only after it is durable."""
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
-        """Makes sure that the run is never published. Returns 0, because it removes no files.
+        """Makes sure that no exporter publishes the run from now on. Returns 0, because it removes no files.
 
         `sweep` or `expire` removes the files later. They are not removed now, because another exporter may have taken
-        over the table and may still publish them.
+        over the table and published the run before this call.
         """
         if entries:
             self._fence(run_id)

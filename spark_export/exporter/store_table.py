@@ -32,7 +32,7 @@ COPY_BYTES = 8 * 1024 * 1024
 class StoreParquetTable:
     """A `Table` of plain Parquet files on a store.
 
-    layout: the paths of the exporter's local folder. The published rows are only on the store.
+    layout: the exporter's local folder for temporary files. No file of the table is in this folder.
     """
 
     with_stream = False
@@ -103,8 +103,8 @@ class StoreParquetTable:
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
         """Makes sure that the run is never published. Returns 0, because it removes no files.
 
-        `sweep` removes the files after the ledger has recorded the run as abandoned. They are not removed now, because
-        another exporter may have taken over the table and may still publish them.
+        `sweep` removes the files, but only after the ledger has recorded the run as abandoned. The ledger refuses this
+        if another exporter has taken over the table. The files then belong to the other exporter.
         """
         if entries:
             # The exporter that began the run may be about to publish it. The fence takes the needed manifest number.

@@ -47,8 +47,8 @@ async def settle_table(layout: Layout, ledger: Ledger, table: Table, *, repairin
 async def check_runs(table: Table, ledger: Ledger) -> None:
     """Raises ExportMismatch if the table has a later run than the ledger, or lacks the ledger's latest run.
 
-    A ledger that is older than the table would cause double exports, and a compaction would leave out rows. The caller
-    ensures that no run is unfinished.
+    With a ledger that is older than the table, a run exports messages again, and a compaction leaves out rows. The
+    caller ensures that no run is unfinished.
     """
     latest, counted = await asyncio.to_thread(table.latest_run), await ledger.latest_counted()
     if latest > counted:
