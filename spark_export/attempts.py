@@ -33,9 +33,9 @@ TASK_BYTES = 4
 class Attempt:
     """One execution of a Spark task, which belongs to a batch.
 
-    query: the name of the query or the write, which is also the client id of its saved indexes. batch: the number of
-    the micro-batch, or the `writeVersion` of a write. task: the number of the task in the batch, from 0. repeated:
-    whether Spark reports that an earlier execution of the task failed.
+    query: the name of the query or the write. The node saves the progress of the query under this name
+    (`spark_export.sink_record`). batch: the number of the micro-batch, or the `writeVersion` of a write. task: the
+    number of the task in the batch, from 0. repeated: whether Spark reports that an earlier execution failed.
     """
 
     query: str

@@ -48,10 +48,10 @@ BLOCK = (
 """The columns of the option `decode=block`. Each row describes one message, which is a whole block or one part of it.
 
 part: the number of this message within the block, from 0. parts: the number of messages of the block. item_count,
-block_bytes: the number of items and the size in bytes of the whole block. block_root: the most likely root hash of the
-block at the time of storing; if `previous_root` of the next block differs, that value is the right root hash of this
-block. hapi_version, produced, previous_root, items: from the decoded block; null if the block has several messages. The
-`data` of an item is the serialized item. problem: why the message could not be decoded; null if there was no error.
+block_bytes: the number of items and the size in bytes of the whole block. block_root: the root hash of the block, as
+the block node computed it. The node may have chosen between several possible values. Only the next block names the true
+value, as its `previous_root`. hapi_version, produced, previous_root, items: from the decoded block; null if the block
+has several messages. The `data` of an item is the serialized item. problem: why the message cannot be decoded, or null.
 """
 
 
@@ -112,16 +112,19 @@ def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_
 
 
 def find_root_before(headers: Iterable[Mapping[str, Any]] | None) -> bytes | None:
-    """Returns the corrected root hash of the previous block; None if these headers contain no correction."""
+    """Returns the true root hash of the previous block if the block node had stored that block with another root hash.
+
+    headers: those of a message of a block. Returns None without the header `block_before/1`, which has the root hash.
+    """
     from block_node.persist.mark import ROOT_BEFORE_HEADER
 
     return next((bytes(header["value"]) for header in headers or () if header["key"] == ROOT_BEFORE_HEADER), None)
 
 
 def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:
-    """Returns the `BlockMark` in these headers: the number, parts, size and root of the block.
+    """Returns the `BlockMark` from the header `block/1`: the number, parts, size and root of the block.
 
-    Returns None if there is no readable mark.
+    Returns None if this header is missing or unreadable.
     """
     import bare
     from block_node.persist.mark import MARK_HEADER, BlockMark

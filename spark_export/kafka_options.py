@@ -1,7 +1,7 @@
-"""Maps the options of Spark's Kafka source and Kafka sink to the options of the format `stream_node`.
+"""A table of the options of Spark's Kafka source and Kafka sink, with the equivalent options of `stream_node`.
 
-The texts of errors for unknown options use this table, and `docs/spark.md` shows the table. The Kafka options are those
-of Spark 4.3.
+An error for an unknown option names the equivalent from this table, which `docs/spark.md` also shows. The Kafka options
+are those of Spark 4.3.
 """
 
 from __future__ import annotations

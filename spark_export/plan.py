@@ -164,12 +164,12 @@ def reached_positions(
 def ranges_between(
     start: Mapping[Place, Position], end: Mapping[Place, Position], ends: Mapping[Place, StreamEnds]
 ) -> tuple[list[Range], list[Loss]]:
-    """Returns the non-empty ranges to read between two sets of positions, and the losses found so far.
+    """Returns the non-empty ranges to read between two sets of positions, and the parts that can no longer be read.
 
-    A partition that only `end` contains was added later, and is read from index 0. If a stream was deleted, its unread
-    messages are a loss of unknown size, which is reported even if the query has read every message. If a stream was
-    deleted and created again, the new stream is read from index 0. Indexes before the first message of a partition or
-    after the last message are a loss, and the ranges do not contain these indexes.
+    start, end: the positions. ends: the present partitions. A partition that only `end` contains was added later, and
+    is read from index 0. A deleted stream gives a `Loss` of unknown size, because nobody knows whether it had unread
+    messages. If the stream was created again, the new stream is also read from index 0. Indexes before the first
+    message of a partition or after its last message give a `Loss`, and are not in the ranges.
     """
     ranges, losses = [], []
     for place, stop in end.items():

@@ -31,10 +31,10 @@ OUTCOMES = {0: "is not stored", 1: "is refused", 2: "may have been stored, or no
 WINDOW_BYTES = 16 * 1024 * 1024
 """The largest total size of unconfirmed pushes, in bytes. The option `window` limits their number."""
 SETTLE_S = 0.3
-"""The pause in seconds before a repeated task searches the stream again for pushes of its earlier execution.
+"""The pause in seconds before a repeated task searches the stream again for messages of its earlier execution.
 
-A push may still be stored after the search. The node then answers the same sequence number as a duplicate, and the task
-compares the contents. It fails if they differ.
+The node may store a late push of the earlier execution even after the search. The new push with the same sequence
+number is then answered as a duplicate, and the task fails if the contents of the two pushes differ.
 """
 DOUBTED_MAX = 10_000
 """How many pushes of a partition the node may answer as duplicates before the task compares them with
@@ -53,8 +53,8 @@ class Pushes:
 
     Invariant: `_unconfirmed` contains, in order, all sent pushes without an answer. After a reconnect these pushes are
     sent again, and the node stores no message a second time.
-    Invariant: while `_earlier[place].missing` is greater than 0, no row is pushed to this partition. New rows for the
-    partition wait in `_held`.
+    Invariant: no row is pushed to a partition until the task has produced every row that earlier executions stored
+    there. New rows wait in `_held`, so that nothing is stored if the rows differ.
 
     `_retries`: the number of reconnects since the last answer. `_doubted`: the pushes that the node answered as
     duplicates, until they are compared with the stored messages; for each sequence number, the index (0: unknown) and
@@ -261,7 +261,8 @@ class Pushes:
     def _number(self, place: Place) -> int:
         """Returns the next sequence number for a partition.
 
-        Before the first push of a query to the partition, saves an index at or before the query's first message there.
+        Before the first push of a query to the partition, saves an index that is not after the query's first message.
+        A repeated execution of the task searches from this index for stored rows.
         """
         attempt = self._attempt
         if attempt is not None and place not in self._record:
@@ -321,7 +322,9 @@ class Pushes:
         self.counts[place] = self.counts.get(place, 0) + 1
 
     def _kept(self, step: Any) -> None:
-        """Calls `step` once. If the connection breaks, connects again and sends all unconfirmed pushes again."""
+        """Calls `step`. If the connection breaks, connects again and sends all unconfirmed pushes again.
+
+        Does not repeat `step`."""
         try:
             step()
         except ConnectionBroken as error:

@@ -7,10 +7,9 @@ import sys
 from typing import Any
 
 SENT_BY_VALUE = ("spark_export", "storage.bulk.arrow_pages", "storage.checksum")
-"""Packages and modules whose functions are sent to the workers with other objects that use them, such as a function
-that a program passes to Spark.
+"""Packages and modules whose functions a program may use in its own functions for Spark.
 
-The workers need pyarrow, but not this project.
+Spark sends the code of these functions to the workers, which need pyarrow, but not this project.
 """
 
 
@@ -44,10 +43,10 @@ def _use_this_python(spark: Any) -> None:
 
 
 def send_by_value() -> None:
-    """Makes this process send the modules of the format `stream_node` to workers, and the code of `SENT_BY_VALUE` with
-    every other object that uses this code.
+    """Makes this process send the code of this project to Spark's workers, where this project may be missing.
 
-    A repeated call has no further effect.
+    The format `stream_node` brings its modules. Any other object, such as a function of the program, brings the
+    functions of `SENT_BY_VALUE` that it uses. A repeated call has no further effect.
     """
     from importlib import import_module
 

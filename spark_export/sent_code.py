@@ -1,12 +1,13 @@
 """Sends modules of this project to the Python processes of Spark, which need not have this project installed.
 
-The modules travel as one compressed text of bytecode, the bundle, within each object that needs them. A process of
-Spark loads a bundle once, and executes a module of the bundle when the module is first imported. The modules of a
-bundle are imported below a name of their own, so that two versions of this project, or an installed one, can be used
-in the same process. Bytecode is only valid for one version of Python; Spark itself demands the same version.
+The bytecode of the modules is compressed into one byte string, the bundle. Each pickled object that needs the modules
+contains the bundle. A process of Spark loads a bundle once, and executes a module of the bundle when the module is
+first imported. The names of the imported modules begin with the name of the bundle, so that several versions of this
+project can be used in one process. Bytecode is valid for one version of Python only, but Spark demands the same
+version anyway.
 
-`cloudpickle.register_pickle_by_value` also sends code, but walks through all functions at each pickling and makes all
-of them again at each unpickling. That took longer than reading a hundred thousand messages.
+The alternative, `cloudpickle.register_pickle_by_value`, walks through all functions at each pickling and makes all of
+them again at each unpickling. That took longer than reading a hundred thousand messages.
 """
 
 from __future__ import annotations
@@ -93,9 +94,9 @@ class Sendable:
 
 
 def sent_class(source: type[DataSource]) -> type[DataSource]:
-    """Returns a small class that brings a data source, which is `Sendable`, to Spark.
+    """Returns a substitute for a data source, a class that Spark can unpickle where this project is not installed.
 
-    A call of the small class returns an instance of `source`."""
+    source: a `Sendable` class. A call of the substitute loads its modules and returns an instance of `source`."""
     bundle = make_bundle(source.modules)
     content = pickle.dumps(source)
 
@@ -108,12 +109,12 @@ def sent_class(source: type[DataSource]) -> type[DataSource]:
 
 
 def restore(name: str, code: bytes | None, content: bytes) -> Any:
-    """Returns the object that `content` describes, whose modules are those of a bundle.
+    """Loads the modules of a bundle, and returns the unpickled `content`.
 
-    Spark's processes unpickle this function by value. So it uses nothing else of this project.
+    Spark receives the code of this function alone, so the function uses no other function of this project.
 
-    name, code: the bundle; code may be None if the process has loaded the bundle before. content: a class, or a class
-    and the attributes of its instance, pickled.
+    name, code: the bundle; code may be None if the process has loaded the bundle before. content: a pickled class,
+    which is returned, or a pickled pair of a class and attributes, of which an instance is made.
     """
     bundle: Any = sys.modules.get(name)
     if bundle is None:

@@ -19,11 +19,10 @@ from typing import Any
 
 
 def load_bundle(name: str, code: bytes, table: Mapping[str, bytes]) -> ModuleType:
-    """Makes the modules of a bundle importable below `name`. Returns the module `name`, which has the function
-    `restored(content)`.
+    """Makes each module of a bundle importable under its own name with the prefix `name` and a dot.
 
-    code: the bundle as it was sent. table: the bytecode of each module by its name in this project, such as
-    `spark_export.readers`.
+    Returns the module `name`, with the function `BundleFinder.restored`. code: the compressed modules, as they were
+    sent. table: the same modules as bytecode, by their names in this project, such as `spark_export.readers`.
     """
     finder = BundleFinder(name, code, table)
     sys.meta_path.insert(0, finder)
@@ -35,7 +34,7 @@ def load_bundle(name: str, code: bytes, table: Mapping[str, bytes]) -> ModuleTyp
 class BundleFinder(MetaPathFinder, Loader):
     """Finds and loads the modules of one bundle. The name of each module begins with the name of the bundle.
 
-    Imports within these modules find modules of the bundle by the names of this project. Packages are empty."""
+    The modules themselves import each other by their names in this project. No `__init__` of a package is executed."""
 
     def __init__(self, name: str, code: bytes, table: Mapping[str, bytes]) -> None:
         self._name = name
@@ -92,7 +91,7 @@ class BundleFinder(MetaPathFinder, Loader):
 
 
 class _Unpickler(pickle.Unpickler):
-    """Unpickles classes of this project as those of a bundle."""
+    """Unpickles an object, and takes the classes of this project from a bundle, not from an installed copy."""
 
     def __init__(self, source: io.BytesIO, renamed: Any) -> None:
         super().__init__(source)

@@ -36,9 +36,9 @@ Ends = dict[Place, tuple[int, int]]
 class Written(Sendable, WriterCommitMessage):
     """The result of one task.
 
-    counts: the number of messages of the task, by stream and partition. task: the number of the task. query: the client
-    id of the saved indexes of the query or write; None for a write without saved indexes. seen: the numbers of the
-    tasks that stored messages of the batch before this execution of the task.
+    counts: the number of messages of the task, by stream and partition. task: the number of the task. query: the name
+    of the query or write, as in `Attempt`; None if rows are written at least once. seen: the numbers of the tasks that
+    stored messages of the batch before this execution of the task.
     """
 
     modules = SOURCE_MODULES

@@ -54,8 +54,8 @@ _OTHER_DEPTH = 2
 class PageReader:
     """A parser of the plain messages of a page: the messages that Arrow and Spark parse alike.
 
-    pattern: the regular expression of plain messages, for RE2 over bytes. It is None if no message is plain, because
-    Arrow and Spark convert the type of a column differently, or because the expression is too large.
+    pattern: the regular expression of plain messages, for Arrow's regular expression library RE2. It is None if no
+    message counts as plain: Arrow and Spark convert the type of a column differently, or the expression is too large.
     """
 
     def __init__(self, fields: Sequence[pa.Field]) -> None:
@@ -179,9 +179,10 @@ def _other(depth: int) -> str:
 
 
 def _not_one_of(rest: Sequence[str]) -> str:
-    """Returns a regular expression for any name that is not in `rest`, followed by a quote.
+    """Returns a regular expression for the rest of a JSON name and its closing quote. Names with escapes do not match.
 
-    Names with escapes do not match.
+    rest: the texts that must not be there. The first call passes the names of all columns, so that other names match.
+    A recursive call passes the ends of the names that begin with the characters before.
     """
     first = sorted({name[0] for name in rest if name})
     if not first:

@@ -134,9 +134,10 @@ def to_boolean(value: Any) -> bool:
 
 
 def whole_number(bits: int) -> Convert:
-    """Returns a function that converts to signed whole numbers with `bits` bits.
+    """Returns a function that accepts whole numbers with `bits` bits, including the sign, and returns them unchanged.
 
-    As in Spark, 1.0 is not a whole number.
+    bits: 8, 16, 32 or 64. The function raises Unfit for any other value. It also raises Unfit for 1.0, as Spark accepts
+    no number with a decimal point here.
     """
     most = (1 << (bits - 1)) - 1
     name = {8: "TINYINT", 16: "SMALLINT", 32: "INT", 64: "BIGINT"}[bits]

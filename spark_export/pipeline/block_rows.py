@@ -14,8 +14,8 @@ def decode_part(headers: Any) -> tuple[Any, ...] | None:
     """Decodes the headers of a message. Returns None if the message is not part of a block.
 
     Returns number (of the block), part (the number of the message in the block), parts (the number of messages), items
-    (the number of block items), size_bytes and root (of the block), and the corrected root hash of the previous block,
-    or None if there is no correction.
+    (the number of block items), size_bytes and root (of the block). The last value is the true root hash of the
+    previous block if that block was stored with another root hash, else None.
     """
     mark = find_mark(headers)
     if mark is None:

@@ -1,7 +1,8 @@
 """Updates the tables silver/blocks, silver/items and gold/block_gaps with new messages of the block node.
 
 A block may consist of several messages. The messages of an incomplete block are saved in the state of the version until
-the other messages arrive. If a later block corrects the root hash of a block, the row of the block is written again.
+the other messages arrive. A block may be stored with a wrong root hash, which the first message of the next block
+corrects. The row of the block is then written again.
 """
 
 from __future__ import annotations
@@ -94,8 +95,9 @@ class _Open:
 class _Row:
     """A row of silver/blocks.
 
-    root: the root hash of the block, perhaps corrected. stored_us: when the last message of the block was stored, in
-    microseconds since 1970. file: the name of the file with the row; None until the row is written.
+    root: the root hash of the block, as its messages give it, or the correction in the next block. stored_us: when the
+    last message of the block was stored, in microseconds since 1970. file: the name of the file with the row; None
+    until the row is written.
     """
 
     root: bytes
@@ -146,10 +148,11 @@ class BlockTables:
                 self._rows[chain, number].append(_Row(root, time_us, path.name))
 
     def add(self, rows: pa.Table) -> pa.Table:
-        """Adds new messages. Returns the storage minutes of the blocks that became complete and have an event time.
+        """Adds new messages. Returns the minutes in which blocks were stored, for the table gold/latency.
 
-        The result has the columns stream (the name of the chain) and minute (microseconds since 1970). rows: as
-        `take_file` returns them; messages that belong to no block are ignored.
+        The result has a row for each block that became complete and has an event time. Its columns are stream (the name
+        of the chain) and minute (microseconds since 1970). rows: as `take_file` returns them. Messages that belong to
+        no block are ignored.
         """
         minutes: list[tuple[str, int]] = []
         if rows.num_rows and rows["stream"][0].as_py().startswith(STREAM_PREFIX):
@@ -183,8 +186,8 @@ class BlockTables:
     ) -> list[tuple[str, int]]:
         """Adds one message of a block.
 
-        If the message completes the block and the block has an event time, returns the chain and the storage minute of
-        the block. Otherwise returns an empty list.
+        If the message completes the block and the block has an event time, returns the chain, and the minute in which
+        the last message of the block was stored. Otherwise returns an empty list.
         """
         if root_before is not None and (chain, number - 1) not in self._corrected:
             self._corrected[chain, number - 1] = root_before
@@ -259,9 +262,10 @@ class BlockTables:
         self._version.write(CORRECTIONS, table_of(CORRECTIONS_SCHEMA, corrected))
 
     def _relabel(self, name: str, places: set[Number]) -> None:
-        """Writes a file of silver/blocks again, with the corrected root hashes of the blocks `places`.
+        """Replaces a file of silver/blocks by a file of another name, with the corrected root hashes.
 
-        The file with the same name in silver/items also gets the new name.
+        name: the name of the old file. Its companion in silver/items, which has the same name, is replaced by an equal
+        file with the new name. places: the blocks with a corrected root hash.
         """
         path = self._version.folder / BLOCKS / name
         table = pq.ParquetFile(path).read()

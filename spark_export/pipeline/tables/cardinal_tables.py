@@ -211,11 +211,10 @@ class CardinalTables:
             yield block, messages, min(stored, default=None)
 
     def _note_copies(self, late: pa.Table) -> None:
-        """Corrects the storage time of complete blocks: the time when the earliest Batch message of the block
-        was stored.
+        """Corrects the storage times of complete blocks after more messages of these blocks were read.
 
-        late: new messages of complete blocks. A Batch message, which begins a block, may have been stored earlier than
-        the one that is known.
+        The storage time of a block is that of its earliest Batch message, the message that begins a block. late: the
+        new messages, some of which may have been stored earlier than those that were read before.
         """
         for row in rows_of(late.filter(pc.equal(pc.binary_slice(late["key"], 0, 1), BATCH))):
             _, _, block, time_us, _, _, key, data = row

@@ -50,7 +50,7 @@ class Intervals:
     def add(self, span: Span) -> None:
         """Adds a range of numbers.
 
-        If an end of the added range is already an end of a range in the set, the earlier of the two times is kept.
+        If a range in the set already ends at its first or last number, the earlier storage time of this number counts.
         """
         low = bisect_left(self.spans, span.first - 1, key=lambda each: each.last)
         high = low

@@ -90,10 +90,10 @@ class KnownBlocks:
             self._read(self._version.folder / BATCHES / name, None)
 
     def find_settled(self, places: list[Block]) -> None:
-        """Reads all blocks of silver/batches into memory if the table has one of the blocks `places` that is not
-        in memory.
+        """Looks for blocks in silver/batches. If the table has one of them, reads all blocks of the table into memory.
 
-        Blocks with smaller numbers than the settled block (see the module) are usually not in memory.
+        places: the blocks to look for, none of them in memory. Blocks with smaller numbers than the settled block (see
+        the module) are usually not in memory.
         """
         unknown = [hash_ for chain, hash_ in places if chain in self._settled]
         if not unknown:
