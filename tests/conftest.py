@@ -51,6 +51,9 @@ SOAK_S_MAX = float(os.environ.get("SOAK_S_MAX", "3600"))
 SOAK_BUDGET_S = float(os.environ.get("SOAK_BUDGET_S", "inf"))
 """Soak tests that would begin later than so long after the first one are skipped: CI is bounded so."""
 
+SPARK_S_MAX = 600.0
+"""Of one test of Spark. A test that ends in the middle of a call to the JVM spoils the session for all after it."""
+
 _began_s: list[float] = []
 
 
@@ -59,6 +62,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("soak") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SOAK_S_MAX))
+        elif item.nodeid.startswith("tests/spark_export/") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SPARK_S_MAX))
     if hasattr(config, "workerinput"):
         # What takes long begins first: otherwise one file is left over for the end, alone. All processes must come to
         # the same order.
@@ -67,18 +72,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def scope_of(nodeid: str) -> str:
-    """In parallel, the tests of one scope run in one process: those of a file, and those of the Spark session."""
+    """In parallel, the tests of one scope run in one process: those of a file, and those that share a Spark session."""
     path = nodeid.partition("::")[0]
-    return SPARK_SCOPE if SPARK_FILES.search(path) else path
+    return next((scope for scope, files in SPARK_SCOPES.items() if files.search(path)), path)
 
 
-SPARK_SCOPE = "spark"
-SPARK_FILES = re.compile(r"^tests/spark_export/(test_(spark_|by_value|decoding)|exporter/test_(folders|spark_))")
+SPARK_SCOPES = {
+    "spark": re.compile(r"^tests/spark_export/(test_(spark_|by_value|decoding)|exporter/test_(folders|spark_))"),
+    "spark 2": re.compile(
+        r"^tests/spark_export/(test_(json_|avro_|ranges|sql_)|exporter/test_era|pipeline/test_pipeline)"
+    ),
+}
 """Files whose tests share a session: every process that has one has a Java process of its own."""
 
 
 LONG_SCOPES = (
-    SPARK_SCOPE,
+    *SPARK_SCOPES,
     "tests/spark_export/exporter/test_crashes.py",
     "tests/black_box/test_demo.py",
     "tests/spark_export/test_bulk.py",

@@ -142,10 +142,17 @@ def test_it_fails_where_the_tests_of_the_clone_fail(tmp_path: Path, test: str, l
     assert said(done) == lines
 
 
-def test_it_fails_where_the_tests_with_extras_fail(tmp_path: Path) -> None:
-    done = CheckOut(tmp_path, test=f"{TEST}; test -z '$(ARGS)'").run()
+def test_what_fails_with_the_extras_is_tried_once_more(tmp_path: Path) -> None:
+    """Method: tests that always fail with the extras; then tests of which the second try passes."""
+    lines = [CLONE, "checked", EXTRAS, AGAIN, AGAIN]
+    (tmp_path / "broken").mkdir()
+    done = CheckOut(tmp_path / "broken", test=f"{TEST}; test -z '$(ARGS)'").run()
     assert done.returncode != 0
-    assert said(done) == [CLONE, "checked", EXTRAS, AGAIN]
+    assert said(done) == lines
+    (tmp_path / "mended").mkdir()
+    once = f"{TEST}; test -z '$(ARGS)' || test -e tried || {{ : >tried; exit 1; }}"
+    done = CheckOut(tmp_path / "mended", test=once).run()
+    assert (done.returncode, said(done)) == (0, [*lines, "measured"])
 
 
 def test_soak_tests_are_bounded_and_what_fails_is_tried_once_more(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import LONG_SCOPES, SPARK_SCOPE
+from tests.conftest import LONG_SCOPES, SPARK_SCOPES
 from tests.style.tree import ROOT, plant
 
 NOTE = """
@@ -55,4 +55,4 @@ def test_a_run_in_parallel(tmp_path: Path) -> None:
 
 
 def test_the_files_that_begin_first_are_there() -> None:
-    assert [scope for scope in LONG_SCOPES if scope != SPARK_SCOPE and not (ROOT / scope).is_file()] == []
+    assert [scope for scope in LONG_SCOPES if scope not in SPARK_SCOPES and not (ROOT / scope).is_file()] == []
