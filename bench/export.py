@@ -108,12 +108,17 @@ def _rounds(
         spark = open_session(f"local[{CORES},4]", name="bench", config={"spark.driver.memory": "2g"})
         stack.callback(spark.stop)
         ways = _ways(spark, node, place)
+        servers: dict[str, int] = {}
         if s3.is_possible() and TO_S3 in chosen:
-            ways[TO_S3] = _to_s3(node, stack.enter_context(s3.running_s3()))
+            server = stack.enter_context(s3.running_s3())
+            ways[TO_S3] = _to_s3(node, server.endpoint)
+            servers[TO_S3] = server.pid
         for round_ in _in_time(plan.rounds + 1, 2, ends_s):
             for system in filter(ways.__contains__, chosen):
                 target = place / "out"
-                sample = _measure(work, system, round_ - 1, ways[system], target, plan.exported, node.pid)
+                sample = _measure(
+                    work, system, round_ - 1, ways[system], target, plan.exported, node.pid, servers.get(system)
+                )
                 shutil.rmtree(target)
                 if round_:
                     yield sample
@@ -253,12 +258,23 @@ def _tuple_source() -> type[Any]:
 
 
 def _measure(
-    work: str, system: str, round_: int, copy: Callable[[Path], None], target: Path, messages: int, node_pid: int
+    work: str,
+    system: str,
+    round_: int,
+    copy: Callable[[Path], None],
+    target: Path,
+    messages: int,
+    node_pid: int,
+    server_pid: int | None,
 ) -> Sample:
+    """Measures one copy. server_pid: the S3 server, whose processor time stands apart, if the copy goes there."""
     roots = (os.getpid(), node_pid)
+    before_s = 0.0 if server_pid is None else _cpu_s((server_pid,))
     cpu_s, began_s = _cpu_s(roots), time.perf_counter()
     copy(target)
     seconds = time.perf_counter() - began_s
+    cpu_s = _cpu_s(roots) - cpu_s
+    server_cpu_s = None if server_pid is None else _cpu_s((server_pid,)) - before_s
     return Sample(
         work=work,
         system=system,
@@ -268,7 +284,8 @@ def _measure(
         streams=PARTITIONS,
         messages=messages,
         seconds=seconds,
-        cpu_s=_cpu_s(roots) - cpu_s,
+        cpu_s=cpu_s - (server_cpu_s or 0.0),
+        server_cpu_s=server_cpu_s,
     )
 
 

@@ -23,8 +23,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     the other, so that their ratio holds on a noisy machine.
     window: how many pushes may be unconfirmed, or messages a page; log_messages: stored before the work began.
     p50_us, p99_us, p999_us: times of single pushes, pulls or deliveries, from the call to the answer.
-    server_cpu_s: processor time of the server during the work; server_memory_bytes: resident at its end.
-    cpu_s: processor time of every process that took part.
+    server_cpu_s: processor time of the server during the work, which for an export is the S3 server;
+    server_memory_bytes: resident at its end. cpu_s: processor time of every process that took part, but not of an S3
+    server.
     fsyncs_per_second: of the server, over its whole life, from its counts of commits and checkpoints (two syncs each).
     """
 

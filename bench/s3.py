@@ -1,4 +1,8 @@
-"""A real S3 server on this machine, moto's, with its objects in memory. It shares the cores with its clients."""
+"""A real S3 server on this machine, moto's, with its objects in memory. It shares the cores with its clients.
+
+The server is written in Python, and needs about as much processor time for the bytes of an export as everything else
+in the export together. So the processor time of the clients says more than their rate.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from typing import NamedTuple
 
 BUCKET = "bench"
 SERVER = """
@@ -28,9 +33,16 @@ def is_possible() -> bool:
     return all(find_spec(name) is not None for name in ("moto", "flask", "obstore"))
 
 
+class S3Server(NamedTuple):
+    """A running server. endpoint: its address, as the URL of a client. pid: its process."""
+
+    endpoint: str
+    pid: int
+
+
 @contextmanager
-def running_s3() -> Iterator[str]:
-    """The endpoint of a server with the bucket BUCKET. This process has its credentials during the `with` block."""
+def running_s3() -> Iterator[S3Server]:
+    """A server with the bucket BUCKET. This process has its credentials during the `with` block."""
     before = {name: os.environ.get(name) for name in CREDENTIALS}
     os.environ.update(CREDENTIALS)
     command = [sys.executable, "-c", SERVER]
@@ -39,7 +51,7 @@ def running_s3() -> Iterator[str]:
         try:
             endpoint = process.stdout.readline().strip()
             urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")).close()
-            yield endpoint
+            yield S3Server(endpoint, process.pid)
         finally:
             process.kill()
             for name, value in before.items():

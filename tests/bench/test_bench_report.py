@@ -6,6 +6,7 @@ import io
 
 from rich.console import Console
 
+from bench import export
 from bench.goals import goals
 from bench.plan import MIB
 from bench.report import OURS, CodecSample, Goal, Report, Sample, percentiles, ratio
@@ -63,6 +64,14 @@ def test_an_idle_connection_costs_its_share() -> None:
     ]
     goal = _measured(_report(*idle), "idle connections")
     assert (goal.measured, goal.met) == (40, False)
+
+
+def test_an_export_to_s3_is_judged_by_its_own_processor_time() -> None:
+    """Goal: a slow S3 server on the same cores counts neither by its processor time nor by the rate."""
+    disk = Sample(work=export.WORK, system=export.INLINE_EXPORTER, messages=10, seconds=1, cpu_s=2.0)
+    stored = Sample(work=export.WORK, system=export.TO_S3, messages=10, seconds=9, cpu_s=2.4, server_cpu_s=8.0)
+    goal = _measured(_report(disk, stored), "to an S3 server")
+    assert (goal.measured, goal.met, goal.spread) == (1.2, True, (1.2, 1.2))
 
 
 def test_what_was_measured_is_shown() -> None:
