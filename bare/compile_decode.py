@@ -75,7 +75,8 @@ def compile_decoder(
 ) -> Callable[[Any], Any]:
     """Returns a compiled function that decodes a whole message and returns its value.
 
-    heads: the result of `cycle_heads`. careful: called with the message if anything in the message is unusual.
+    heads: the ids of types that contain themselves, as `cycle_heads` returns them. careful: called with the message if
+    anything in the message is unusual.
     """
     compiler = _Compiler(limits, heads, careful=careful)
     source = compiler.source
@@ -99,7 +100,8 @@ def compile_prefix_decoder(
     """Returns a compiled function that decodes the value at an offset of a buffer.
 
     The function takes the buffer and the offset (not negative), and returns the value and the offset after the value.
-    heads: the result of `cycle_heads`. careful: called with the same arguments if anything in the value is unusual."""
+    heads: the ids of types that contain themselves, as `cycle_heads` returns them. careful: called with the same
+    arguments if anything in the value is unusual."""
     compiler = _Compiler(limits, heads, careful=careful)
     source = compiler.source
     with source.block("def decode(data, start):"):

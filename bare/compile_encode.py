@@ -57,7 +57,8 @@ def compile_encoder(
 ) -> Callable[[Any], bytes]:
     """Returns a compiled function that encodes a value and returns the message.
 
-    heads: the result of `cycle_heads`. careful: called with the value if anything in the value is unusual.
+    heads: the ids of types that contain themselves, as `cycle_heads` returns them. careful: called with the value if
+    anything in the value is unusual.
     """
     compiler = _Compiler(limits, heads, careful)
     source = compiler.source

@@ -40,8 +40,8 @@ LEAVES = VarintType | FixedIntType | FloatType | BoolType | StrType | DataType |
 def is_inlined(node: BareType, heads: frozenset[int]) -> bool:
     """Whether a type is always inlined where it is used.
 
-    Such a type has at most INLINE_PARTS_MAX parts, and no part has parts of its own. heads: the result of
-    `cycle_heads`.
+    Such a type has at most INLINE_PARTS_MAX parts, and no part has parts of its own. heads: the ids of types that
+    contain themselves, as `cycle_heads` returns them.
     """
     below = parts(node)
     return (
@@ -55,7 +55,7 @@ def is_inlined(node: BareType, heads: frozenset[int]) -> bool:
 def is_called(node: BareType, heads: frozenset[int], nest: int) -> bool:
     """Whether a type gets its own function instead of being inlined.
 
-    heads: the result of `cycle_heads`. nest: the number of loops and branches around the code, if it were inlined.
+    heads: as for `is_inlined`. nest: the number of loops and branches around the place where the type is used.
     """
     if is_inlined(node, heads):
         return False
@@ -66,7 +66,7 @@ def counts_items(root: BareType, heads: frozenset[int], limits: Limits) -> bool:
     """Whether a codec of the type `root` has to count items against `Limits.items_max`.
 
     A message with at most one list or map needs no count if `list_items_max` and `map_entries_max` are at most
-    `items_max`, because these limits are then enough. heads: the result of `cycle_heads`.
+    `items_max`, because these limits are then enough. heads: as for `is_inlined`.
     """
     above: dict[int, list[int]] = {}
     containers: list[int] = []

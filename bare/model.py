@@ -118,8 +118,8 @@ class UnionType(msgspec.Struct, eq=False):
 class StructType(msgspec.Struct, eq=False):
     """A BARE struct.
 
-    cls: the Python class. fields: the pairs (name, type), in wire order. positional: the number of first fields that
-    the class accepts as positional arguments; the other fields are keyword arguments.
+    cls: the Python class. fields: the pairs (name, type), in wire order. positional: how many fields, from the first
+    on, the class accepts as positional arguments; the other fields are keyword arguments.
     """
 
     cls: type[Any]

@@ -42,7 +42,8 @@ def decode_precisely(
 ) -> tuple[Any, int]:
     """Decodes the value at the offset `at`. Returns the value and the offset after the value. Raises only DecodeError.
 
-    heads: the result of `cycle_heads`. whole: whether the value must end at the end of `data`.
+    heads: the ids of types that contain themselves, as `cycle_heads` returns them. whole: whether the value must end at
+    the end of `data`.
     """
     reader = _Reader(limits, heads, data, at)
     try:

@@ -41,7 +41,10 @@ _MISSING = object()
 
 
 def encode_precisely(node: BareType, limits: Limits, heads: frozenset[int], value: Any) -> bytes:
-    """Encodes a value and returns the message. Raises only EncodeError. heads: the result of `cycle_heads`."""
+    """Encodes a value and returns the message. Raises only EncodeError.
+
+    heads: the ids of types that contain themselves, as `cycle_heads` returns them.
+    """
     writer = _Writer(limits, heads)
     try:
         writer.value(node, value)

@@ -227,8 +227,8 @@ def is_in_order(definitions: Iterable[Definition]) -> bool:
 def in_order(definitions: Mapping[str, Definition]) -> list[Definition]:
     """Sorts definitions so that each definition comes after the definitions that it uses.
 
-    Otherwise the order does not change. If types contain each other, no such order exists: among these types, the type
-    that the search reaches first then comes last.
+    The order changes only where this is needed. If types contain each other in a circle, no such order exists. One type
+    of the circle then comes before a definition that it uses.
     """
     placed: dict[str, Definition] = {}
     open_names: set[str] = set()
