@@ -193,8 +193,8 @@ def _levels(names: tuple[str, ...]) -> Level:
 
 
 def _tss_verifier(config: Config) -> TssVerifier | None:
-    """Returns the verifier that the setting `block_tss_verifier` names, or None without this setting. The named
-    function is called without arguments. Raises ConfigError."""
+    """Calls the function that the setting `block_tss_verifier` names, and returns its result, a verifier of threshold
+    signatures (TSS). Returns None without this setting. Raises ConfigError."""
     text = config.block_tss_verifier
     if text is None:
         if "tss" in config.block_levels:

@@ -1,4 +1,4 @@
-"""Starts the secure channels of a node: its settings, its identity and its trust list meet here."""
+"""Starts the secure channels of a node, with its settings, its identity and its list of trusted identities."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The identifiers (I and 64 hexadecimal digits) of identities that may open channels, besides those of
     `stream-node trust add`."""
     secure_channel_trust_anyone: bool = False
-    """Whether every identity may open channels. What it may do is then up to the rules."""
+    """Whether every identity may open channels, also one that nobody has named as trusted."""
     secure_channel_channels_max: Count = 10_000
     """The maximum number of open channels."""
     secure_channel_peer_channels_max: Count = 64
@@ -242,11 +242,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """This setting has no effect. The node accepts it so that old files stay valid; `idle_timeout_s` closes
     silent connections."""
     block_tss_verifier: str | None = None
-    """A Python function, as MODULE:NAME, that makes the external verifier for the check `tss`."""
+    """A Python function, as MODULE:NAME. It returns your verifier of threshold signatures, for the check `tss`."""
     block_accept_unchecked_proofs: bool = False
     """Whether a block passes if all its proofs are of known kinds that `block_levels` does not check."""
     block_link_record_blocks: bool = True
-    """Whether a block that has only record-file proofs must continue the chain."""
+    """Whether a block that was made from a record file, and has no other proof, must continue the chain."""
     block_signatures_min: Count = 1
     """The number of nodes whose valid signatures a record-file proof needs."""
     block_skip_unknown_signers: bool = False

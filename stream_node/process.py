@@ -162,8 +162,8 @@ def cpu_seconds(pid: int) -> float:
 def interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
     """Makes these signals end the block as Ctrl-C does, so that the block stops its nodes and removes their data.
 
-    At Ctrl-C, trio cancels all its tasks, and they clean up. At other signals, trio does not do this. Raises SystemExit
-    with the exit code 128 plus the number of the signal.
+    Only at Ctrl-C, trio itself cancels all its tasks, so that they clean up. After one of these signals, the end of the
+    block raises SystemExit with the exit code 128 plus the number of the signal.
     """
     told: list[int] = []
 

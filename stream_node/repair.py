@@ -1,10 +1,10 @@
 """Repairs a data directory whose write-ahead log is damaged, and reports which messages are recovered and which
 are lost.
 
-The log continues after a damaged frame, and every frame has a checksum. If the right bytes of all damaged frames can be
-found (`storage.wal.scan_machine.How`), the log is written again and nothing is lost. If not, the repair keeps all
-messages before the damage and all undamaged messages after it. It puts an empty message with the header node/lost/1 in
-the place of each lost message.
+The log is a sequence of frames. A frame is a changed page of the database, with a checksum, and can be damaged alone.
+If the right bytes of all damaged frames can be found (`storage.wal.scan_machine.How`), the log is written again and
+nothing is lost. If not, the repair keeps all messages before the damage and all undamaged messages after it. It puts an
+empty message with the header node/lost/1 in the place of each lost message.
 
 One rename replaces the log, and the database file is not changed. So an interrupted repair leaves either the old log or
 the new log. A copy of the old log stays in the directory.

@@ -81,7 +81,7 @@ class Server:
         self._stop.set()
 
     def reload(self) -> bool:
-        """Begins to read the certificates and their lists again. Returns False if this node has none."""
+        """Begins to read the files of TLS again, such as the certificate. Returns False for a node without TLS."""
         if self._tls_watch is None:
             return False
         self._tls_watch.reload()

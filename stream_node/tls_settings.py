@@ -73,9 +73,10 @@ def make_listener(config: Config, tls: ServerTls) -> TlsListener:
 
 
 class TlsWatch:
-    """Reads the files of TLS again when they have changed or when `reload` is called, and ends refused connections.
+    """Reads the files of TLS again when they have changed or when `reload` is called.
 
-    A file that is not valid is reported in one log line, and everything stays as it was.
+    Also ends connections whose certificate was revoked or has expired. A file that is not valid is reported in one log
+    line, and the earlier contents remain in use.
     """
 
     def __init__(self, tls: ServerTls, tcp: TcpTransport) -> None:
@@ -88,7 +89,7 @@ class TlsWatch:
         self._asked.set()
 
     async def run(self) -> None:
-        """Runs without end."""
+        """Looks for changes every CHECK_INTERVAL_S seconds, without end."""
         while True:
             with trio.move_on_after(CHECK_INTERVAL_S):
                 await self._asked.wait()

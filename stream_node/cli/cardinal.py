@@ -239,8 +239,8 @@ def _first_block(application: Application, start: str | None) -> Start | None:
 def _read_payloads(files: list[Path]) -> Iterator[Payload]:
     """Reads blocks from the files, or from standard input if there are no files.
 
-    Raises `PayloadTextError` if a text is invalid or a block has sub-batches. The text lacks the content of
-    sub-batches, so such a block could never be complete.
+    Raises `PayloadTextError` if a text is invalid. Raises it also if a block has sub-batches, parts of the block that
+    are sent separately: the text has only their ids, so a consumer can never complete such a block.
     """
     from cardinal_streams.errors import PayloadTextError
     from cardinal_streams.payload_text import parse_payloads

@@ -49,8 +49,8 @@ def open_client(
 ) -> AbstractAsyncContextManager[StreamClient]:
     """Returns a client of this node. It waits for answers as long as --timeout says.
 
-    on_link: as in `stream_client.connect`. is_given: whether the node is that of --node, --context and --via. The
-    options --service, --index-service, --framing and those of TLS apply only to that node.
+    on_link: as in `stream_client.connect`. is_given: False for a second node, such as the target of a copy. The options
+    --service, --index-service, --framing and those of TLS apply only to the first node.
     """
     from ockam.address import tcp
     from stream_client import connect
@@ -92,10 +92,11 @@ def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None
 
 
 async def check_contact(target: Target) -> None:
-    """Checks that a stream node answers. Raises a ClientError if the peer is not a stream node, or does not allow
-    the route.
+    """Checks that the program at the target's address is a stream node. Raises a ClientError if not, or if it does not
+    forward messages to the other nodes on the way.
 
-    The clients of blocks would report this late, because they try again while nothing listens.
+    Clients of blocks call this first, because they themselves try again and again without an error. If no program
+    listens at the address, the check also succeeds.
     """
     from ockam.address import tcp
     from stream_client import NodeUnreachable, TlsFailed, connect

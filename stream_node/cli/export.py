@@ -38,7 +38,7 @@ Settings: TypeAlias = Callable[[], dict[str, Any]]
 
 HEAD = ("run", "state", "started", "rows", "MB of data", "MB of files", "files", "lost", "error")
 NUMBERS = frozenset({0, 3, 4, 5, 6, 7})
-"""The positions in HEAD of the columns that contain numbers, counted from 0."""
+"""The columns that contain numbers, by their positions in the table's first line HEAD, counted from 0."""
 SPARK_PARTS = {"pyspark", "pyarrow", "py4j", "aiosqlite", "greenlet", "adbc_driver_sqlite"}
 """The modules that the optional extra `spark` installs."""
 
@@ -334,7 +334,7 @@ def files(
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    """Returns the texts of a table row for one run, in the order of HEAD."""
+    """Returns the cells of the table line that describes one run, as text, in the order of the columns."""
     sizes = (f"{row['data_bytes'] / 1e6:,.1f}", f"{row['file_bytes'] / 1e6:,.1f}")
     started = time_text(row["started_us"])[:19] + "Z"
     counts = (f"{row['files']:,}", f"{row['lost']:,}")

@@ -231,8 +231,8 @@ async def _push_all(
 async def _opened(
     client: StreamClient, job: _Job, publishers: AsyncExitStack
 ) -> Callable[[MessageInput], Awaitable[Push]]:
-    """Returns a function that pushes one message to its partition. The publishers that it uses are closed when
-    `publishers` is closed. Raises StreamNotFound."""
+    """Returns a function that pushes one message to its partition. The stack `publishers` gets the opened publishers,
+    and closes them at its end. Raises StreamNotFound."""
     options: dict[str, Any] = {"window": job.window, "idempotent": job.idempotent}
     if job.place is _Spread.TURNS:
         spread = await publishers.enter_async_context((await client.get_stream(job.stream)).publisher(**options))

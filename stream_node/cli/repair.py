@@ -34,9 +34,10 @@ def repair(
 ) -> None:
     """Repair a damaged write-ahead log of a stopped node. Without --yes, print what would be done.
 
-    Everything that the checksums prove is recovered. If a page is lost, the repair needs --accept-loss. It then puts an
-    empty message with the header node/lost/1 in the place of each lost message, so that no index is assigned twice. The
-    old log is kept in the data directory. If a repair is needed and not done, the exit code is 1.
+    All data whose checksum is right, or can be made right, is recovered. If data is lost, the repair needs
+    --accept-loss. It then puts an empty message with the header node/lost/1 in the place of each lost message, so that
+    no index is assigned twice. The old log is kept in the data directory. If a repair is needed and not done, the exit
+    code is 1.
 
     Example: stream-node repair --data-dir ./data --yes
     """

@@ -45,7 +45,7 @@ BytesOption = Annotated[
 ]
 HEAD = ("stream", "partition", "first", "next", "messages", "bytes", "newest", "keeps")
 NUMBERS = frozenset({1, 2, 3, 4, 5})
-"""The positions in HEAD of the columns that contain numbers, counted from 0."""
+"""The columns that contain numbers, by their positions in the table's first line HEAD, counted from 0."""
 
 
 def register(app: typer.Typer) -> None:

@@ -218,7 +218,7 @@ class Demo:
     async def _wait_confirmed(self, part: float) -> None:
         """Waits until a fraction of the input is confirmed. Shows the progress.
 
-        part: the fraction. Before the last lines (see HELD_BACK) may be pushed, the wait also ends when all other lines
+        part: the fraction. While the last lines are held back (see HELD_BACK), the wait also ends when all other lines
         are confirmed.
         """
         wanted = part * len(self._lines)
