@@ -200,7 +200,8 @@ class NodeFailed(msgspec.Struct, frozen=True):
     are discarded.
 
     The streams of all publishers and subscribers end. Each plugin discards its parts of unfinished blocks and waits for
-    new blocks. It ignores later results about the discarded blocks, except the result of a commit.
+    new blocks. It ignores later verification results of the discarded blocks. But a block whose commit had begun may
+    still be stored, and its `PersistedNotification` counts.
 
     persistence: whether a block could not be stored.
     block_number: the block that caused the failure. None if no block did.

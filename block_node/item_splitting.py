@@ -83,8 +83,8 @@ class ItemSplitter:
 
     batch_bytes: the largest size of a batch in bytes.
 
-    Invariant: `_waiting` has less than one item with its length. While a large item is returned in pieces, `_waiting`
-    is empty, and `_missing_bytes` is the size of the part that has not arrived.
+    Invariant: `_waiting` has the beginning of one incomplete item, or nothing. While a large item is returned in
+    pieces, `_waiting` is empty, and `_missing_bytes` is the number of bytes of this item that have not arrived.
     """
 
     def __init__(self, batch_bytes: int) -> None:

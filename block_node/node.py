@@ -114,7 +114,7 @@ class BlockNode:
         now_us: returns the time in microseconds since 1970.
         new_id: returns a new unique id.
         now_s: returns a monotonic time in seconds.
-        address_books: the public keys that sign record files.
+        address_books: the public keys with which signatures of record files are checked.
         tss: the external verifier of threshold signatures.
         on_stream_changed: called when the record of the stream that stores the blocks has changed.
 
@@ -188,8 +188,9 @@ class BlockNode:
     def _opened(self) -> None:
         """Continues the start after the store has determined which blocks are stored.
 
-        The possible root hashes of the newest block and the tree over all root hashes may be unknown. In this case they
-        are computed from the stored blocks, if enough blocks are stored. Then publishers are served.
+        The stored state of the chain may lack two values: the possible root hashes of the newest block, and the Merkle
+        tree over the root hashes of all blocks. This method has them computed from the stored blocks; the tree only if
+        every block from 0 on is stored. Then publishers are served.
         """
         newest, available = self.store.newest, self.store.available
         goes_on = newest is not None and newest.number + 1 >= self._settings.first_block

@@ -313,10 +313,10 @@ class StatusResponse(msgspec.Struct, frozen=True):
     """StatusResponse: the status of a node.
 
     first_available, last_available: the lowest and highest block that can be read now. None if there is none.
-    only_latest_state: a field of the reference block node. This node always sends True.
+    only_latest_state: always True, as in the reference block node. The field has no meaning for this node.
     next_expected: the block that a publisher should send next, as the reference block node's `next_expected_block`. It
     is the lowest block that the node lacks and that no publisher is sending. None while the node starts.
-    detail: the details, if the request asked for them.
+    detail: the details. None if the request did not ask for them.
     """
 
     request_id: bare.UInt

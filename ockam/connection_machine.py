@@ -1,7 +1,8 @@
 """ConnectionMachine: the state machine of one connection, with its frames, its unsent bytes and its deadlines.
 
 The machine reads no sockets, starts no tasks and reads no clock: its methods get bytes and times as parameters. The
-worker `connection.Connection` reads and sends for the machine.
+worker `connection.Connection` reads and sends for the machine. The head framing is that of Ockam since June 2024, the
+legacy framing that of older Ockam (`wire`).
 
     incoming, or outgoing with the head framing        outgoing with the legacy framing
                       |                                              |

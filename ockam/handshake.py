@@ -1,9 +1,9 @@
 """Detects the framing of a peer from the first bytes that the peer sends (facts/ockam.md §2.5). It reads no sockets.
 
-A client with the head framing first sends its hello, the byte 01. Then the client either waits for our hello, also 01,
-or sends a u32 length and a CBOR array. A client with the legacy framing first sends a u16 length and a BARE message,
-which begins with its version. If the first byte is 01 and the third byte is 01 or 02, only later bytes distinguish the
-two framings:
+Ockam programs use the head framing since June 2024, and used the legacy framing before. A client with the head framing
+first sends its hello, the byte 01. Then the client either waits for our hello, also 01, or sends a u32 length and a
+CBOR array. A client with the legacy framing first sends a u16 length and a BARE message, which begins with its version.
+If the first byte is 01 and the third byte is 01 or 02, only later bytes distinguish the two framings:
 
     byte      0    1..4          5                      6
     head      01   u32 length    84 or 9f (array of 4)  80..9f (the onward route, an array)
@@ -11,12 +11,11 @@ two framings:
     byte      0..1         2        3            4            5                      6
     legacy    u16 length   version  hops onward  type of hop  size of hop's value    its first byte, or the size's rest
 
-A client that speaks TLS to a port without TLS first sends a ClientHello, which begins with the byte 16.
-`is_client_hello`
-recognizes it, so that the node refuses it at once.
-
 A legacy frame with 84 or 9f as byte 5 has a first hop of 132 bytes or more, in a frame of 256 or 257 bytes. The size of
 such a hop takes two bytes, 5 and 6, and byte 6 is 01. In the head framing, byte 6 is never 01.
+
+A client that speaks TLS to a port without TLS first sends a ClientHello, which begins with the byte 16.
+`is_client_hello` recognizes it, so that the node refuses it at once.
 """
 
 from __future__ import annotations
@@ -28,11 +27,13 @@ from ockam.wire_head import HEAD, INDEFINITE_ARRAY, MESSAGE_ARRAY
 from ockam.wire_legacy import LEGACY
 
 DECIDING_BYTES = 7
-"""The number of first bytes that is always enough to distinguish the head framing from the legacy framing."""
+"""The number of first bytes that is always enough to distinguish the head framing (Ockam since June 2024) from the
+legacy framing (Ockam before)."""
 
 
 def maybe_wire(first: bytes) -> Wire | None:
-    """Returns the framing of a peer with these first bytes, or None if more bytes are needed.
+    """Returns the framing of a peer with these first bytes: `HEAD` for Ockam since June 2024, `LEGACY` for older Ockam.
+    None if more bytes are needed.
 
     For the single byte 01 the result is None. The byte is either the hello of the head framing, or the first byte of a
     legacy frame that arrives in pieces.
@@ -74,10 +75,11 @@ def is_client_hello(first: bytes) -> bool:
 class FramingDetector:
     """Collects the first bytes of a peer that connected to us, until the framing of the peer is known.
 
-    A hello is the byte 01, which opens the head framing. If the peer has sent only this byte, we send our hello at
-    once, because the Elixir client sends nothing more before our hello arrives. The byte could also be the beginning of
-    a legacy frame of 256 to 511 bytes, but no known client sends the first byte of a frame alone. Such a client would
-    read our hello as the length of a frame. So its connection is closed, and its frame is not handled.
+    A hello is the byte 01, which opens the head framing (that of Ockam since June 2024). If the peer has sent only this
+    byte, we send our hello at once, because the Elixir client sends nothing more before our hello arrives. The byte
+    could also be the beginning of a legacy frame of 256 to 511 bytes, but no known client sends the first byte of a
+    frame alone. Such a client would read our hello as the length of a frame. So its connection is closed, and its frame
+    is not handled.
 
     Invariant: `received` is everything that the peer has sent, including the hello. `wire` is the peer's framing, or
     None while more bytes are needed.

@@ -39,15 +39,14 @@ from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
 
 Framing: TypeAlias = Literal["head", "legacy", "auto"]
-"""The framing of a connection that we make.
+"""The framing of a connection that we make: `head` for Ockam since June 2024, `legacy` for older Ockam.
 
 `auto`: head if the other node sends bytes within AUTO_WAIT_S, else legacy.
 """
 
 AUTO_WAIT_S = 0.3
 """The longest wait for the first byte of the other node with the framing `auto`, in seconds. If no byte comes, the
-other node is a legacy node. Real nodes with the head framing send their first byte within 0.2 s.
-"""
+framing is `legacy`. Real nodes with the head framing send their first byte within 0.2 s."""
 CONNECT_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 10_000
 IDLE_INTERVAL_S = 10.0

@@ -1,8 +1,8 @@
-"""Wire: the interface of the two real framings. A frame is a length, a header (the two routes) and a payload.
+"""Wire: the interface of the two framings of Ockam messages: `head` since June 2024, `legacy` before.
 
-`wire_legacy` and `wire_head` implement the interface. `handshake` detects the framing of a peer. A wire decodes the
-body of one frame into routes and payload, and encodes routes and payload. A wire has no state and reads no sockets. The
-content of payloads is not decoded.
+A frame is a length, a header (the two routes) and a payload. `wire_legacy` and `wire_head` implement the interface.
+`handshake` detects the framing of a peer. A wire decodes the body of one frame into routes and payload, and encodes
+routes and payload. A wire has no state and reads no sockets. The content of payloads is not decoded.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The head framing (since 2024-06): one byte first, then frames of u32 length and CBOR message (facts/ockam.md §2.2).
+"""The head framing: the bytes by which Ockam programs since June 2024 send messages over TCP (facts/ockam.md §2.2).
+
+`head` means the present version of Ockam; older programs use the `legacy` framing (`ockam.wire_legacy`). One byte, the
+hello, comes first. Then each message is a frame: its length as u32, and the message in CBOR.
 
     +----+   +------------+----+------------------------+--------------+-------------+-----------------+
     | 01 |   | u32 big-   | 84 | onward_route: array of | return_route | payload:    | tracing_context |
@@ -29,7 +32,8 @@ faster code decodes such payloads.
 
 
 class HeadWire:
-    """The head framing (since 2024-06); see `ockam.wire.Wire`. Frames have at most 16 MiB, as in the real Rust node."""
+    """The head framing, which Ockam programs use since June 2024; see `ockam.wire.Wire`. Frames have at most 16 MiB, as
+    in Ockam's node in Rust."""
 
     name = "head"
     hello = b"\x01"

@@ -1,4 +1,5 @@
-"""The legacy framing (2021-02 to 2024-06): u16 length and a BARE message (facts/ockam.md §2.1).
+"""The legacy framing: the bytes by which Ockam programs of February 2021 to June 2024 send messages over TCP
+(facts/ockam.md §2.1). Each message is a frame: its length as u16, and the message in BARE.
 
     +-----------+------------+----------------------------+---------------+---------------+
     | u16 big-  | version    | onward_route               | return_route  | payload       |
@@ -52,9 +53,10 @@ _traced_decoder = bare.Decoder(TracedPayload)
 
 
 class LegacyWire:
-    """The legacy framing (2021-02 to 2024-06); see `ockam.wire.Wire`.
+    """The legacy framing, which Ockam programs used from February 2021 to June 2024; see `ockam.wire.Wire`.
 
-    We send no frame above 65,000 bytes, because the real node crashes on larger frames."""
+    We send no frame above 65,000 bytes, because the real node crashes on larger frames.
+    """
 
     name = "legacy"
     hello = b""

@@ -5,8 +5,9 @@
     Refresh     82 01 81 82 ChangeHistory array of credentials
     Close       82 02 80
 
-A Payload resembles the body of a frame in the head framing, so `PLAINTEXT` is a `Wire`, and `ockam.frames` reads and
-writes many of them at once with all that it remembers of headers (facts/secure_channel.md §5). It does not encrypt.
+A Payload resembles the body of a frame in the head framing (that of Ockam's TCP connections since June 2024). So
+`PLAINTEXT` is a `Wire`, and `ockam.frames` reads and writes many of them at once with all that it remembers of headers
+(facts/secure_channel.md §5). It does not encrypt.
 """
 
 from __future__ import annotations

@@ -99,8 +99,11 @@ class DirectoryLock:
     def confirm_boot(self, *, emptied: bool) -> None:
         """Write the current boot id into the lock file. Called after the database is recovered.
 
-        emptied: whether the write-ahead log is empty. If it is not empty, its frames may be older than the last restart
-        of the machine, so no boot id is written.
+        A boot id in the file asserts that the machine has not restarted since the oldest data in the write-ahead log
+        was written.
+
+        emptied: whether the write-ahead log is empty. If it is not, its data may be older than the last restart of the
+        machine. The assertion could then be false, so no boot id is written.
         """
         self._boot = boot_id() if emptied else b""
         try:

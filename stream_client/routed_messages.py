@@ -8,8 +8,8 @@ The format is that of the bidirectional workers of Ockam's Elixir implementation
     | where answers go       |             | the legacy framing's message, without its length  |
     +------------------------+-------------+---------------------------------------------------+
 
-The inner message always has version 1 of the legacy framing, whatever framing the connection uses. This module does
-no I/O.
+The inner message always has version 1 of the legacy framing (that of Ockam before June 2024), whatever framing the
+connection uses. This module does no I/O.
 """
 
 from __future__ import annotations

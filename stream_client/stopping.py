@@ -15,12 +15,13 @@ from stream_client.shell.interruption import raise_when_whole
 STOP_SIGNALS: Sequence[signal.Signals] = tuple(
     getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
 )
-"""The signals that end a block by default: SIGTERM from systemd and containers, SIGINT from Ctrl-C, SIGHUP from a
-closed terminal."""
+"""The signals that end the `with` block by default: SIGTERM from systemd and containers, SIGINT from Ctrl-C, SIGHUP
+from a closed terminal."""
 
 
 class Stopped:
-    """How a block of `stop_on_signals` ended. signal: the number of the signal that ended it; None if no signal did."""
+    """How a `with stop_on_signals()` block ended. signal: the number of the signal that ended it; None if no
+    signal did."""
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -28,7 +29,7 @@ class Stopped:
 
 @asynccontextmanager
 async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
-    """Cancel the block when one of these signals arrives, and continue with the code after the block.
+    """Cancel the `with` block when one of these signals arrives, and continue with the code after the block.
 
         async with stop_on_signals(), connect() as client: ...
 

@@ -21,8 +21,8 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     even if the pull asks for more.
 
     message_bytes_max: the largest size of a message with its key and headers, in bytes. An answer with one such
-    message, its envelope and a long route still fits into the largest frame of the head framing. So every stored
-    message can be pulled.
+    message, its envelope and a long route still fits into the largest frame of the head framing, which Ockam uses since
+    June 2024. So every stored message can be pulled.
 
     rich_pull_messages_max: the largest number of messages in one answer to a rich pull (`node/stream_pull/1`). It is
     lower than pull_messages_max, because pull_bytes_max does not count keys and headers.

@@ -27,8 +27,8 @@ class FillLimits(msgspec.Struct, frozen=True, kw_only=True):
     buffer_bytes: the largest total size in bytes of blocks that were fetched but are not stored yet.
     chunks: the largest number of requests at the same time.
     batch_blocks: the largest number of blocks in one request.
-    retries_max: how many times a failed attempt is repeated. Then the blocks are left to the next search for
-    missing blocks.
+    retries_max: how many times a block is requested again after a failure. Then the block is left to the next search
+    for missing blocks.
     fetch_s_max: the longest time for one request in seconds.
     pending_blocks: the largest number of blocks that were passed on for verification but are not stored yet. It is more
     than 1, so that blocks are verified while the disk syncs.

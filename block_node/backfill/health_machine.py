@@ -1,9 +1,9 @@
 """The health of the source nodes (the nodes from which blocks are fetched), and the choice of one for a block. No I/O.
 
 The health of a source node consists of the blocks that it claims to have, its failures, and the pause after its last
-failure. Source of the rules: facts/block_node.md §5.2, "Peer choice", with one difference. In the reference block node,
-no other source node is asked during a pause of the best source node. Here the source nodes of the next priority are
-asked (B13).
+failure. Source of the rules: facts/block_node.md §5.2, "Peer choice", with one difference (B13 there). In the reference
+block node, no other source node is asked during a pause of the best source node. Here the source nodes of the next
+priority are asked.
 
 The caller passes the current time in seconds.
 """
@@ -78,7 +78,8 @@ class SourceHealth:
 
     @property
     def score(self) -> float:
-        """Returns the score of the source node in milliseconds. A lower score is better."""
+        """The latency of the source node in milliseconds, plus `PENALTY_MS` for each failure. A lower score
+        is better."""
         return self.failures * PENALTY_MS + (self.latency_ms or 0.0)
 
 
@@ -113,11 +114,11 @@ class Health:
         self._note_latency(self.sources[name], latency_s)
 
     def choose(self, number: int, now_s: float, busy: Mapping[str, int]) -> SourceHealth | None:
-        """Returns the source node to ask for block `number` now, or None if no source node that may be asked has
-        the block.
+        """Returns the source node to ask for block `number` now. None if no source node has the block and may be asked.
 
-        Only the source nodes of the best priority are considered. Of these, the one with the fewest failures is chosen,
-        then the one with the fewest running requests (`busy`), then the one with the best score.
+        The choice is among the source nodes that have the block and are not in a pause after a failure. The best
+        priority among them wins. Of these, the one with the fewest failures is chosen, then the one with the fewest
+        running requests (`busy`), then the one with the best score.
         """
         fit = [each for each in self.ready(now_s) if each.has(number)]
         best = min((each.setting.priority for each in fit), default=0)

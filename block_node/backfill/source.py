@@ -47,7 +47,8 @@ class RunningFetch(Protocol):
 class BlockSource(Protocol):
     """BlockSource: the interface of a source of blocks, which is another node.
 
-    A source node could also use the gRPC services of the reference block node (facts/block_node.md §1).
+    `RouteSource` implements it over an Ockam route. Another implementation could use the gRPC services of the reference
+    block node (facts/block_node.md §1).
     """
 
     def ask_status(self, on_done: StatusDone) -> None:

@@ -93,7 +93,7 @@ class ChainState(msgspec.Struct, frozen=True):
     next_number: the number of the next block. None means that any block may come next.
     previous_root: the root hash of the last block, or the most likely one if `open` is not empty. None if unknown.
     peaks: the hashes that represent the tree over the root hashes of all blocks, see `StreamingTree.peaks`. None if
-    unknown. The last block is missing if `open` is not empty.
+    unknown. If `open` is not empty, the tree does not have the root hash of the last block yet.
     claims: what state proofs claim about blocks that have not arrived yet.
     scheme: the hash scheme of the last block whose scheme is certain. Empty if no scheme is certain yet.
     open: the possible root hashes of the last block, while it is not certain which one is right. Otherwise empty.
@@ -150,7 +150,8 @@ class ChainState(msgspec.Struct, frozen=True):
     def reopened(
         self, number: int, root: bytes, roots: tuple[RootCandidate, ...], rules: HashRules = SHA384
     ) -> ChainState:
-        """Returns the state of the chain after block `number`, for a block that is read again from storage.
+        """Returns the state of the chain after block `number`, which is stored already and was read again to find its
+        possible root hashes.
 
         root: the root hash under which the block is stored.
         roots: all possible root hashes of the block. Empty if `root` is certain.

@@ -55,7 +55,7 @@ class BlockShape(msgspec.Struct, frozen=True, kw_only=True):
     item_bytes: the content size in bytes of each item that is not a header, record file, footer or proof.
     record_bytes: the content size of the record file in bytes.
     scheme: the hash scheme of the blocks.
-    hapi_version: the version in the header. It does not influence the hash scheme.
+    hapi_version: the version of the network's API (HAPI) in the header. It does not influence the hash scheme.
     """
 
     item_count: int = 10

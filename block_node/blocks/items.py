@@ -57,7 +57,7 @@ class BlockHeader(msgspec.Struct, frozen=True):
     """BlockHeader: the fields of a block header.
 
     number: the number of the block.
-    hapi_version: the version as (major, minor, patch).
+    hapi_version: the version of the network's API (HAPI) as (major, minor, patch).
     timestamp: the serialized timestamp, or None if it is missing.
     hash_algorithm: the hash algorithm; 0 is SHA-384.
     """

@@ -56,10 +56,11 @@ CATEGORY_OF: Final = {
 def place_of(kind: int) -> int | None:
     """Returns the position of the subtree that contains items of a kind.
 
-    The position is the index of a leaf of the top tree, which joins the subtrees of a block. Returns None if items of
-    this kind are not allowed. Returns -1 if items of this kind are in no subtree: footers, proofs, and kinds 20, 39,
-    40, 59 and so on. Other kinds above 20 belong to later versions. Their position is their number modulo 20 if that is
-    3 to 15.
+    The position is the index of a leaf of the top tree, which joins the subtrees of a block. Returns -1 if items of
+    this kind are in no subtree, such as footers and proofs. Returns None if items of this kind are not allowed.
+
+    Kinds from 20 on belong to later versions. Their number modulo 20 decides: 0 and 19 give -1, and 3 to 15 are the
+    position itself. All others are not allowed.
     """
     if kind < 20:
         if kind in (ItemKind.PROOF, ItemKind.FOOTER):

@@ -4,7 +4,7 @@
     tag     = varint (number << 3 | wire type)
     value   = varint                      wire type 0
             | 8 bytes | 4 bytes           wire types 1 and 5
-            | varint length, that many    wire type 2
+            | varint length, bytes        wire type 2
 
 Reading is strict. Varints must have their shortest form and at most 64 bits. Groups and truncated fields are errors.
 All known serializers write this form. A strict reader leaves fewer ways to change the bytes of a message unnoticed.

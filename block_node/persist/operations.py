@@ -68,8 +68,8 @@ class ReadChain(Operation):
 
 
 class RecountChain(ReadChain):
-    """The operation that corrects the stored totals of a chain and then reads its state. Must run in a
-    writing transaction."""
+    """The operation that counts the blocks of a chain and their bytes anew, and corrects the stored totals. Its result
+    is that of `ReadChain`. Must run in a writing transaction."""
 
     __slots__ = ()
 

@@ -22,10 +22,11 @@ Guard = Callable[[HasRead], HasRead]
 class StoredItems:
     """A reader of the items of one stored block.
 
-    take: called with each batch of items. If it returns False, the reader stops. If it raises a BlockError, the
-    reader reports the block as damaged. on_done: called once at the end, with the reason of a failure or with an
-    empty text. guard: wraps the callback for the store, so that an exception in it fails the caller of this reader
-    and not the store.
+    - take: called with each batch of items. If it returns False, the reader stops. If it raises a BlockError, the
+      reader reports the block as damaged.
+    - on_done: called once at the end, with the reason of a failure or with an empty text.
+    - guard: a function that wraps the callback which the store calls. An exception in `take` or `on_done` then fails
+      the worker that reads, not the store.
     """
 
     def __init__(

@@ -220,7 +220,8 @@ class Blocks:
 
     @property
     def last_block(self) -> int | None:
-        """The watermark: the highest block up to which all blocks are verified and durable. None if no block is."""
+        """The watermark: the highest block up to which all blocks are verified and durable. None if there is no
+        such block."""
         return self._watermark.last_block
 
     @property
@@ -294,7 +295,8 @@ class Blocks:
         return then
 
     def add(self, block: BlockInFlight, items: list[bytes], piece: Piece) -> None:
-        """Appends received items to the queue of a block."""
+        """Appends the items of one message to the queue of a block. piece: whether the items are whole, or which piece
+        of a large item the message has."""
         limits, count = self._limits, len(items)
         size_bytes = sum(map(len, items))
         held_bytes = size_bytes + ITEM_OVERHEAD_BYTES * count + EVENT_OVERHEAD_BYTES
@@ -318,8 +320,8 @@ class Blocks:
         return moved
 
     def rest(self) -> None:
-        """Lets the next accepted header begin the chain at another number, if no block is in flight and no block of the
-        chain is durable. The first block that an earlier header has set is forgotten."""
+        """If no block is in flight and no block of the chain is durable, forgets the first block that an earlier header
+        has chosen. The next header may then choose the first block again."""
         if not self._blocks:
             self._watermark.forget_begin()
             self.verified_below(self._watermark.next_durable)
@@ -342,8 +344,8 @@ class Blocks:
         return block if block is not None and (block.queue or block.stage is Stage.COMPLETE) else None
 
     def forward(self, block: BlockInFlight, now_s: float) -> ItemEvent:
-        """Returns the next event of the block for the plugins. The order is `BlockBegun`, one `ItemsReceived` for each
-        message, `BlockEnded`. The runner publishes the event at once."""
+        """Takes the next event for the plugins out of the block, and returns it. The caller must publish the event at
+        once. The first event is `BlockBegun`. One `ItemsReceived` for each message follows, then `BlockEnded`."""
         if not block.attempt:
             self._attempts += 1
             block.attempt = self._attempts

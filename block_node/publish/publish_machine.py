@@ -55,12 +55,12 @@ from block_node.publish.watermark_machine import Watermark
 class PublishMachine:
     """The state of publishing on one node.
 
-    - last_block: the highest stored block. None on an empty node.
-    - first_block: the configured first block of an empty node.
     - blocks: the blocks in flight. Only the machine changes them.
     - effects: the actions to be carried out, oldest first.
     - forward_due: whether the runner must forward items to the plugins. The runner clears this flag.
     - admit_due: whether the runner must check which paused publishers may be read again. The runner clears this flag.
+
+    A new machine continues after `last_block`, the highest stored block. If that is None, it begins at `first_block`.
 
     Invariant (`check`): the invariant of `blocks` holds. A session receives a block exactly if the block is RECEIVING
     and belongs to that session's publisher. A block in any other stage belongs to a connected publisher, or to none.
@@ -207,8 +207,8 @@ class PublishMachine:
             self._add(self.blocks.get(session.block_number), items, piece, now_s)
 
     def block_end(self, publisher: PublisherState, number: int, now_s: float) -> Action:
-        """Handles the end of a block. Returns the action of the session, which shows whether the end was expected.
-        Raises RequestRefused if the last piece of an item has not arrived."""
+        """Handles the end of a block. Returns the session's action: NOTE or COMPLETE_AND_NOTE if the session did not
+        expect this end. Raises RequestRefused if the last piece of an item has not arrived."""
         current = publisher.session.block_number
         action = publisher.session.block_end(number)
         if action in (Action.COMPLETE, Action.COMPLETE_AND_NOTE) and current is not None:

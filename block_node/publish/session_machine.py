@@ -1,8 +1,9 @@
 """The state machine of one publisher's session: which message is permitted in which state, and which action follows.
 
 It performs no I/O. `block_node.publish.publish_machine` decides about blocks, and `block_node.publish.session` reads
-the messages. A header takes two steps of the table. The first step has the action OFFER, which asks for a verdict. That
-verdict is the input of the second step.
+the messages. The table `TRANSITIONS` lists all steps of the machine. The header of a block causes two of them. The
+first step returns the action OFFER: the caller asks the publish machine whether the publisher may send the block. The
+answer, ACCEPTED or REFUSED, is the input of the second step.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ class Watermark:
     empty or if all its stored blocks have lower numbers. Until a block of the chain is durable, `begin_at` may set a
     lower first block.
 
-    Invariant: the blocks in `above` are durable and have numbers above `next_durable`. `next_durable` is not durable.
+    Invariant: `above` has the durable blocks that wait for `next_durable`, which is lower and not durable.
     """
 
     def __init__(self, last_block: int | None, first_block: int) -> None:

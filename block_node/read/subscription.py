@@ -162,8 +162,8 @@ class SubscribeSession(Worker):
                 self.go_on()
 
     def early_verified(self, attempt: int, root: bytes | None) -> None:
-        """Handles the verification result of the block that is sent early. root: its root hash; None after
-        a failure."""
+        """Handles the verification result of the block that is sent early. attempt: the number of the attempt to
+        receive the block. root: the root hash of the block; None if the verification failed."""
         if self.stage is not Stage.EARLY or attempt != self._early_attempt or self.next_block is None:
             return
         if root is None:
@@ -293,7 +293,8 @@ class SubscribeSession(Worker):
             self._splitter, self._part = None, 0
 
     def _send_waiting(self) -> bool:
-        """Sends the items that were read, while there is room in the window. Returns whether all were sent."""
+        """Sends the items that were read, while the window has room for unconfirmed bytes. Returns whether all
+        were sent."""
         while self._outgoing:
             chunk = self._outgoing[0]
             if isinstance(chunk, SubscribedBlockEnd):
@@ -307,8 +308,8 @@ class SubscribeSession(Worker):
         return True
 
     def _pass_on(self, event: ItemsReceived) -> None:
-        """Sends unverified items. Without room in the window, withdraws the block; it is sent again once it
-        is stored."""
+        """Sends items of a block that is not verified yet. If the window has no room for unconfirmed bytes, tells the
+        subscriber to discard the items of this block. The whole block is then sent after it is stored."""
         if not self._has_room:
             self._withdraw()
             return

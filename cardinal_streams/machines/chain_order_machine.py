@@ -152,7 +152,8 @@ class ChainOrder:
         return events
 
     def end_reorg(self) -> list[ChainEvent]:
-        """Ends the reorg: adds the blocks that descend from its last block, and returns to weighing blocks."""
+        """Ends the reorg. From now on the heaviest branch decides again: if waiting blocks descend from the last block
+        of the chain, the heaviest branch of them is added. Returns the events."""
         events: list[ChainEvent] = []
         self._told = None
         self._given_up_weight = 0

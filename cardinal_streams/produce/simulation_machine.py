@@ -56,8 +56,8 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     block. `fork_rate`: the probability that a fork begins at a block. `fork_blocks_max`: the largest number of blocks
     in a fork. `deep_reorgs`: the number of reorgs beyond the threshold. `producers`: the number of producers, each of
     which sends every block. `duplicate_rate`: the probability that a message arrives twice. `loss_rate`: the
-    probability that a message is lost and sent again later. `delay_max`: the largest number of messages by which a
-    message is late in the order of arrival.
+    probability that a message is lost and sent again later. `delay_max`: how many later messages can overtake a message
+    that is neither lost nor repeated.
     """
 
     blocks: int = 100

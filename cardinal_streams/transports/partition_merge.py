@@ -21,10 +21,12 @@ SLACK_US = 20_000
 
 
 class PartitionCursor:
-    """The state of one partition in a merge: its fetched deliveries, and the times at which they were stored.
+    """The deliveries of one partition that were fetched for a merge, and the position up to which the merge has
+    taken them.
 
-    `at`: the index of the first delivery that was not taken yet. `at_end`: whether the partition had no more deliveries
-    when it was last read. If it is True, the merge does not wait for the partition.
+    `deliveries`: the fetched messages, oldest first. `times_us`: the time at which each of them was stored, in
+    microseconds. `at`: the position in `deliveries` of the first one that was not taken yet. `at_end`: whether the
+    partition had no further messages when it was last read. If it is True, the merge does not wait for the partition.
     """
 
     __slots__ = ("at", "at_end", "deliveries", "times_us")

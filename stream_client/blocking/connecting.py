@@ -46,8 +46,8 @@ def connect(
     service, index_service: the names of the stream service and the index service. Real Ockam services are named
     `stream` and `stream_index`. If index_service is None, its name is derived from service.
 
-    framing: how messages are delimited on the connection: "head" for Ockam since 2024, "legacy" for older Ockam. "auto"
-    tries "head" first, and uses "legacy" if no answer comes.
+    framing: how messages are delimited on the connection: "head" for Ockam since June 2024, "legacy" for older Ockam.
+    "auto" tries "head" first, and uses "legacy" if no answer comes.
 
     reconnect: the delays between the attempts to replace a lost connection. The client sends all unanswered requests
     again over the new connection. If only the confirm of a push was lost, the message is then stored twice, unless its

@@ -1,9 +1,10 @@
-"""ServiceRoute: the route to the stream service. It finds out whether the route works and which protocols the service
-has.
+"""ServiceRoute: the route to the stream service. It finds out whether the route works and which protocols the
+service has.
 
-It sends a question to the service: a `node/stream_list/1`, since it is always answered at once. A stream node answers
-with a list, a real Ockam service with an `error`. A node on the route that cannot or may not forward the question
-answers with an `error` of its own (`ockam.forwarding`). This module has no clock; the shell decides when to ask again.
+For this it sends a test request (`ServiceRoute.ask`): a `node/stream_list/1`, which is always answered at once. A
+stream node answers with a list, a real Ockam service with an `error`. A node on the route that cannot or may not
+forward the test request answers with an `error` of its own (`ockam.forwarding`). This module has no clock; the shell
+decides when to test again.
 """
 
 from __future__ import annotations
@@ -41,12 +42,13 @@ class ServiceRoute:
 
     state: see `RouteState`. trouble: the error with which the route was last lost or refused; None if it never was.
 
-    on_lost: a function called each time a node on the route reports that it cannot reach the next node. Its argument is
-    whether the route has worked until now. The function must arrange that `ask` is called later. If on_lost is None,
-    the request that met the fault fails. on_link: a function called with the reason when the service becomes
-    unreachable, and with None when it answers again.
+    on_lost: called each time a node on the route reports that it cannot reach the next node. The argument is True for
+    the first such report, and False while the route is already known to be lost. The function must see to it that `ask`
+    is called later, to test the route again. If on_lost is None, the request that met the fault fails.
 
-    Invariant: at most one question is unanswered.
+    on_link: called with the reason when the service becomes unreachable, and with None when it answers again.
+
+    Invariant: at most one test request (`ask`) is unanswered.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class ServiceRoute:
 
     @property
     def is_asking(self) -> bool:
-        """Whether a question to the service (`ask`) is unanswered."""
+        """Whether a test request to the service (`ask`) is unanswered."""
         return self._question is not None
 
     def check(self) -> None:
@@ -110,9 +112,8 @@ class ServiceRoute:
         self.state = after(self.state, Event.HEARD)
 
     def ask(self) -> Call:
-        """Send a question that every stream service answers, and return its Call. An unanswered question is
-        sent again.
-        """
+        """Test the route: send the service a request that every stream service answers, and return its Call. If the
+        last such request is unanswered, it is sent again."""
         if self._question is not None:
             self._calls.send_again(self._question, self._service)
             return self._question

@@ -98,7 +98,8 @@ async def _send_last(stream: anyio.abc.SocketStream, alert: bytes) -> None:
 
 
 async def _greet(address: str, stream: anyio.abc.SocketStream, layer: TlsLayer | None, wait_s: float) -> bytes:
-    """Sends the hello of the head framing, and returns the bytes that arrive in time; a legacy node sends none.
+    """Sends the hello, the first byte of the framing "head" (Ockam since June 2024), and returns the bytes that arrive
+    in time. A node with the older framing "legacy" sends none.
 
     Raises TlsFailed if the node refuses this client's certificate.
     """

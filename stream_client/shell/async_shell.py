@@ -294,7 +294,7 @@ class AsyncShell:
     def _send_at_once(self) -> None:
         """Send as many bytes as the socket takes without waiting. The sending task sends the rest.
 
-        The sending task alone would send all bytes one pass of the event loop later, while the caller waits.
+        Without this, the bytes of a request would wait until the event loop runs the sending task.
         """
         link = self.core.connection
         if self._socket is not None and not (self._sending or self._encrypted) and link.outgoing_bytes:

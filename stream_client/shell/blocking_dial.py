@@ -106,7 +106,7 @@ def _shake_hands(address: str, connection: socket.socket, layer: TlsLayer, give_
 
 
 def _greet(connection: socket.socket, wait_s: float) -> bool:
-    """Send the hello, which is the first byte of the head framing.
+    """Send the hello, which is the first byte of the framing "head" (Ockam since June 2024).
 
     Returns whether an answer arrives in time. Its bytes are not read from the socket.
     """

@@ -8,8 +8,8 @@ from typing import Literal, TypeAlias
 from stream_client.errors import ClientError
 
 Framing: TypeAlias = Literal["head", "legacy", "auto"]
-"""How messages are delimited on the connection: "head" for Ockam since 2024, "legacy" for older Ockam. With "auto", the
-client sends the first byte of a "head" connection, and uses "legacy" if no answer comes."""
+"""How messages are delimited on the connection: "head" for Ockam since June 2024, "legacy" for older Ockam. With
+"auto", the client sends the first byte of a "head" connection, and uses "legacy" if no answer comes."""
 
 OnLink: TypeAlias = Callable[[ClientError | None], None]
 """The type of a function that is called with an error when the connection to the node, or the route to its services, is
@@ -19,11 +19,11 @@ READ_BYTES_MAX = 256 * 1024
 CONNECT_TIMEOUT_S = 10.0
 AUTO_WAIT_S = 0.3
 """With the framing "auto", the seconds that the client waits for an answer to the first byte that it sends. Connecting
-to a node with the legacy framing takes this much longer. Nodes with the head framing answer at once."""
+to an older node, which uses the framing "legacy", takes this much longer. Nodes that use "head" answer at once."""
 AUTO_WAIT_S_MAX = 2.0
 """With the framing "auto", the seconds that the client waits for an answer to its first byte if the previous connection
-has brought no bytes. The node may be distant: after only AUTO_WAIT_S, the client would take a node with the head
-framing for one with the legacy framing."""
+has brought no bytes. The node may be distant: after only AUTO_WAIT_S, the client would take a node that uses "head" for
+one that uses "legacy"."""
 ANSWER_TIMEOUT_S = 30.0
 CHECK_INTERVAL_S = 2.0
 """The seconds between two checks for late answers. An unanswered request is sent again after one to two intervals.

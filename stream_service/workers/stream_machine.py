@@ -248,14 +248,17 @@ class StreamMachine:
         return self.bounds.next_index == 0 != index
 
     def begin_copy(self) -> None:
-        """Notes that messages from another stream are being stored with their original indexes and times."""
+        """Notes that a copy begins: messages of another stream are stored here with their original indexes
+        and times."""
         self.state = TRANSITIONS[self.state][COPY_BEGUN]
 
     def end_copy(self, index: int, stored: int, last_time_us: int) -> None:
-        """Ends the copy that began at `index`.
+        """Notes that the copy (`begin_copy`) has ended, and moves the end of the stream past the stored messages.
 
+        index: the index of the first copied message.
         stored: the number of messages that were stored, or 0 if the copy failed.
-        last_time_us: the time of the stream's latest message after the copy, in microseconds since 1970.
+        last_time_us: the time of the stream's latest message after the copy, in microseconds since 1970. Not used if
+        the copy failed.
         """
         self.state = TRANSITIONS[self.state][COPY_ENDED]
         if stored:

@@ -61,8 +61,8 @@ PASSING: Final = (ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAns
 class Subscription:
     """An iterator over the events of the requested blocks. It opens further connections after failures.
 
-    wait: whether to wait if no publisher is connected to the node, or if no node has the next block yet. If False and
-    there is only one node, this is an error. compress: whether to ask for items compressed with zstd. connections: the
+    wait: False means: with a single node, the iteration fails if that node has no publisher or lacks the next block. In
+    all other cases it waits for the block. compress: whether to ask for items compressed with zstd. connections: the
     number of connections used so far.
     """
 
@@ -111,8 +111,8 @@ class Subscription:
         return self
 
     def __next__(self) -> SubscriptionEvent:
-        """Return the next event. Raises SubscriptionRefused. Raises NodeUnreachable or another error if no block
-        arrived for `give_up_s` seconds."""
+        """Return the next event. Raises SubscriptionRefused if no node can provide the blocks. Raises the last error,
+        such as NodeUnreachable, if no block arrived for `Reconnect.give_up_s` seconds."""
         while True:
             if self._failure is not None:
                 raise self._failure
@@ -211,10 +211,10 @@ class Subscription:
         return self._end is not None and self._next is not None and self._next > self._end
 
     def _note_start(self, node: str, number: int | None, asked: int | None) -> None:
-        """Note with which block the subscription begins at this node. number: the block; None if the node has
-        no blocks.
+        """Note with which block the subscription begins at this node. number: the block; None if the node has no
+        blocks. asked: the first block that was requested; None if any block may be first.
 
-        Raises DamagedAnswer if the node was empty and stored its first blocks during the attempt to subscribe.
+        Raises DamagedAnswer if the node was empty before and has blocks now. The next attempt asks for its first block.
         """
         if number is None:
             self._found_empty.add(node)
