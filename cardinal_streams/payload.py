@@ -28,9 +28,9 @@ class CompleteBatch(msgspec.Struct, frozen=True, kw_only=True):
     """A complete block: all entries that the consumer wants have arrived.
 
     A key may be in both `values` and `deletes`. `offsets`: by source (`topic:partition`), the lowest offset of a
-    message of this block. `resumption` has these offsets too. For each source without a message of this block, it has
-    the highest offset that had been read when the block's Batch message arrived. `size_bytes`: an estimate of the
-    block's memory.
+    message of this block. `resumption`: by source, where to continue reading after this block. It has the values of
+    `offsets`, and for every other source the highest offset that had been read when the block's Batch message arrived.
+    `size_bytes`: an estimate of the block's memory.
     """
 
     hash: bytes

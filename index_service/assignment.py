@@ -29,10 +29,10 @@ def assign(
 ) -> dict[int, str]:
     """Returns the member that should have each partition. Partitions that no candidate knows are left out.
 
-    owners: for each partition, the member that has the partition now or was assigned it before. Members that are not
-    candidates are ignored.
-    settled: the partitions that their owner has now and was also assigned before. A member with too many partitions
-    loses its other partitions first.
+    owners: for each partition, the member that has the partition now; if no member has it, the member to which it was
+    last assigned. Members that are not candidates are ignored.
+    settled: the partitions whose owner both has them now and should have them by the last assignment. A member with too
+    many partitions loses its other partitions first.
 
     If all candidates know the same partitions, these rules hold. Otherwise they hold as far as possible.
 

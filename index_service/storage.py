@@ -237,8 +237,8 @@ class ListPositions(Operation):
 def merge_positions(connection: sqlite3.Connection, other: sqlite3.Connection) -> None:
     """Copies positions from the database `other` to the database of `connection`, if they are missing or lower there.
 
-    Damaged rows of `other` are skipped. The function ends without an error at the first row that cannot be read. Call
-    it inside a transaction.
+    A row of `other` whose checksum is wrong is skipped. If SQLite cannot read further because `other` is damaged, the
+    function ends without an error. Call it inside a transaction.
     """
     if has_seal(other, saved_indexes.name) is None:
         return

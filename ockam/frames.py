@@ -207,11 +207,15 @@ class FrameReader:
     def _learn_envelope(
         self, data: bytes, start: int, begin: int, end: int, payload_bytes: int
     ) -> tuple[int, int, bytes, bytes]:
-        """Returns the envelope of the frame with the body (the frame without its header) `data[begin:end]`.
+        """Returns the envelope of one frame: everything around its payload, by which the next frames like it
+        are recognised.
 
-        An envelope is: the byte at `start`, which is the first byte of the header; the size of the body; the bytes of
-        the body before the payload; the bytes after the payload. Returns NO_ENVELOPE if the body has other parts, for
-        example a tracing context. Then another body of this size may have a payload of another size.
+        start: the position of the frame's header in `data`. begin, end: the bounds of what follows the header.
+        payload_bytes: the size of the payload.
+
+        The envelope is: the first byte of the header; `end - begin`; the bytes from `begin` to the payload; the bytes
+        after the payload. Returns NO_ENVELOPE if the frame has other parts, for example a tracing context: then the
+        size of a frame does not tell the size of its payload.
         """
         head, tail = self._wire.around_payload(payload_bytes)
         is_plain = (
@@ -251,7 +255,8 @@ class FrameReader:
 
 
 class FrameHeads:
-    """A memory of the bytes that a frame has before its payload (length, header, head) and after its payload (tail).
+    """A memory of the bytes that a frame has before its payload (length of the frame, header, size of the payload) and
+    after its payload.
 
     These two pieces depend only on the header and on the size of the payload. Headers and sizes repeat, so most frames
     are made by joining a remembered piece, the payload and another remembered piece.

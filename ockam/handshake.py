@@ -101,8 +101,8 @@ class FramingDetector:
     def feed(self, chunk: bytes) -> bytes:
         """Processes the next bytes. Returns our hello if it must be sent now, otherwise b"".
 
-        Raises RemoteProtocolError (torn_header) if a byte that was answered as a hello was the beginning of a legacy
-        frame, and TlsFault (tls_unexpected) if the peer speaks TLS.
+        Raises RemoteProtocolError of the kind `torn_header` if a byte that was answered as a hello was the beginning of
+        a legacy frame. Raises TlsFault of the kind `tls_unexpected` if the peer speaks TLS.
         """
         self.received += chunk
         if is_client_hello(self.received):

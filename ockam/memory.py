@@ -87,7 +87,8 @@ class Holdings:
     def park(self, pull: Hashable, size_bytes: int, give_up: Callable[[bool], None]) -> None:
         """Counts the memory of a pull that waits for a message.
 
-        give_up: a callback that ends the wait and must call `unpark`. It answers the pull only if its argument is True.
+        give_up: a callback that ends the wait and must call `unpark`. It is called with True to free memory: then it
+        also answers the pull. It is called with False after the end of the connection, when no answer can be sent.
         """
         if self.has_ended:
             return

@@ -377,9 +377,11 @@ class TcpTransport:
             self._node.send(forward_refused(message, reason))
 
     async def _dial(self, destination: str, is_own: bool) -> None:
-        """Connects to a destination, and then sends the messages that wait for this destination.
+        """Connects to a destination, and then sends the messages that wait for this destination. is_own:
+        see `OutgoingTls.find`.
 
-        If the destination cannot be reached, drops the messages."""
+        If the destination cannot be reached, drops the messages.
+        """
         try:
             connection = await self._connect(destination, is_own=is_own)
         except (ConnectFailed, InvalidAddress) as error:

@@ -26,7 +26,8 @@ class TlsFilesError(OckamError, ValueError):
 
 
 Signature = tuple[tuple[int, int, int] | None, ...]
-"""For each file its inode, its size, and the time of its last change in nanoseconds; None if it cannot be found."""
+"""The state of some files, which shows whether one of them was changed: for each file its inode, its size, and the time
+of its last change in nanoseconds; None if it cannot be found."""
 
 
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -1,10 +1,9 @@
 """TlsLayer: one TLS 1.3 connection as bytes in and bytes out. It reads no sockets and knows nothing of messages.
 
-Our sockets are read and written by several shells: the node's `Connection` under trio, and the clients with AnyIO or
-without an event loop. All of them send as much as the socket takes at once, and read many frames together. The layer
-keeps that: a shell passes received bytes through `decrypt`, and bytes to send through `encrypt`, and does all else as
-without TLS. The TLS streams of trio and AnyIO return at most one record (16 KiB) at a time, and cannot send without
-waiting.
+Several kinds of code read and write our sockets: the node's `Connection` under trio, and the clients with AnyIO or
+without an event loop. Each passes received bytes through `decrypt` and bytes to send through `encrypt`. Otherwise it
+works as without TLS: it sends as much as the socket takes at once, and reads many frames together. The TLS streams of
+trio and AnyIO cannot do that: they return at most one record (16 KiB) at a time, and cannot send without waiting.
 """
 
 from __future__ import annotations

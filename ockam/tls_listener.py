@@ -20,9 +20,11 @@ from ockam.turns import Share, Turns
 
 HANDSHAKE_TIMEOUT_S = 10.0
 HANDSHAKES_MAX = 256
-"""A hundred handshakes at one time are rare: each takes about a millisecond and two times the delay of the network."""
+"""The largest number of handshakes at one time. A hundred are rare: each takes about a millisecond and two times the
+delay of the network."""
 HANDSHAKE_READ_BYTES = 16 * 1024
-"""A handshake of TLS 1.3 has two messages of a client. They have some kilobytes, most of them certificates."""
+"""The most bytes that are read at a time during a handshake. The two messages of a client in a TLS 1.3 handshake have
+some kilobytes, most of them certificates."""
 
 
 class TlsListener:

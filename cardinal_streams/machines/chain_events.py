@@ -48,8 +48,9 @@ class Revert(msgspec.Struct, frozen=True):
 class NeedsReorg(msgspec.Struct, frozen=True):
     """A block is heavier than the head of the chain, but its fork begins before the final block.
 
-    Reorgs within the threshold may not remove the final block. The consumer keeps the heavier block, since a Reorg
-    message can still make it part of the chain.
+    The final block is the newest block that a reorg of at most `reorg_threshold` blocks may not remove. Only a Reorg
+    message of a producer may remove it. The consumer keeps the heavier block, since such a message can still make it
+    part of the chain.
     """
 
     hash: bytes

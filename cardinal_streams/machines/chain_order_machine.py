@@ -104,8 +104,8 @@ class ChainOrder:
 
     @property
     def final_number(self) -> int | None:
-        """The number of the final block, which reorgs within the threshold may not remove. None if it is unknown.
-        Blocks with this number or a lower one cannot be added any more."""
+        """The number of the final block: the newest block that a reorg of at most `reorg_threshold` blocks may not
+        remove. None if it is unknown."""
         return self._state.chain.final_number
 
     def receive(self, batch: CompleteBatch) -> list[ChainEvent]:
@@ -171,9 +171,10 @@ class ChainOrder:
         self._state.is_cut_off = True
 
     def abandon_reorg(self, hash_: bytes, number: int) -> tuple[list[ChainEvent], bool]:
-        """Gives up the reorg to this ancestor. The reorg's blocks stay on the chain if they outweigh the blocks that
-        the reorg removed. Otherwise a `Revert` removes them, and the removed blocks return. Returns the events, and
-        True if the removed blocks are not in memory any more, so that the normal feed must be read again."""
+        """Gives up the running reorg, whose common ancestor is this block. The reorg's blocks stay on the chain if they
+        outweigh the blocks that the reorg removed. Otherwise a `Revert` removes them, and the removed blocks return.
+        Returns the events, and True if the removed blocks are not in memory any more, so that the normal feed must be
+        read again."""
         state, told, head = self._state, self._told, self._state.chain.head
         assert told is not None
         assert head is not None

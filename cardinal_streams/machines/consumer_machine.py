@@ -4,7 +4,7 @@ Specification, "Reorg Handling". The machine does no I/O: other code, its shell,
 
     normal feed ──► Reassembler ──► ChainOrder ──► ChainUpdate, Revert
                        │ Reorg          ▲
-                       ▼                │ blocks, while one is active
+                       ▼                │ the blocks of the active reorg
     reorg channel ► ReorgProtocol ──────┘
 
 The normal feed is the application's topics. A Reorg message on the normal feed announces a reorg channel, i.e. a topic
@@ -61,7 +61,7 @@ class ChainConsumer:
     """The consumer machine: it takes messages and returns updates of the chain; see the module's docstring.
 
     `checkpoint`: the state with which the consumer continues. The default begins with the first block that arrives.
-    `wanted` maps a block number to the only hash that is accepted for it. `tracked`: the entries that are wanted.
+    `wanted` maps a block number to the only hash that is accepted for it. `tracked`: the block keys to collect.
 
     Invariant: complete blocks wait in `_held` only while a reorg is active.
     """
@@ -293,7 +293,7 @@ class ChainConsumer:
                 out.append(step)
 
     def _note_revert(self, step: RevertTo, events: Iterable[ChainEvent]) -> None:
-        """Notes the reorg that checkpoints must name after the application has finished the revert."""
+        """Makes checkpoints name the reorg of `step` as begun once the application has finished its `Revert`."""
         for event in events:
             if isinstance(event, Revert):
                 reorg = OpenReorg(step.hash, step.number, step.offset, True, event.removed_weight)

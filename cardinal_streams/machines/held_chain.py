@@ -19,7 +19,8 @@ class HeldChain:
     The lowest node may have only a hash; all other nodes have their block. The lowest block becomes final when
     `removable_max` blocks follow it. It stays final when a reorg makes the chain shorter.
 
-    Invariant: the heights of neighbouring nodes differ by 1, and the parent of each node is the node before it.
+    Invariant: the parent of each node is the node before it. `_heights` counts the nodes along the chain: it grows by 1
+    from each node to the next.
     """
 
     __slots__ = ("_heights", "_nodes", "is_final", "removable_max")
@@ -40,10 +41,8 @@ class HeldChain:
 
     @property
     def final_number(self) -> int | None:
-        """The number of the final block, which reorgs within the threshold may not remove.
-
-        None if there is no final block, or if its number is not known.
-        """
+        """The number of the lowest block here, if it is final. None if it is not final, or if its number is
+        not known."""
         return self._nodes[0].number if self.is_final else None
 
     def restart(self, node: Node, is_final: bool) -> None:

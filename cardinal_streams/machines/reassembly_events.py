@@ -16,10 +16,11 @@ class Outcome(enum.IntEnum):
     """The outcome of one message of a block.
 
     TAKEN: the message was used. DUPLICATE: the message had arrived before. LATE: the block was already finished.
-    UNTRACKED: the consumer does not want the message. OLD: the block is too old. The last three outcomes are refusals,
-    which only a faulty producer can cause. UNANNOUNCED: the block's Batch message does not announce the message.
-    OVER_COUNT: more messages of a prefix arrived than the Batch message announces. NO_SUCH_ITEM: the sub batch has
-    fewer items.
+    UNTRACKED: the consumer does not want the message. OLD: the block is too old.
+
+    Only a faulty producer can cause the other three outcomes, which are refusals. UNANNOUNCED: the block's Batch
+    message does not announce the message. OVER_COUNT: more messages of a prefix arrived than the Batch message
+    announces. NO_SUCH_ITEM: the sub batch has fewer items.
     """
 
     TAKEN = 0

@@ -150,10 +150,12 @@ class Reassembler:
         self._finished.discard(hash_)
 
     def set_floor(self, number: int, weight: int) -> Sequence[Outdated]:
-        """Drops blocks from now on that have a number below `number` and a weight of at most `weight`.
+        """Sets which blocks are too old: those with a number below `number` and a weight of at most `weight`. From now
+        on, a block is given up when its Batch message shows that it is too old.
 
-        Returns an event for each incomplete block that is dropped at once. Finding these blocks visits all incomplete
-        blocks. The visit therefore takes place at most once in N messages, where N is the number of incomplete blocks.
+        Incomplete blocks that are too old are searched for at most once in N messages, where N is the number of
+        incomplete blocks, because the search visits all of them. Returns an event for each block that this call has
+        found and dropped.
         """
         self._floor = floor = (number, weight)
         if floor != self._floor_scanned and self._messages - self._messages_scanned >= len(self._blocks):

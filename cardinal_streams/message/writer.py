@@ -27,7 +27,8 @@ from cardinal_streams.message.types import (
 
 
 def check_hash(raw: bytes, what: str) -> bytes:
-    """Returns `raw`. Raises `PayloadOutOfRange` unless `raw` has 32 bytes."""
+    """Returns `raw`. Raises `PayloadOutOfRange` unless `raw` has 32 bytes. `what`: the name of the value, for
+    the error."""
     if len(raw) != HASH_BYTES:
         raise PayloadOutOfRange(f"{what} has {len(raw)} bytes instead of {HASH_BYTES}")
     return raw
@@ -53,7 +54,7 @@ def check_weight(weight: int) -> int:
 
 
 def check_count(count: int, what: str) -> int:
-    """Returns `count`.
+    """Returns `count`. `what`: the name of the count, for the error.
 
     Raises `PayloadOutOfRange` unless `count` is from 0 to 2^31 - 1, the largest number of an Avro int.
     """

@@ -123,6 +123,9 @@ class ChainPublisher:
     async def reorg(self, ancestor: bytes, number: int, removed_weight: int) -> AsyncIterator[ReorgSession]:
         """Announces a reorg that removes more blocks than the reorg threshold.
 
+        `ancestor` and `number`: the hash and the number of the common ancestor, the last block that stays.
+        `removed_weight`: the weight of the heaviest removed block.
+
         The program sends the new blocks within the `async with` block; the end of the block completes the reorg. If the
         block ends by an exception, a message gives the reorg up. If the transport cannot send this message, a note is
         added to the exception.
@@ -199,7 +202,8 @@ class ReorgSession:
         self._transport = transport
 
     async def send(self, blocks: Sequence[Block]) -> None:
-        """Sends the next blocks of the reorg, in order, each with all its sub batches. Raises `ReorgOrder`."""
+        """Sends the next blocks of the reorg, in order, each with all its sub batches. Raises `ReorgOrder`, for example
+        if a block is not a child of the block before it."""
         records = []
         for block in blocks:
             records += self.channel.add_block(block.payload)

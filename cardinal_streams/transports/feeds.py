@@ -84,7 +84,11 @@ class FeedSet:
         self._changed = anyio.Event()
 
     def open(self, ancestor: bytes | None, topics: Collection[str], position: Mapping[str, int]) -> None:
-        """Begins to read a feed. Does nothing if the feed is open. `ancestor` is None for the normal feed."""
+        """Begins to read a feed. Does nothing if the feed is open.
+
+        `ancestor`: None for the normal feed, else the hash of the reorg's common ancestor. `topics`: the topics of the
+        feed. `position`: by source (`topic:partition`), the offset at which reading begins.
+        """
         if ancestor not in self._feeds:
             feed = self._feeds[ancestor] = Feed(ancestor)
             self._tasks.start_soon(feed.pump, lambda: self._subscribe(topics, position), self.wake)

@@ -43,7 +43,11 @@ class PartitionCursor:
 
 
 class PartitionMerge(Generic[K]):
-    """Merges the deliveries of partitions, the oldest first. Any hashable objects can be the keys of the partitions.
+    """Merges the deliveries of partitions, the oldest first.
+
+    `keys`: one key for each partition, of any hashable type. `slack_us`: messages of one partition may be
+    taken together if they were stored at most this many microseconds after the oldest waiting message of each
+    other partition.
 
     Invariant: no delivery is taken while another partition has no fetched delivery and may still have older ones.
     """

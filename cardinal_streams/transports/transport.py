@@ -40,7 +40,7 @@ class Delivery(msgspec.Struct, frozen=True):
 
     @property
     def source(self) -> str:
-        """The name of the partition in tokens and checkpoints: `topic:partition`."""
+        """The name of the partition in resumption tokens and checkpoints: `topic:partition`."""
         return source_of(self.topic, self.partition)
 
 
