@@ -12,6 +12,7 @@ import msgspec
 import structlog
 import trio
 
+from access.rights import Demand, Right
 from block_node.blocks.address_book import AddressBooks
 from block_node.blocks.chain import ChainState
 from block_node.blocks.errors import BlockFormatError, Level
@@ -81,8 +82,13 @@ class BlockNodeStatistics(msgspec.Struct, frozen=True):
 class EarlyPublishers(Worker):
     """EarlyPublishers: a worker that keeps the messages of publishers until the publishing service has started."""
 
-    def __init__(self) -> None:
+    def __init__(self, chain: str = "blocks") -> None:
+        self._chain = chain
         self.messages: list[Message] = []
+
+    def demand(self, message: Message) -> Demand:
+        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`."""
+        return Demand(Right.BLOCK_PUBLISH, self._chain)
 
     def handle(self, message: Message) -> None:
         if len(self.messages) < EARLY_MESSAGES_MAX and len(message.payload) <= EARLY_MESSAGE_BYTES_MAX:
@@ -138,7 +144,7 @@ class BlockNode:
         )
         self.verifier = Verifier(settings.verifier, address_books=address_books, tss=tss)
         self.publishing: PublishService | None = None
-        self._early = EarlyPublishers()
+        self._early = EarlyPublishers(settings.chain)
 
     def start(self) -> None:
         """Starts the node. Publishers are served as soon as the store has determined which blocks are stored."""
@@ -241,6 +247,7 @@ class BlockNode:
             self.facility,
             last_block=self.store.ever_stored.last,
             is_stored=lambda block_number: block_number in self.store.ever_stored,
+            chain=self._settings.chain,
             first_block=self._settings.first_block,
             limits=self._settings.publish,
             new_id=self._new_id,

@@ -10,16 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 import structlog
 import trio
 
+from access.rights import Demand, Right
 from index_service.extensions import (
     FENCED_SAVE,
     LEASE,
     POSITIONS,
     SET_POSITION,
     FencedSave,
+    LeaseRequest,
     LeaseResponse,
+    PositionKey,
     PositionsRequest,
     PositionsResponse,
     SavedPosition,
@@ -47,6 +51,7 @@ from index_service.protocol import (
     PartitionIndex,
     Request,
     SaveIndex,
+    SavePartitionIndex,
 )
 from index_service.requests import access_of, is_extension, read_extension, read_plain
 from index_service.storage import Access, IndexRequests, ListPositions, PositionRow, SetPosition
@@ -86,6 +91,7 @@ class IndexService:
     ) -> None:
         self.storage = storage
         self.now_us = now_us
+        self.node: Node | None = None
         self.groups = LeaseGroups(storage, lease_limits, now_us=now_us, monotonic_s=monotonic_s)
         self.gets = self.saves = self.ignored = self.failed = 0
         self.refused = self.fenced = self.lists = self.sets = 0
@@ -93,6 +99,7 @@ class IndexService:
 
     def register(self, node: Node, addresses: Sequence[str] = SERVICE_ADDRESSES) -> None:
         """Starts the worker of the service under these addresses."""
+        self.node = node
         node.register([local(address) for address in addresses], lambda: IndexWorker(self))
 
     def statistics(self) -> IndexStatistics:
@@ -143,6 +150,26 @@ class IndexWorker(Worker):
                 asked.append((message, request))
                 accesses.append(access)
         self._submit_accesses(asked, accesses)
+
+    def demand(self, message: Message) -> Demand:
+        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`. Raises
+        ProtocolError."""
+        if not is_extension(message.payload):
+            return Demand(Right.INDEX, read_plain(message.payload)[0].client_id)
+        request = read_extension(message.payload, self._service.groups.limits.partitions_max)
+        if isinstance(request, LeaseRequest):
+            return Demand(Right.SHARE, request.client_id)
+        return Demand(Right.INDEX, request.key.client_id if isinstance(request, SetRequest) else request.client_id)
+
+    def denied_payload(self, message: Message, reason: str) -> bytes | None:
+        if is_extension(message.payload):
+            return error_payload(reason)
+        # A save of the specification never gets an answer, and its sender would take one for that to a get.
+        return (
+            None
+            if isinstance(read_plain(message.payload)[0], SaveIndex | SavePartitionIndex)
+            else error_payload(reason)
+        )
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason) if is_extension(message.payload) else None
@@ -224,10 +251,17 @@ class IndexWorker(Worker):
         if operation.error is not None:
             self._failed(message, operation.error)
             return
-        service.lists += 1
         rows = _fitting(operation.rows[: operation.limit], _page_bytes_max(message))
-        positions = [SavedPosition(*row[:5], service.groups.find_holder(row)) for row in rows]
         more = len(operation.rows) > len(rows)
+        gate = service.node.gate if service.node is not None else None
+        shown = [row for row in rows if gate is None or gate.holds(message.origin, Right.INDEX, row.client_id)]
+        # A client goes on after the last position of a page, so a page without a position would end its list.
+        if more and rows and not shown:
+            after = PositionKey(rows[-1].client_id, rows[-1].stream_name, rows[-1].partition)
+            self._list(message, msgspec.structs.replace(operation.request, after=after))
+            return
+        service.lists += 1
+        positions = [SavedPosition(*row[:5], service.groups.find_holder(row)) for row in shown]
         self.reply(
             message,
             POSITIONS.encode_response(PositionsResponse(operation.request.request_id, positions, more)),

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from ockam.connection_machine import ConnectionLimits, ConnectionStatistics
     from ockam.errors import AddressInUse, ConnectFailed, FrameTooLarge, InvalidAddress, OckamError, RemoteProtocolError
     from ockam.frames import BadFrame, FrameReader, FrameWriter
+    from ockam.gate import DENIED, Gate
     from ockam.identity import ANONYMOUS, NODE, Identity
     from ockam.mailbox import Mailbox
     from ockam.message import HERE, Message, Origin, reply_to
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ANONYMOUS",
     "DEFAULT_PORT",
+    "DENIED",
     "ERROR",
     "HEAD",
     "HERE",
@@ -55,6 +57,7 @@ __all__ = [
     "FrameTooLarge",
     "FrameWriter",
     "Framing",
+    "Gate",
     "HandlingFailed",
     "Identity",
     "InvalidAddress",
@@ -90,11 +93,13 @@ _MODULES = {
     "ConnectionStatistics": "connection_machine",
     "Context": "worker",
     "DEFAULT_PORT": "address",
+    "DENIED": "gate",
     "ERROR": "protocol",
     "FrameReader": "frames",
     "FrameTooLarge": "errors",
     "FrameWriter": "frames",
     "Framing": "tcp",
+    "Gate": "gate",
     "HEAD": "wire_head",
     "HERE": "message",
     "HandlingFailed": "worker",

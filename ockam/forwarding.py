@@ -78,15 +78,16 @@ def has_looped(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
 
 
 class OpenRequests:
-    """The return routes of the unanswered requests that were forwarded over one connection.
+    """The return routes of the unanswered requests that were forwarded over one connection, and their senders.
 
-    Invariant: there are at most OPEN_REQUESTS_MAX routes, the oldest first.
+    Invariant: there are at most OPEN_REQUESTS_MAX routes, the oldest first, and as many senders.
     """
 
-    __slots__ = ("_routes",)
+    __slots__ = ("_routes", "_senders")
 
     def __init__(self) -> None:
         self._routes: dict[Route, None] = {}
+        self._senders: dict[Address, None] = {}
 
     def __bool__(self) -> bool:
         return bool(self._routes)
@@ -96,11 +97,29 @@ class OpenRequests:
 
     def note(self, run: Iterable[Message]) -> None:
         """Remembers the requests among these outgoing messages, except the requests of this node's own workers."""
+        last: Route | None = None
         for message in run:
-            if message.origin.kind != "local" and is_sender_told(message):
-                self._routes[message.return_route] = None
+            if message.origin.kind == "local":
+                continue
+            route = message.return_route
+            if route is not last and route:
+                last = route
+                self._note_sender(route[0])
+            if is_sender_told(message):
+                self._routes[route] = None
                 if len(self._routes) > OPEN_REQUESTS_MAX:
                     del self._routes[next(iter(self._routes))]
+
+    def is_sender(self, connection: Address) -> bool:
+        """Whether messages of the peer on this connection were forwarded, so that answers may go back to it."""
+        return connection in self._senders
+
+    def _note_sender(self, connection: Address) -> None:
+        # The sender that was quiet for longest is forgotten first. Its next message notes it again.
+        self._senders.pop(connection, None)
+        self._senders[connection] = None
+        if len(self._senders) > OPEN_REQUESTS_MAX:
+            del self._senders[next(iter(self._senders))]
 
     def answered(self, messages: Iterable[Message]) -> None:
         """Forgets the requests that are answered by these messages, which have arrived over the connection."""

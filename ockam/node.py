@@ -17,6 +17,7 @@ import trio
 from ockam.address import LOCAL, Address, shown
 from ockam.cell import Cell
 from ockam.errors import AddressInUse
+from ockam.gate import Gate
 from ockam.mailbox import Life, Mailbox
 from ockam.message import Message
 from ockam.timers import Timers
@@ -64,7 +65,8 @@ class Batch:
 class Node:
     """The router of messages between the workers of one process, and from workers to transports.
 
-    depth: the number of nested open batches, 0 if no batch is open.
+    depth: the number of nested open batches, 0 if no batch is open. gate: decides which messages the workers get; None:
+    every worker gets all its messages.
 
     Invariant: a cell (a worker with its mailbox) that runs, is not paused and has messages is in `_ready` exactly once.
     """
@@ -78,6 +80,7 @@ class Node:
         self._batch = Batch(self)
         self._at_end: list[Callable[[], None]] = []
         self.depth = 0
+        self.gate: Gate | None = None
         self._routed = 0
         self._crashes = 0
         self._dropped: Counter[str] = Counter()
@@ -270,9 +273,13 @@ class Node:
             self._run_ready()
 
     def _run(self, cell: Cell) -> None:
-        run = cell.mailbox.take_run()
+        run: Sequence[Message] = cell.mailbox.take_run()
         try:
-            cell.worker.receive(run)
+            # A worker never sees a message that the sender may not send to it.
+            if self.gate is not None and run:
+                run = self.gate.admit(cell.worker, run)
+            if run:
+                cell.worker.receive(run)
         except HandlingFailed as failure:
             # Only one message failed. The later messages are handled after the restart.
             cell.mailbox.put_back(run[failure.position + 1 :])

@@ -22,6 +22,7 @@ from ockam.connection import Connection
 from ockam.connection_machine import ConnectionLimits, ConnectionStatistics
 from ockam.errors import ConnectFailed, InvalidAddress
 from ockam.forwarding import CONNECTION_PREFIX, destination_unreachable, forward_refused, is_sender_told
+from ockam.identity import Identity
 from ockam.listener import SilentConnections, accept_all, connections_that_fit
 from ockam.mailbox import Mailbox
 from ockam.memory import MEMORY_BYTES_MAX, MemoryStatistics, PeerMemory
@@ -161,6 +162,15 @@ class TcpTransport:
     def allow_forward(self, destinations: Collection[str]) -> None:
         """Sets the `host:port` destinations to which messages of remote peers may be forwarded."""
         self._allow_forward = frozenset(destination.encode() for destination in destinations)
+
+    def close_identities(self, is_meant: Callable[[Identity], bool], reason: str) -> int:
+        """Closes the connections of all peers whose identity the function chooses. Returns the number of connections.
+
+        reason: a short, fixed word for counters."""
+        meant = [each for each in self._connections if is_meant(each.identity)]
+        for connection in meant:
+            connection.close(reason)
+        return len(meant)
 
     def stop_accepting(self) -> None:
         self._listening.cancel()
@@ -355,6 +365,11 @@ class TcpTransport:
             self._refuse(message, f"{shown(local(hop.value))} is no destination that this node allows")
             return None
         destination = hop.value.decode("utf-8", "replace")
+        if message.origin.kind != "local" and self._node.gate is not None:
+            refusal = self._node.gate.find_forward_refusal(message.origin, destination)
+            if refusal is not None:
+                self._refuse(message, refusal)
+                return None
         # A peer must not act at the destination in the name of this node.
         call = destination, message.origin.kind == "local" or not self._outgoing_tls.shows_certificate(destination)
         # The first message starts to connect. Messages that come before the connection is ready wait in a mailbox,

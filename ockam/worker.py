@@ -92,6 +92,13 @@ class Worker:
         """
         return None
 
+    def denied_payload(self, message: Message, reason: str) -> bytes | None:
+        """Returns the payload of the answer to a message that the node's gate has refused. See `ockam.gate.Gate`.
+
+        None means that no answer is sent. Raises ProtocolError if the message is not valid; then no answer is sent.
+        """
+        return error_payload(reason)
+
     def reply(self, message: Message, payload: bytes) -> None:
         """Sends an answer to a message.
 

@@ -24,6 +24,7 @@ from stream_client.consume.page import Page
 from stream_client.core.pushes import Push, PushesFailed
 from stream_client.correspondent import Correspondent
 from stream_client.errors import (
+    AccessDenied,
     ChannelRefused,
     ChannelSilent,
     ClientClosed,
@@ -69,6 +70,7 @@ __all__ = [
     "FIRST",
     "LAST",
     "NEW",
+    "AccessDenied",
     "ChannelRefused",
     "ChannelSilent",
     "ClientClosed",

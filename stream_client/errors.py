@@ -6,6 +6,7 @@ Three modules convert the errors of other libraries to these errors: `shell.asyn
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -18,6 +19,10 @@ SPEAKS_TLS = "it speaks TLS"
 Fault: TypeAlias = Literal["caller", "node", "network"]
 """Who must act after an error. "caller": the program must change the request. "node": an operator must look at the
 node. "network": nobody must act; the network needs time to recover."""
+
+
+_DENIAL = re.compile(r"access denied: (?P<right>.+?) on (?:(?!: rule ').)*(?:: rule '(?P<rule>[^']*)' forbids it$)?")
+"""Matches the text of a node's refusal (`access.rules.Rules.decide`)."""
 
 
 class ClientError(Exception):
@@ -80,6 +85,20 @@ class RequestTimeout(ClientError):
 
 class RequestRefused(ClientError):
     """The request itself is wrong: the node has refused it, or no node would accept it. The text says why."""
+
+
+class AccessDenied(RequestRefused):
+    """The node's rules do not allow this request to this client. The text is the node's reason.
+
+    right: the name of the missing right, for example "read"; several names are joined by " or ". rule: the name of the
+    rule that forbids the request; None if no rule allows it.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        found = _DENIAL.search(reason)
+        self.right = found["right"] if found is not None else ""
+        self.rule = found["rule"] if found is not None else None
 
 
 class NodeFailed(ClientError):

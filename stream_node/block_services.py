@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 import trio
 
+from access.rights import Right
+from access.rules import Rule
 from block_node.backfill.service import BackfillService
 from block_node.backfill.settings import BackfillSettings, BackfillSettingsError
 from block_node.backfill.state import BackfillState
@@ -26,14 +28,24 @@ from block_node.persist.store import BlockRetention
 from block_node.publish.limits import PublishLimits
 from block_node.read.services import ReadServices, ReadStatistics
 from block_node.read.subscription_plan import SubscribeLimits
+from ockam.identity import Identity
 from ockam.node import Node
 from storage.runner import Runner
 from stream_node.config import Config, ConfigError
 from stream_service.names import refusal_of_name
 from stream_service.workers.directory import StreamDirectory
 
-WRITERS = {STREAM_PREFIX: "the block node"}
-"""A map from a prefix of stream names to the only permitted writer of the streams with this prefix."""
+KEEPERS = (
+    Rule(
+        "the block node keeps its streams",
+        (),
+        may_not=Right.WRITE | Right.CREATE | Right.DELETE | Right.ADMIN,
+        on=(STREAM_PREFIX,),
+        keeper=Identity("local", "block-node"),
+        reason=f"a stream whose name begins with {STREAM_PREFIX!r} is made and written by the block node alone",
+    ),
+)
+"""The rules that let only a part of the node change the streams that it keeps."""
 LEVELS = {level.name.lower(): level for level in Level if level.name is not None}
 
 

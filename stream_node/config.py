@@ -99,6 +99,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     tls_forward_plaintext: tuple[str, ...] = ()
     """The HOST:PORT of other nodes to which this node connects without TLS in spite of `tls_forward_ca`."""
 
+    # Group "Access": who may do what. See [security.md](security.md).
+    access_rules: str | None = None
+    """The TOML file with the rules that say who may do what. Without it, everybody who reaches the node may do
+    everything. The node reads the file again when it has changed, and at SIGHUP."""
+    audit_log: str | None = None
+    """The file for refusals and administrative acts, one JSON object on each line. With rules, the default is
+    audit.jsonl in the data directory. The node opens it again at SIGHUP."""
+    insecure: bool = False
+    """Whether the node may listen beyond this machine without TLS or without rules."""
+
     # Group "Streams": how long messages are kept, and for how long a consumer keeps its partitions.
     retention_age_s: Amount | None = None
     """The node keeps messages for this long. This setting and the next two apply to streams that have no retention of

@@ -19,10 +19,10 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from ockam.address import split_host_port
 from storage.database import FILE_NAME, Database
 from storage.errors import StorageError
 from storage.lock import owner_of
+from stream_node.access import is_loopback, lacking
 from stream_node.config import Config
 from stream_service.stored import list_stored
 
@@ -253,12 +253,17 @@ def check_open_files(limit: int, config: Config) -> Finding:
 
 
 def check_listen(config: Config) -> Finding:
-    host, _ = split_host_port(config.listen)
     values: Values = {"listen": config.listen}
-    if host in ("localhost", "::1") or host.startswith("127."):
+    if is_loopback(config.listen):
         return Finding("listen", "ok", f"{config.listen}, this machine only", values)
-    text = f"{config.listen} is reached from elsewhere, and nobody is asked who they are; use a private network"
-    return Finding("listen", "warning", text, values)
+    found = lacking(config)
+    if found is None:
+        return Finding("listen", "ok", f"{config.listen}, with TLS and rules", values)
+    if config.insecure:
+        text = f"insecure: {found}; set tls_certificate, tls_certificate_key and access_rules, or use a private network"
+        return Finding("listen", "warning", text, values)
+    text = f"{found}: the node does not start; set tls_certificate, tls_certificate_key and access_rules, or insecure"
+    return Finding("listen", "wrong", text, values)
 
 
 def measure_syncs(directory: Path, clock: Callable[[], float] = time.perf_counter) -> list[float]:

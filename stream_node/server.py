@@ -21,6 +21,7 @@ import msgspec
 import structlog
 import trio
 
+from access.authorizer import AccessStatistics
 from ockam.address import split_host_port
 from ockam.connection_machine import ConnectionLimits
 from ockam.node import Node, NodeStatistics
@@ -30,6 +31,7 @@ from secure_channel.workers.channels import SecureChannels
 from storage.database import Database
 from storage.runner import RunnerStatistics
 from storage.thread_runner import ThreadRunner
+from stream_node.access import NodeAccess, check_exposure, open_access
 from stream_node.channel_services import start_channels
 from stream_node.clock_note import read_known, since_boot_s, write_note
 from stream_node.config import Config, without_effect
@@ -52,13 +54,15 @@ class CannotListen(OSError):
 
 
 class ServerStatistics(msgspec.Struct, frozen=True):
-    """The statistics of all parts of the node. channels: those of secure channels; None if they are off."""
+    """The statistics of all parts of the node. channels: those of secure channels; None if they are off. access: those
+    of the rules; None without rules."""
 
     node: NodeStatistics
     tcp: TcpStatistics
     storage: RunnerStatistics
     services: ServicesStatistics
     channels: ChannelStatistics | None = None
+    access: AccessStatistics | None = None
 
 
 class Server:
@@ -75,17 +79,20 @@ class Server:
         self._stop = trio.Event()
         self._tls_watch: TlsWatch | None = None
         self._statistics: Callable[[], ServerStatistics] | None = None
+        self._access: NodeAccess | None = None
 
     def stop(self) -> None:
         """Begins to drain the node. `serve` returns when this is done. Safe to repeat."""
         self._stop.set()
 
     def reload(self) -> bool:
-        """Begins to read the files of TLS again, such as the certificate. Returns False for a node without TLS."""
-        if self._tls_watch is None:
-            return False
-        self._tls_watch.reload()
-        return True
+        """Begins to read the certificates and the rules again, and opens the audit log again. A file that is not valid
+        changes nothing. Returns False if this node has none of these."""
+        if self._tls_watch is not None:
+            self._tls_watch.reload()
+        if self._access is not None:
+            self._access.reload()
+        return self._tls_watch is not None or self._access is not None
 
     def statistics(self) -> ServerStatistics:
         """Returns the present statistics. Raises RuntimeError while the server is not listening."""
@@ -95,8 +102,9 @@ class Server:
 
     async def serve(self, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until `stop` is called. Reports the addresses at which the node listens to `task_status`. Raises
-        StorageError, CannotListen."""
+        StorageError, CannotListen, ConfigError."""
         config = self.config
+        check_exposure(config)
         for setting, reason in without_effect(config).items():
             logger.warning("setting_without_effect", setting=setting, reason=reason)
         database = await trio.to_thread.run_sync(Database.open, Path(config.data_dir))
@@ -118,6 +126,7 @@ class Server:
                         connections_max=config.connections_max,
                         memory_bytes_max=config.peer_memory_bytes_max,
                     )
+                    self._access = open_access(config, node, tcp, wall_clock_us, nursery)
                     services = Services(
                         node,
                         runner,
@@ -128,6 +137,8 @@ class Server:
                     )
                     services.start(stored)
                     channels = start_channels(node, nursery, config)
+                    if self._access is not None and channels is not None:
+                        self._access.closers.append(channels.end_identities)
                     try:
                         self.addresses = await tcp.listen(*split_host_port(config.listen))
                     except OSError as error:
@@ -138,6 +149,7 @@ class Server:
                         runner.statistics(),
                         services.statistics(),
                         None if channels is None else channels.statistics(),
+                        None if self._access is None else self._access.statistics(),
                     )
                     # This is logged at debug level, because the command prints the addresses on stdout.
                     logger.debug("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))
@@ -150,6 +162,8 @@ class Server:
                     await self._drain(tcp, runner, services, channels, node)
                 finally:
                     self._statistics = None
+                    if self._access is not None:
+                        self._access.close()
                     with trio.CancelScope(shield=True):
                         await runner.aclose()
                 nursery.cancel_scope.cancel()

@@ -19,7 +19,7 @@ from ockam.node import Node
 from storage.database import Database
 from storage.errors import storage_error
 from storage.runner import Runner
-from stream_node.block_services import WRITERS, BlockServices, BlockServicesStatistics
+from stream_node.block_services import KEEPERS, BlockServices, BlockServicesStatistics
 from stream_node.clock_note import Known
 from stream_node.config import Config
 from stream_service.extensions import Retention
@@ -115,7 +115,7 @@ class Services:
             clock=clock,
             new_id=new_id,
             default_retention=_default_retention(config),
-            writers=WRITERS,
+            keepers=KEEPERS,
         )
         self._index = IndexService(storage, now_us, lease_limits=LeaseLimits(ttl_s=config.lease_ttl_s))
         self._blocks: BlockServices | None = None

@@ -39,12 +39,16 @@ def partition_of(key: bytes, partitions: int) -> int:
     return int.from_bytes(hashlib.sha256(key).digest()[:8], "big") % partitions
 
 
+GENERATED_PREFIX = "generated_"
+"""The beginning of every generated name."""
+
+
 def generated_name(new_id: Callable[[], str]) -> str:
     """Returns a name for a stream that was created without a name.
 
     The name is `generated_` and 8 hex digits, as in the real services.
     """
-    return f"generated_{new_id()[:8]}"
+    return f"{GENERATED_PREFIX}{new_id()[:8]}"
 
 
 def refusal_of_name(name: str) -> str | None:

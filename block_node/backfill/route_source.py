@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from access.rights import NOTHING, Demand
 from block_node.backfill.source import FetchListener, StatusDone
 from block_node.events import ITEM_OVERHEAD_BYTES
 from block_node.persist.ranges import BlockRanges
@@ -32,7 +33,7 @@ from block_node.protocol_reading import (
     Unsubscribe,
 )
 from block_node.read.packing import unpacked
-from ockam.address import LOCAL, Route, local
+from ockam.address import LOCAL, TCP, Route, local
 from ockam.message import Message
 from ockam.node import Node
 from ockam.protocol import ERROR, ProtocolError
@@ -115,6 +116,10 @@ class StatusAsker(Worker):
         self.context.call_later(0, lambda: self._send(payload))
         self.context.call_later(self._patience_s, lambda: self._done(None, "unreachable: no answer to block_status"))
 
+    def demand(self, message: Message) -> Demand | None:
+        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`."""
+        return _demand_of_answer(message, self._route)
+
     def handle(self, message: Message) -> None:
         try:
             if ERROR.is_in(message.payload):
@@ -181,6 +186,10 @@ class Fetching(Worker):
         if self._listener is not None:
             self._listener = None
             self._leave()
+
+    def demand(self, message: Message) -> Demand | None:
+        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`."""
+        return _demand_of_answer(message, self._route)
 
     def handle(self, message: Message) -> None:
         self._silence_s = 0.0
@@ -278,6 +287,15 @@ class Fetching(Worker):
 
     def _send(self, route: Route, request: SubscribeRequest) -> bool:
         return self.context.send(Message(route, (self.context.address,), SUBSCRIBE.encode_request(request)))
+
+
+def _demand_of_answer(message: Message, route: Route) -> Demand | None:
+    """Returns that the sender needs no right if the message came through the connection to the asked node, else None.
+
+    A worker of this node may answer too, for example that there is no way to the asked node.
+    """
+    asked = route[0].value.decode("utf-8", "replace") if route[0].type == TCP else None
+    return NOTHING if message.origin.kind == "local" or message.origin.peer == asked else None
 
 
 def _checked(ranges: Iterable[BlockRange]) -> list[tuple[int, int]]:

@@ -6,6 +6,7 @@ A client can also start a search for missing blocks. `block_node.backfill.state`
 
 from __future__ import annotations
 
+from access.rights import Demand, Right
 from block_node.backfill.protocol import BACKFILL, gap_answers, source_answers
 from block_node.backfill.protocol import BackfillAnswer as Answer
 from block_node.backfill.state import BackfillState
@@ -90,6 +91,13 @@ class BackfillAnswers(Worker):
             sources=source_answers(statistics.sources),
         )
         self.reply(message, BACKFILL.encode_response(answer))
+
+    def demand(self, message: Message) -> Demand:
+        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`.
+
+        Whoever may operate the node or read its blocks may see the state. Raises ProtocolError."""
+        starts = BACKFILL.decode_request(message.payload).run
+        return Demand(Right.OPERATE if starts else Right.OPERATE | Right.BLOCK_READ, self._state.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason)

@@ -98,6 +98,7 @@ class BlockStore:
     ) -> None:
         self._storage = storage
         self._now_us = now_us
+        self.chain = chain
         self._log = ChainLog(chain)
         self._retention = retention if retention is not None else BlockRetention()
         self._on_stream_changed = on_stream_changed

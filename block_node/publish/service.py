@@ -13,6 +13,7 @@ import msgspec
 import structlog
 import trio
 
+from access.rights import Demand, Right
 from block_node.events import (
     NodeFailed,
     NodeStopping,
@@ -55,6 +56,7 @@ class PublishService:
     - is_stored: returns whether a block is durable. It is called after a crash of the worker, because notifications may
       be lost.
     - new_id: returns a random name for a session.
+    - chain: the name of the chain, on which publishers need the right to publish.
     - first_block: the configured first block of an empty node.
     - now_s: a clock that never goes back, in seconds.
     - store_refusal: returns the reason why no block can be stored now. None if blocks can be stored.
@@ -70,12 +72,14 @@ class PublishService:
         last_block: int | None,
         is_stored: Callable[[int], bool],
         new_id: Callable[[], str],
+        chain: str = "blocks",
         first_block: int = 0,
         limits: PublishLimits | None = None,
         now_s: Callable[[], float] = trio.current_time,
         store_refusal: Callable[[], str | None] = lambda: None,
     ) -> None:
         self.node = node
+        self.chain = chain
         self.facility = facility
         self.limits = limits or PublishLimits()
         self.now_s = now_s
@@ -119,7 +123,7 @@ class PublishService:
             return
         self._opened += 1
         address = session_address(self._new_id())
-        session = PublishSession(self._opened, message, request, self.node, self.runner)
+        session = PublishSession(self._opened, message, request, self.node, self.runner, self.chain)
         self._addresses[opening] = address
         self.node.register([address], lambda: session)
 
@@ -171,6 +175,10 @@ class PublishWorker(Plugin):
             self.reply(message, PUBLISH.encode_response(refusal))
             return
         self._service.open(message, request)
+
+    def demand(self, message: Message) -> Demand:
+        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`."""
+        return Demand(Right.BLOCK_PUBLISH, self._service.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         ended = StreamEnded(PublishStatus.ERROR, self._service.machine.last_block, None, reason)

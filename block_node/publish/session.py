@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from access.rights import Demand, Right
 from block_node.blocks.errors import BlockFormatError
 from block_node.blocks.items import ItemKind, item_kind, read_header
 from block_node.protocol import (
@@ -58,12 +59,14 @@ class PublishSession(Worker):
         request: OpenSession | OpenRootSession,
         node: Node,
         runner: PublishRunner,
+        chain: str = "blocks",
     ) -> None:
         self.token = request.token
         self.publisher = PublisherState(publisher_id, isinstance(request, OpenRootSession), runner.now_s())
         self.route: Route = opening.return_route
         self.peer = opening.origin.peer
         self._node = node
+        self._chain = chain
         self._runner = runner
         self._machine = runner.machine
         self._now_s = runner.now_s
@@ -94,6 +97,16 @@ class PublishSession(Worker):
     def opened(self) -> None:
         """Answers the opening message. The publisher may repeat that message, and every copy is answered."""
         self.tell(SessionOpened(self.token, self._machine.last_block, self._machine.blocks.next_block))
+
+    def demand(self, message: Message) -> Demand | None:
+        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`.
+
+        Only the publisher that opened the session may use it, through the same connection."""
+        return Demand(Right.BLOCK_PUBLISH, self._chain) if message.return_route[:1] == self.route[:1] else None
+
+    def denied_payload(self, message: Message, reason: str) -> bytes | None:
+        last_block = self._machine.last_block
+        return PUBLISH.encode_response(StreamEnded(PublishStatus.ERROR, last_block, None, reason))
 
     def receive(self, run: Sequence[Message]) -> None:
         self.publisher.used_s = self._now_s()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import msgspec
 import structlog
 
+from access.rights import Demand, Right
 from block_node.persist.errors import BlockNumberUnknown
 from block_node.persist.mark import PART_BYTES_MAX
 from block_node.persist.operations import ReadBlocks
@@ -73,6 +74,10 @@ class AccessService(Worker):
             except ProtocolError as error:
                 self.reply(message, error_payload(str(error)))
         self._go_on()
+
+    def demand(self, message: Message) -> Demand:
+        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`."""
+        return Demand(Right.BLOCK_READ, self._store.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason)

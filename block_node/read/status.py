@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from access.rights import Demand, Right
 from block_node.persist.ranges import BlockRanges
 from block_node.persist.store import BlockStore
 from block_node.protocol_reading import (
@@ -74,6 +75,10 @@ class StatusService(Worker):
             self._detail(message) if request.detail else None,
         )
         self.reply(message, STATUS.encode_response(response))
+
+    def demand(self, message: Message) -> Demand:
+        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`."""
+        return Demand(Right.BLOCK_READ | Right.BLOCK_PUBLISH | Right.OPERATE, self._store.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason)

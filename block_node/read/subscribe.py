@@ -13,6 +13,7 @@ from typing import ClassVar
 import msgspec
 import structlog
 
+from access.rights import Demand, Right
 from block_node.events import (
     BlockBegun,
     BlockDropped,
@@ -109,6 +110,10 @@ class SubscribeService(Plugin):
             self._ended[refusal.status.name] += 1
             ended = SubscriptionEnded(request.request_id, 0, refusal.status, refusal.reason)
             self.reply(message, SUBSCRIBE.encode_response(ended))
+
+    def demand(self, message: Message) -> Demand:
+        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`."""
+        return Demand(Right.BLOCK_READ, self._store.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason)

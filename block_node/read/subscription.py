@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from access.rights import Demand, Right
 from block_node.events import BlockBegun, BlockDropped, ItemEvent, ItemsReceived
 from block_node.item_splitting import HEAD_BYTES_MIN, ItemBatch, ItemSplitter, NotABlock, split_items, split_piece
 from block_node.persist.errors import BlockNumberUnknown
@@ -108,6 +109,12 @@ class SubscribeSession(Worker):
     def peer(self) -> Address:
         """The first address of the route back. If it is not registered, the subscriber has disconnected."""
         return self._request.return_route[0]
+
+    def demand(self, message: Message) -> Demand | None:
+        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`.
+
+        Only the subscriber may confirm and end its subscription, through the connection that began it."""
+        return Demand(Right.BLOCK_READ, self._store.chain) if message.return_route[:1] == (self.peer,) else None
 
     def started(self) -> None:
         self._tell(Subscribed(self._request_id, self.next_block))

@@ -19,6 +19,7 @@ import msgspec
 import structlog
 import trio
 
+from access.rights import NOTHING, Demand
 from ockam.address import LOCAL, Address, Route
 from ockam.errors import FrameTooLarge
 from ockam.forwarding import CONNECTION_PREFIX
@@ -101,6 +102,13 @@ class ChannelWorker(Worker):
         # Also after a crash: whoever has this object cannot encrypt with it any more.
         self.machine.end()
         self._owner.ended(self, "crashed")
+
+    def demand(self, message: Message) -> Demand | None:
+        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`.
+
+        Whoever can encrypt for the channel has proved an identity, and what comes out of it is asked for rights. Only
+        this node's workers may send into it."""
+        return NOTHING if message.onward_route[0] == self.inner or message.origin.kind == "local" else None
 
     def receive(self, run: Sequence[Message]) -> None:
         self.used_at_s = trio.current_time()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TypeVar
 
 from ockam.forwarding import OWN_PREFIX, is_destination_unreachable, is_forward_refused
+from ockam.gate import is_denied
 from ockam.protocol import ERROR, FAILURE, REFUSAL, ProtocolError, find_name, is_failure
 from stream_client.arguments import encoded
 from stream_client.errors import (
+    AccessDenied,
     ClientError,
     NodeFailed,
     NotSupported,
@@ -85,6 +87,8 @@ def refusal(payload: bytes, *, of_stream: bool = False, request: bytes = b"") ->
         return RouteRefused(reason.removeprefix(REFUSAL))
     if is_destination_unreachable(reason):
         return RouteLost(reason.removeprefix(REFUSAL).removeprefix(FAILURE))
+    if is_denied(reason):
+        return AccessDenied(reason.removeprefix(REFUSAL))
     if is_failure(reason):
         return NodeFailed(reason)
     if reason == PLAIN_REFUSAL and request[1:].startswith(OWN_PREFIX):

@@ -34,8 +34,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from ockam.gate import is_denied
 from stream_client.core.pushes import Epoch, KeyedPush
-from stream_client.errors import ClientError, PushNotStored, PushUnknown, RequestRefused
+from stream_client.errors import AccessDenied, ClientError, PushNotStored, PushUnknown, RequestRefused
 from stream_service.extensions import Outcome, PushFailure, RichConfirm, RichStatus
 
 NO_REASON = "the node answered ERROR, which says neither why nor whether it is stored; see the node's log"
@@ -230,6 +231,8 @@ def not_saved(failure: PushFailure, sent_again: bool) -> ClientError:
 
 def refused_by_node(reason: str = "it is larger than a stream keeps") -> RequestRefused:
     """Return the error for a message that the node has answered with REFUSED. reason: the node's reason."""
+    if is_denied(reason):
+        return AccessDenied(reason)
     return RequestRefused(f"the node refuses the message, which has not been stored: {reason}")
 
 

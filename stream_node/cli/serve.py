@@ -7,12 +7,15 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from stream_node.cli.options import ConfigOption, ForwardOption, ListenOption, LogLevelOption
 from stream_node.cli.output import say
+
+if TYPE_CHECKING:
+    from stream_node.config import Config
 
 GC_OBJECTS = 20_000
 """The number of new objects after which the garbage collector of Python runs."""
@@ -28,11 +31,16 @@ def serve(
     listen: ListenOption = None,
     allow_forward: ForwardOption = None,
     log_level: LogLevelOption = None,
+    access_rules: Annotated[str | None, typer.Option(help="The TOML file with the rules: who may do what.")] = None,
+    insecure: Annotated[
+        bool | None, typer.Option("--insecure", help="Listen beyond this machine without TLS or rules.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the line in JSON, also at a terminal.")] = False,
 ) -> None:
     """Serve streams until SIGTERM, SIGINT or SIGHUP. Then confirm all committed messages and stop.
 
-    A node with TLS reads its certificates again on SIGHUP, and stops on SIGHUP only if its terminal was closed.
+    A node with TLS or with rules reads its certificates and rules again on SIGHUP, and opens its audit log again. It
+    stops on SIGHUP only if its terminal was closed.
 
     The command prints one line when it listens: text at a terminal, otherwise JSON. Log lines go to stderr in the
     same format.
@@ -50,30 +58,27 @@ def serve(
         "listen": listen,
         "allow_forward": tuple(allow_forward) if allow_forward else None,
         "log_level": log_level,
+        "access_rules": access_rules,
+        "insecure": insecure,
     }
     settings = load_config(flags, file=config)
     configure_logs(settings.log_level)
     server = Server(settings)
     had_terminal = has_terminal()
-    # Messages form no reference cycles, so the garbage collector finds little. By default it runs after every 700 new
-    # objects, which takes an eighth of the processor time of a node with many streams. `freeze` exempts the modules
-    # that are already imported, because they stay in memory anyway.
-    gc.set_threshold(GC_OBJECTS, 20, 20)
-    gc.freeze()
+    _relax_garbage_collector()
 
     async def run() -> None:
         ends = [signal.SIGTERM, signal.SIGINT]
         # A closed terminal sends SIGHUP, which would end the process without draining it. A node started with
-        # `nohup` ignores SIGHUP, and must keep ignoring it.
+        # `nohup` ignores SIGHUP, and must keep ignoring it. A node that has files to read again and no terminal is run
+        # by a service manager, which sends SIGHUP for that.
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             ends.append(signal.SIGHUP)
         with trio.open_signal_receiver(*ends) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(stop_on_signal, signals)
                 addresses = await nursery.start(serve_to_the_end, nursery.cancel_scope)
-                line = {"event": "listening", "addresses": addresses, "pid": os.getpid(), "data_dir": settings.data_dir}
-                text = f"listening at {' and '.join(addresses)}, with the data in {settings.data_dir}; Ctrl-C stops it"
-                say(as_json or not sys.stdout.isatty(), line, text)
+                _tell_listening(settings, addresses, as_json)
 
     async def stop_on_signal(signals: AsyncIterator[int]) -> None:
         async for number in signals:
@@ -96,3 +101,28 @@ def has_terminal() -> bool:
     except OSError:
         return False
     return True
+
+
+def _tell_listening(settings: Config, addresses: list[str], as_json: bool) -> None:
+    """Prints where the node listens, and the protection that it lacks."""
+    from stream_node.access import lacking
+
+    line: dict[str, object] = {"event": "listening", "addresses": addresses, "pid": os.getpid()}
+    line["data_dir"] = settings.data_dir
+    text = f"listening at {' and '.join(addresses)}, with the data in {settings.data_dir}; Ctrl-C stops it"
+    missing = lacking(settings)
+    if missing is not None:
+        line["insecure"] = missing
+        text += f"\nINSECURE: {missing}"
+    say(as_json or not sys.stdout.isatty(), line, text)
+
+
+def _relax_garbage_collector() -> None:
+    """Lets the garbage collector of Python run seldom.
+
+    Messages form no reference cycles, so the garbage collector finds little. By default it runs after every 700 new
+    objects, which takes an eighth of the processor time of a node with many streams. `freeze` exempts the modules that
+    are already imported, because they stay in memory anyway.
+    """
+    gc.set_threshold(GC_OBJECTS, 20, 20)
+    gc.freeze()

@@ -5,10 +5,13 @@ It serves no requests.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
+from access.rights import Demand, Right
+from access.rules import ANYTHING_TO_ANYBODY, Rule, Rules
 from ockam.address import Address
 from ockam.errors import AddressInUse
+from ockam.message import Message
 from ockam.node import Node
 from storage.contract import StreamRecord
 from storage.runner import Runner
@@ -29,8 +32,7 @@ class StreamDirectory:
     new_id: returns a new random text, from which stream names are generated.
     default_retention: the retention of streams that have none of their own.
     making: the number of stream-partitions that are being created now.
-    writers: maps the beginning of a stream name to the part of the node that writes such streams. Clients may only read
-    such streams.
+    keepers: the rules that say which part of the node keeps which streams. Clients may only read such streams.
     """
 
     def __init__(
@@ -42,7 +44,7 @@ class StreamDirectory:
         clock: Clock,
         new_id: Callable[[], str],
         default_retention: Retention | None = None,
-        writers: Mapping[str, str] | None = None,
+        keepers: Sequence[Rule] = (),
     ) -> None:
         self.counters = StreamCounters()
         self.tails = Tails(limits.tails_bytes_max, limits.tail_bytes_max)
@@ -52,7 +54,9 @@ class StreamDirectory:
         self.clock = clock
         self.default_retention = default_retention
         self.making = 0
-        self._writers = dict(writers or {})
+        # Without rules of the operator everything else is allowed. With such rules, the node's gate has decided before.
+        self.kept = Rules([*keepers, *ANYTHING_TO_ANYBODY])
+        self._keepers = tuple(keepers)
         self._new_id = new_id
         self._addresses: dict[Address, None] = {}
 
@@ -76,9 +80,14 @@ class StreamDirectory:
             if not self.node.is_registered(stream_address(name, 0)):
                 return name
 
-    def find_writer(self, name: str) -> str | None:
-        """Returns the part of the node that writes the stream of this name, or None if clients may write it."""
-        return next((writer for prefix, writer in self._writers.items() if name.startswith(prefix)), None)
+    def find_keeper(self, name: str) -> Rule | None:
+        """Returns the rule that lets only a part of the node write the stream of this name, or None without a rule."""
+        return next((rule for rule in self._keepers if name.startswith(rule.on)), None)
+
+    def find_create_refusal(self, message: Message, name: str) -> str | None:
+        """Returns the reason why the sender of this message may not create the stream, or None if it may."""
+        decision = self.kept.decide(message.origin.identity, Demand(Right.CREATE, name))
+        return None if decision.allowed else decision.explanation
 
     def note_changed(self, record: StreamRecord) -> None:
         """Notifies the worker of a read-only stream that messages were appended or deleted. Starts the worker if none
@@ -106,15 +115,15 @@ class StreamDirectory:
             if not isinstance(worker, ReadableStream) or worker.identity != (name, partition):
                 raise AddressInUse(f"the address of stream {name!r} belongs to another stream; choose another name")
             return
-        writer = self.find_writer(name)
+        keeper = self.find_keeper(name)
         first: list[StoredStream | None] = [stream]
 
         def make() -> ReadableStream:
             # The stream was just read, so the first start of the worker need not read it. After a crash the record is
             # outdated, and the worker reads the stream again.
             known, first[0] = first[0], None
-            if writer is not None:
-                return ReadOnlyStream(name, partition, known, self, writer)
+            if keeper is not None:
+                return ReadOnlyStream(name, partition, known, self, self.kept)
             return StreamWorker(name, partition, known, self, lambda: self._close_stream(address))
 
         self.node.register([address], make)

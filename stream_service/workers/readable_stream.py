@@ -7,10 +7,14 @@ It is the base class of both kinds of stream workers: `workers.stream.StreamWork
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
+from access.authorizer import Frequent
+from access.rights import STREAM_RIGHTS, Demand, Right
+from access.rules import Rules
 from ockam.address import Address
 from ockam.message import Message, reply_to
-from ockam.protocol import ProtocolError, find_name
+from ockam.protocol import Protocol, ProtocolError, find_name
 from ockam.worker import Worker
 from storage.contract import StreamRecord
 from stream_service import protocol
@@ -28,8 +32,19 @@ from stream_service.workers.stream_machine import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 from stream_service.workers.tail_machine import Tail
 
-WRITES = (PUSH, RICH_PUSH, COPY, TRUNCATE, DELETE, RETENTION)
-"""The protocols that change a stream. A read-only stream refuses their requests."""
+NEEDED: dict[Protocol[Any, Any], Right] = {
+    PUSH: Right.WRITE,
+    RICH_PUSH: Right.WRITE,
+    PULL: Right.READ,
+    RICH_PULL: Right.READ,
+    BULK: Right.READ,
+    COPY: Right.ADMIN,
+    RETENTION: Right.ADMIN,
+    TRUNCATE: Right.DELETE,
+    DELETE: Right.DELETE,
+}
+"""The right on a stream that a request needs, by its protocol. The other requests only ask whether the stream exists,
+and where it begins and ends; they need any right on the stream."""
 
 
 class ReadableStream(Worker):
@@ -50,6 +65,7 @@ class ReadableStream(Worker):
         on_removed: Callable[[], None],
     ) -> None:
         self.identity = (name, partition)
+        self.frequent = Frequent((PUSH.tag, RICH_PUSH.tag), Right.WRITE, name)
         self._services = services
         self._on_removed = on_removed
         self._route: tuple[Address, ...] = ()
@@ -77,6 +93,15 @@ class ReadableStream(Worker):
 
     def stopped(self) -> None:
         self._pulls.close()
+
+    def demand(self, message: Message) -> Demand:
+        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`."""
+        payload = message.payload
+        rights = next((right for protocol, right in NEEDED.items() if payload.startswith(protocol.tag)), STREAM_RIGHTS)
+        return Demand(rights, self.identity[0])
+
+    def denied_payload(self, message: Message, reason: str) -> bytes | None:
+        return failure_payload(message, Failure(Outcome.REFUSED, reason))
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         # The worker may have failed after it submitted the push, so it is unknown whether the push is stored.
@@ -146,21 +171,23 @@ class ReadOnlyStream(ReadableStream):
     """The worker of a stream-partition that only a part of this node writes. Clients may read the stream, but not
     change it.
 
-    writer: the name of the part that writes. This part calls `note_changed` after each change.
+    kept: the rules that forbid everybody else to change the stream. The part that writes the stream calls
+    `note_changed` after each change.
     """
 
     def __init__(
-        self, name: str, partition: int, stream: StoredStream | None, services: StreamServices, writer: str
+        self, name: str, partition: int, stream: StoredStream | None, services: StreamServices, kept: Rules
     ) -> None:
         super().__init__(name, partition, stream, services, on_removed=lambda: None)
-        self._writer = writer
+        self._kept = kept
 
     def receive(self, run: Sequence[Message]) -> None:
         answers: list[Message] = []
-        refusal = Failure(Outcome.REFUSED, f"this stream is written by {self._writer} alone")
         for message in run:
             try:
-                if any(write.is_in(message.payload) for write in WRITES):
+                decision = self._kept.decide(message.origin.identity, self.demand(message))
+                if not decision.allowed:
+                    refusal = Failure(Outcome.REFUSED, decision.explanation)
                     answers.append(reply_to(message, self.context.address, failure_payload(message, refusal)))
                 elif (answer := self._serve_reader(message)) is not None:
                     self.context.send(answer)

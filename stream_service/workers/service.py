@@ -10,15 +10,17 @@ from collections.abc import Sequence
 
 import structlog
 
+from access.rights import STREAM_RIGHTS, Demand, Right, rights_text
 from ockam.address import local
 from ockam.errors import AddressInUse
+from ockam.gate import DENIED
 from ockam.message import Message
 from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload, find_name
 from ockam.worker import HandlingFailed, Worker
 from storage.errors import StorageError
 from stream_service import protocol
-from stream_service.extensions import LIST, ListResponse
-from stream_service.names import refusal_of_name, stream_address
+from stream_service.extensions import LIST, ListRequest, ListResponse
+from stream_service.names import GENERATED_PREFIX, refusal_of_name, stream_address
 from stream_service.operations import DescribeStreams, EnsureStreams
 from stream_service.protocol import CREATE, CREATE_PARTITIONED, CREATE_PARTITIONS, CreatePartitions, CreateStream
 from stream_service.workers.directory import StreamDirectory
@@ -77,6 +79,27 @@ class ServiceWorker(Worker):
             return 1
         return self._create(message)
 
+    def demand(self, message: Message) -> Demand:
+        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`.
+
+        Every client sends a create before it uses a stream. So a create of a stream that exists needs any right on the
+        stream, and a create that makes partitions needs the right to create. Raises ProtocolError.
+        """
+        payload = message.payload
+        if LIST.is_in(payload):
+            return Demand(STREAM_RIGHTS, None)
+        if CREATE.is_in(payload):
+            name, partitions = CREATE.decode_request(payload).stream_name, 1
+        else:
+            request = _partitioned_protocol(payload).decode_request(payload)
+            name, partitions = request.stream_name, request.partitions
+        self._check_partitions(partitions)
+        if name is None:
+            return Demand(Right.CREATE, GENERATED_PREFIX)
+        is_there = self._directory.node.is_registered
+        exists = all(is_there(stream_address(name, partition)) for partition in range(partitions))
+        return Demand(STREAM_RIGHTS if exists else Right.CREATE, name)
+
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason)
 
@@ -99,11 +122,10 @@ class ServiceWorker(Worker):
             partition for partition, route in enumerate(routes) if not self._directory.node.is_registered(route[0])
         ]
         requests = [Message(route, message.return_route, forwarded, message.origin) for route in routes]
-        writer = self._directory.find_writer(name)
         # A stream that a part of the node writes is created only by this part. For an existing one, a client may get
         # the Init.
-        if missing and writer is not None:
-            raise ProtocolError(f"a stream of that name is made by {writer} alone; choose another name")
+        if missing:
+            self._check_may_create(message, name)
         if not missing:
             self.context.send_run(requests)
             return partitions
@@ -116,6 +138,17 @@ class ServiceWorker(Worker):
         made = self.context.guard(lambda operation: self._made(operation, message, requests))
         directory.storage.submit_write(EnsureStreams(name, missing, directory.now_us(), on_done=made))
         return partitions
+
+    def _check_may_create(self, message: Message, name: str) -> None:
+        """Raises ProtocolError if the sender of this message may not create the stream.
+
+        The gate has decided before. But this request may have waited since, and the stream may have been deleted.
+        """
+        refusal, gate = self._directory.find_create_refusal(message, name), self._directory.node.gate
+        if refusal is None and gate is not None and not gate.holds(message.origin, Right.CREATE, name):
+            refusal = f"{DENIED}{rights_text(Right.CREATE)} on {name!r}: the stream was deleted"
+        if refusal is not None:
+            raise ProtocolError(refusal)
 
     def _made(self, operation: EnsureStreams, message: Message, requests: Sequence[Message]) -> None:
         # The reservation ends: the directory counts the streams that exist now.
@@ -136,14 +169,27 @@ class ServiceWorker(Worker):
 
     def _list(self, message: Message) -> None:
         request = LIST.decode_request(message.payload)
+        after = (request.after.stream_name, request.after.partition) if request.after is not None else None
+        self._list_after(message, request, after)
+
+    def _list_after(self, message: Message, request: ListRequest, after: tuple[str, int] | None) -> None:
+        """Answers with the streams after one that the sender may know of. after: name and partition of the stream."""
+        gate = self._directory.node.gate
 
         def listed(found: DescribeStreams) -> None:
             if found.error is not None:
                 self.reply(message, failed_payload(str(found.error)))
-            else:
-                self.reply(message, LIST.encode_response(ListResponse(request.request_id, found.infos, found.more)))
+                return
+            infos = found.infos
+            if gate is not None:
+                infos = [each for each in infos if gate.holds(message.origin, STREAM_RIGHTS, each.stream_name)]
+            # A client goes on after the last stream of a page, so a page without a stream would end its list.
+            if found.infos and not infos and found.more:
+                last = found.infos[-1]
+                self._list_after(message, request, (last.stream_name, last.partition))
+                return
+            self.reply(message, LIST.encode_response(ListResponse(request.request_id, infos, found.more)))
 
-        after = (request.after.stream_name, request.after.partition) if request.after is not None else None
         self._directory.storage.submit_read(
             DescribeStreams(
                 self.context.guard(listed),

@@ -225,10 +225,13 @@ class PositionRow(Strict, frozen=True):
 
 
 class Listening(Strict, frozen=True):
+    """insecure: what the node lacks, where it was started with `--insecure` beyond this machine."""
+
     event: Literal["listening"]
     addresses: list[str]
     pid: int
     data_dir: str
+    insecure: str | None = None
 
 
 class Latency(Strict, frozen=True):

@@ -15,6 +15,7 @@ from tests.style.tree import ROOT, package_files, packages, parse, plant
 LINES = (
     ("bare",),
     ("ockam", "storage"),
+    ("access",),
     ("secure_channel",),
     ("stream_service", "index_service", "block_manager"),
     # The client of both services, a floor above them: a consumer of streams keeps its position in the index service.

@@ -44,6 +44,8 @@ LARGE: dict[str, str] = {
     "stream_client/shell/blocking_shell.py": "one loop: what a call sends, reads and waits for; timers",
     "tests/block_node/client/test_client.py": "one client over real connections, a test for each promise",
     "storage/wal/scan_machine.py": "one format: its frames, the reading of a whole log, and the verdict on it",
+    "block_node/read/subscription.py": "one subscription: what it reads, what it sends, and both of its modes",
+    "index_service/worker.py": "one worker: every request to it, from what it demands to its answer",
     "storage/thread_runner.py": "one way, drawn at its head: through the threads and back, with what both ends share",
 }
 

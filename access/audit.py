@@ -1,0 +1,112 @@
+"""Audit: writes refusals and administrative acts to a file of their own, one JSON object on each line.
+
+Equal refusals within a second become one line with their number, and a second has a limited number of lines, so a flood
+of refused requests does not fill the disk. The file is made for its owner only, and only ever extended; `reopen` is for
+programs that rotate it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import structlog
+
+LINES_MAX = 200
+"""The largest number of lines about different refusals in one interval. Further refusals are counted in one line."""
+FILE_MODE = 0o640
+
+logger = structlog.get_logger(__name__)
+
+
+class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One line of the audit log without its time.
+
+    event: "refused", "admitted" (a request for an administrative act was passed on to its worker), or an act of the
+    node, such as "rules_loaded". identity: who sent the request. peer: the `host:port` of the connection. right, name:
+    the right that was needed, and the name on which it was needed. rule: the rule that decided. request: the name of
+    the request's protocol. reason: the text that the sender was given. count: the number of equal events.
+    """
+
+    event: str
+    identity: str = ""
+    peer: str = ""
+    right: str = ""
+    name: str = ""
+    rule: str = ""
+    request: str = ""
+    reason: str = ""
+    count: int = 1
+
+
+class Audit:
+    """The audit log of a node. file: where the lines are written; None: they are only counted.
+
+    now_us: returns the time in microseconds since 1970. failed: the number of lines that could not be written.
+    """
+
+    def __init__(self, file: Path | None, now_us: Callable[[], int]) -> None:
+        """Opens the file. Raises OSError."""
+        self._file = file
+        self._now_us = now_us
+        self._descriptor: int | None = None
+        self._repeated: dict[Entry, int] = {}
+        self._unlisted = 0
+        self.failed = 0
+        self.reopen()
+
+    def note(self, entry: Entry) -> None:
+        """Writes one line."""
+        if self._descriptor is None:
+            return
+        time = datetime.fromtimestamp(self._now_us() / 1e6, UTC).isoformat(timespec="milliseconds")
+        line = {"time": time.replace("+00:00", "Z"), **msgspec.to_builtins(entry)}
+        try:
+            # The file is opened for appending, so one write is one whole line, also beside another program.
+            os.write(self._descriptor, msgspec.json.encode(line) + b"\n")
+        except OSError as error:
+            if not self.failed:
+                logger.error("audit_not_written", file=str(self._file), reason=str(error))
+            self.failed += 1
+
+    def refused(self, entry: Entry) -> None:
+        """Writes one refusal, or counts it if an equal one was written in this interval."""
+        if entry in self._repeated:
+            self._repeated[entry] += 1
+        elif len(self._repeated) < LINES_MAX:
+            self._repeated[entry] = 0
+            self.note(entry)
+        else:
+            self._unlisted += 1
+
+    def end_interval(self) -> None:
+        """Writes how often the refusals of this interval were repeated. Call this method every second."""
+        repeated, self._repeated = self._repeated, {}
+        for entry, count in repeated.items():
+            if count:
+                self.note(msgspec.structs.replace(entry, event="refused_again", count=count))
+        unlisted, self._unlisted = self._unlisted, 0
+        if unlisted:
+            self.note(Entry("refused_more", reason="too many different refusals in one second", count=unlisted))
+
+    def reopen(self) -> None:
+        """Opens the file again by its name, after a program has moved it away. Raises OSError; then the log goes on in
+        the file that was open."""
+        if self._file is None:
+            return
+        descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
+        self._close_file()
+        self._descriptor = descriptor
+
+    def close(self) -> None:
+        """Writes what is still counted, and closes the file."""
+        self.end_interval()
+        self._close_file()
+
+    def _close_file(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None

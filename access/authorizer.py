@@ -1,0 +1,233 @@
+"""Authorizer: the gate of a node that obeys rules. It answers refused messages, counts them, and audits them.
+
+The rules decide by the identity of the connection through which a message came (`ockam.message.Origin`). Each worker
+says what its messages demand (`Guarded`). A worker that says nothing takes messages only from this node's own workers.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+import structlog
+
+from access.audit import Audit, Entry
+from access.rights import NOTHING, SOMETHING, Demand, Right, rights_text
+from access.rules import Decision, Rules
+from ockam.connection import Connection
+from ockam.gate import DENIED
+from ockam.identity import Identity
+from ockam.message import Message, Origin, reply_to
+from ockam.node import Node
+from ockam.protocol import ProtocolError, find_name
+from ockam.worker import Worker
+
+DELAYED_ANSWERS_MAX = 10_000
+"""The largest number of refusals that wait to be sent. Further refusals are sent at once."""
+ACTS = Right.DELETE | Right.ADMIN | Right.OPERATE
+"""The rights whose use is in the audit log."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Frequent(NamedTuple):
+    """The messages that a worker gets most. tags: the bytes with which their payloads begin. right, name: their demand.
+
+    The gate admits a run of such messages without asking the worker about each."""
+
+    tags: tuple[bytes, ...]
+    right: Right
+    name: str
+
+
+class Guarded(Protocol):
+    """The methods of a worker whose messages other peers may send, if the rules allow it.
+
+    Such a worker may also have an attribute `frequent` with a `Frequent`."""
+
+    def demand(self, message: Message) -> Demand | None:
+        """Returns what the sender of this message must be allowed; None if nothing can allow it to this sender.
+
+        Raises ProtocolError if the message cannot be decoded. Then the worker refuses the message itself."""
+        ...
+
+
+class AccessStatistics(msgspec.Struct, frozen=True):
+    """The statistics of the rules. rules: their number. refused: the number of refused messages since the start, by the
+    right that was missing. reloads, reloads_failed: how often new rules were taken, and refused because they are not
+    valid. audit_failed: the number of lines that could not be written to the audit log."""
+
+    rules: int
+    refused: dict[str, int]
+    reloads: int
+    reloads_failed: int
+    audit_failed: int
+
+
+class Authorizer:
+    """Decides about every message that reaches a worker, and about forwarding.
+
+    rules: the rules in force. answer_delay_s: refused pushes are answered after this time, because a real publisher
+    sends a refused push again at once.
+    """
+
+    def __init__(self, node: Node, rules: Rules, audit: Audit, *, answer_delay_s: float = 0.0) -> None:
+        self._node = node
+        self.rules = rules
+        self.audit = audit
+        self._answer_delay_s = answer_delay_s
+        self._delayed = 0
+        self._refused: Counter[str] = Counter()
+        self._reloads = self._reloads_failed = 0
+
+    # The gate of a node, see `ockam.gate.Gate`.
+
+    def admit(self, worker: Worker, run: Sequence[Message]) -> Sequence[Message]:
+        """Returns the messages that the rules allow, in order. Answers, counts and audits the others."""
+        frequent: Frequent | None = getattr(worker, "frequent", None)
+        origin = run[0].origin
+        # Nearly all runs are pushes of one publisher, or answers of this node's own workers to one connection. These
+        # two are decided as a whole.
+        if origin.kind == "local" and getattr(worker, "demand", None) is None:
+            if all([message.origin is origin for message in run]):
+                return run
+        elif frequent is not None and self.holds(origin, frequent.right, frequent.name):
+            tags = frequent.tags
+            rest = [message for message in run if message.origin is not origin or not message.payload.startswith(tags)]
+            if not rest:
+                return run
+        admitted = [message for message in run if self._is_admitted(worker, message)]
+        return run if len(admitted) == len(run) else admitted
+
+    def holds(self, origin: Origin, rights: int, name: str) -> bool:
+        """Whether the origin has one of these rights on a name."""
+        return bool(self.rules.grants(origin.identity).rights_on(name) & rights)
+
+    def find_forward_refusal(self, origin: Origin, destination: str) -> str | None:
+        """Returns the reason why messages of this origin may not be forwarded to a node, or None if they may."""
+        decision = self._decide(origin, Demand(Right.FORWARD, destination), "")
+        return None if decision.allowed else DENIED + decision.reason
+
+    # What the operator changes.
+
+    def replace_rules(self, rules: Rules) -> Callable[[Identity], bool]:
+        """Takes new rules. Returns a function that says for which identities something has changed.
+
+        What such an identity has begun under the old rules, such as a waiting pull, must end.
+        """
+        before, self.rules = self.rules, rules
+        self._reloads += 1
+        return lambda identity: before.grants(identity).rules != rules.grants(identity).rules
+
+    def note_bad_rules(self) -> None:
+        """Counts a new file of rules that is not valid."""
+        self._reloads_failed += 1
+
+    def statistics(self) -> AccessStatistics:
+        return AccessStatistics(
+            len(self.rules), dict(self._refused), self._reloads, self._reloads_failed, self.audit.failed
+        )
+
+    # One message.
+
+    def _is_admitted(self, worker: Worker, message: Message) -> bool:
+        origin = message.origin
+        ask: Callable[[Message], Demand | None] | None = getattr(worker, "demand", None)
+        if ask is None and origin.kind == "local":
+            return True
+        if isinstance(worker, Connection):
+            return self._may_pass(worker, message)
+        demand: Demand | None = None
+        if ask is not None:
+            try:
+                demand = ask(message)
+            except ProtocolError:
+                demand = SOMETHING
+        if demand is NOTHING:
+            return True
+        if demand is None:
+            decision = Decision(False, None, "this address takes messages of others only")
+            self._note_refusal(message, "address", decision, str(message.onward_route[0]))
+        else:
+            decision = self._decide(origin, demand, find_name(message.payload) or "")
+        if not decision.allowed:
+            self._answer(worker, message, DENIED + decision.reason)
+        return decision.allowed
+
+    def _may_pass(self, connection: Connection, message: Message) -> bool:
+        """Whether a message of another peer may leave over this connection.
+
+        An answer may pass to the peer whose request was forwarded. Every other message passes only over a connection
+        that this node has made, to a node to which the sender may forward."""
+        if message.origin.kind == "local" or self._is_answer(connection, message):
+            return True
+        if connection.open_requests is not None:
+            return self.find_forward_refusal(message.origin, connection.peer) is None
+        decision = Decision(False, None, "messages between peers are not passed on")
+        self._note_refusal(message, "forward", decision, str(connection.own_address))
+        return False
+
+    def _is_answer(self, connection: Connection, message: Message) -> bool:
+        """Whether a message comes from a node to which the peer on this connection has forwarded messages.
+
+        The first hop of a return route is the connection through which the message came; no peer can choose it."""
+        source = self._node.find_worker(message.return_route[0]) if message.return_route else None
+        if not isinstance(source, Connection) or source.open_requests is None:
+            return False
+        return source.open_requests.is_sender(connection.own_address)
+
+    def _decide(self, origin: Origin, demand: Demand, request: str) -> Decision:
+        """Decides one demand. Counts and audits a refusal, and audits the use of an administrative right."""
+        allowed = self.rules.allows(origin.identity, demand)
+        if allowed and not demand.rights & ACTS:
+            return Decision(True, None, "")
+        decision = self.rules.decide(origin.identity, demand)
+        entry = Entry(
+            "admitted" if allowed else "refused",
+            identity=str(origin.identity),
+            peer=origin.peer,
+            right=rights_text(demand.rights),
+            name=demand.name or "",
+            rule=decision.rule.name if decision.rule is not None else "",
+            request=request,
+            reason=decision.reason,
+        )
+        if not allowed:
+            self._count(entry)
+        # Requests that need one of several rights only look at things.
+        elif int(demand.rights).bit_count() == 1 and origin.kind != "local":
+            self.audit.note(entry)
+        return decision
+
+    def _note_refusal(self, message: Message, right: str, decision: Decision, name: str) -> None:
+        origin = message.origin
+        request = find_name(message.payload) or ""
+        self._count(Entry("refused", str(origin.identity), origin.peer, right, name, "", request, decision.reason))
+
+    def _count(self, entry: Entry) -> None:
+        self._refused[entry.right] += 1
+        self.audit.refused(entry)
+
+    def _answer(self, worker: Worker, message: Message, reason: str) -> None:
+        """Answers a refused message in its own protocol. A refused push is answered after a delay."""
+        try:
+            payload = worker.denied_payload(message, reason)
+        except ProtocolError:
+            return
+        if payload is None or not message.return_route:
+            return
+        answer = reply_to(message, message.onward_route[0], payload)
+        frequent: Frequent | None = getattr(worker, "frequent", None)
+        is_push = frequent is not None and message.payload.startswith(frequent.tags)
+        if not is_push or not self._answer_delay_s or self._delayed >= DELAYED_ANSWERS_MAX:
+            self._node.send(answer)
+            return
+
+        def send() -> None:
+            self._delayed -= 1
+            self._node.send(answer)
+
+        self._delayed += 1
+        self._node.call_later(self._answer_delay_s, send)

@@ -1,0 +1,180 @@
+"""Reads and changes the file with the rules of a node. It decides nothing.
+
+    [[rule]]
+    name = "spark reads orders"
+    who = ["token:spark"]
+    may = ["read", "index"]
+    on = ["orders"]
+
+The file has only such tables. Each rule has either `may` or `may_not`. A change keeps the other lines of the file, with
+their comments.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from access.rights import ALL_RIGHTS, NO_RIGHT, RIGHT_NAMES, Right
+from access.rules import EVERYBODY, Rule, Rules
+from storage.durable_files import write_durably
+
+NAME_CHARACTERS_MAX = 64
+SOURCES = ("anonymous", "certificate", "token", "channel")
+ALL = "all"
+"""The word for all rights in `may` and `may_not`."""
+_HEADER = re.compile(r"\s*\[\[\s*rule\s*\]\]\s*(#.*)?")
+_FIELDS = ("name", "who", "may", "may_not", "on")
+_QUOTES = frozenset("'\"\\")
+
+
+class RulesError(Exception):
+    """Error: a file of rules is not valid. mistakes: one text for each mistake, with the file, the line where its rule
+    begins, and the name of the rule."""
+
+    def __init__(self, *mistakes: str) -> None:
+        super().__init__("; ".join(mistakes))
+        self.mistakes = mistakes
+
+
+def load_rules(file: Path) -> Rules:
+    """Reads the rules of a file. Raises RulesError with all mistakes."""
+    return parse_rules(_read(file), str(file))
+
+
+def parse_rules(text: str, file: str = "the rules") -> Rules:
+    """Parses the text of a file with rules. file: the name of the file in errors. Raises RulesError."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RulesError(f"{file} is not TOML: {error}") from error
+    mistakes = [
+        f"{file}: unknown key {key!r}; a file of rules has only tables [[rule]]" for key in values.keys() - {"rule"}
+    ]
+    tables = values.get("rule", [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise RulesError(*mistakes, f"{file}: `rule` is not a list of tables; begin each rule with [[rule]]")
+    lines = [number for number, line in enumerate(text.splitlines(), 1) if _HEADER.fullmatch(line)]
+    rules: list[Rule] = []
+    for position, table in enumerate(tables):
+        # Rules in another notation, such as `rule = [{…}]`, have no line of their own.
+        line = f" line {lines[position]}" if len(lines) == len(tables) else ""
+        where = f"{file}{line}, rule {table.get('name', position + 1)!r}"
+        rule, wrong = _rule(table)
+        mistakes += [f"{where}: {each}" for each in wrong]
+        if any(rule.name == other.name for other in rules):
+            mistakes.append(f"{where}: another rule has the same name; refusals name rules, so choose another one")
+        rules.append(rule)
+    if mistakes:
+        raise RulesError(*mistakes)
+    return Rules(rules)
+
+
+def rule_text(rule: Rule) -> str:
+    """Returns the lines of one rule in a file."""
+    may, word = (rule.may, "may") if rule.may else (rule.may_not, "may_not")
+    rights = [ALL] if may == ALL_RIGHTS else [name for name, right in RIGHT_NAMES.items() if right & may]
+    fields: dict[str, Any] = {"name": rule.name, "who": list(rule.who), word: rights, "on": list(rule.on)}
+    # JSON texts and lists of texts are TOML too, as long as characters beyond the basic plane are not escaped.
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
+    return "\n".join(["[[rule]]", *lines]) + "\n"
+
+
+def make_rule(name: str, who: Sequence[str], may: Sequence[str], may_not: Sequence[str], on: Sequence[str]) -> Rule:
+    """Makes a rule from texts. Raises RulesError."""
+    table = {"name": name, "who": list(who), "on": list(on)}
+    rule, mistakes = _rule(
+        table | ({"may": list(may)} if may else {}) | ({"may_not": list(may_not)} if may_not else {})
+    )
+    if mistakes:
+        raise RulesError(*(f"rule {name!r}: {each}" for each in mistakes))
+    return rule
+
+
+def add_rule(file: Path, rule: Rule) -> None:
+    """Writes a rule to the end of the file, in one step. Makes a missing file. Raises RulesError, OSError."""
+    text = _read(file) if file.exists() else ""
+    gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+    changed = text + gap + rule_text(rule)
+    parse_rules(changed, str(file))
+    write_durably(file, changed.encode())
+
+
+def remove_rule(file: Path, name: str) -> Rule:
+    """Removes a rule from the file, in one step, and returns the rule. Raises RulesError, OSError."""
+    text = _read(file)
+    rules = parse_rules(text, str(file)).rules
+    position = next((place for place, rule in enumerate(rules) if rule.name == name), None)
+    if position is None:
+        raise RulesError(
+            f"{file} has no rule {name!r}; it has {', '.join(repr(rule.name) for rule in rules) or 'none'}"
+        )
+    lines = text.splitlines(keepends=True)
+    starts = [number for number, line in enumerate(lines) if _HEADER.fullmatch(line.rstrip("\r\n"))]
+    left = text
+    if len(starts) == len(rules):
+        end = starts[position + 1] if position + 1 < len(starts) else len(lines)
+        left = "".join(lines[: starts[position]] + lines[end:])
+    # The remaining text must have exactly the other rules; otherwise the file has another notation.
+    if parse_rules(left, str(file)).rules != (*rules[:position], *rules[position + 1 :]):
+        raise RulesError(f"{file} is written in a way that this command cannot change; remove {name!r} by hand")
+    write_durably(file, left.encode())
+    return rules[position]
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RulesError(f"cannot read the rules {error}") from error
+
+
+def _rule(table: dict[str, Any]) -> tuple[Rule, list[str]]:
+    """Returns the rule of one table, and the mistakes in it. With mistakes, the rule has no meaning."""
+    mistakes = [f"unknown key {key!r}; a rule has {', '.join(_FIELDS)}" for key in table if key not in _FIELDS]
+    name = table.get("name")
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX or not name.isprintable():
+        mistakes.append(f"name: {name!r} is not 1 to {NAME_CHARACTERS_MAX} printable characters")
+    elif not _QUOTES.isdisjoint(name):
+        mistakes.append("name: has a quotation mark or a backslash, and refusals quote the name")
+    who = _texts(table, "who", mistakes)
+    mistakes += [each for pattern in who if (each := _wrong_pattern(pattern))]
+    if ("may" in table) == ("may_not" in table):
+        mistakes.append("has to have either `may` or `may_not`; write two rules to allow and to forbid")
+    may, may_not = (_rights(table, field, mistakes) if field in table else NO_RIGHT for field in ("may", "may_not"))
+    on = _texts(table, "on", mistakes)
+    return Rule(str(name), who, may, may_not, on), mistakes
+
+
+def _texts(table: dict[str, Any], field: str, mistakes: list[str]) -> tuple[str, ...]:
+    value = table.get(field)
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list) or not values or not all(isinstance(each, str) for each in values):
+        empty = ' (on = [""] means every name)' if field == "on" else ""
+        mistakes.append(f"{field}: {value!r} is not a text, or a list of at least one text{empty}")
+        return ()
+    return tuple(values)
+
+
+def _rights(table: dict[str, Any], field: str, mistakes: list[str]) -> Right:
+    rights = NO_RIGHT
+    for name in _texts(table, field, mistakes):
+        right = ALL_RIGHTS if name == ALL else RIGHT_NAMES.get(name)
+        if right is None:
+            mistakes.append(f"{field}: {name!r} is no right; there are {', '.join((*RIGHT_NAMES, ALL))}")
+        else:
+            rights |= right
+    return rights
+
+
+def _wrong_pattern(pattern: str) -> str | None:
+    source, colon, name = pattern.partition(":")
+    if pattern in (EVERYBODY, "anonymous") or (source in SOURCES[1:] and colon and name):
+        return None
+    if source == "local":
+        return f"who: {pattern!r}: rules for this node's own workers are built in"
+    return f"who: {pattern!r} is no identity; write *, anonymous, or one of {', '.join(SOURCES[1:])} with :NAME or :*"

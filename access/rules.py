@@ -1,0 +1,167 @@
+"""Rules: who may do what, as pure decisions. This module reads no files, no connections and no clock.
+
+A rule allows rights or forbids them, to identities, on names that begin with a prefix. A right that no rule allows is
+refused, and a rule that forbids a right is stronger than every rule that allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from access.rights import ALL_RIGHTS, NO_RIGHT, Demand, Right, rights_text
+from ockam.identity import Identity
+
+EVERYBODY = "*"
+KNOWN_IDENTITIES_MAX = 10_000
+"""The largest number of identities whose rules are remembered. All are forgotten when there are more."""
+KNOWN_NAMES_MAX = 10_000
+"""The largest number of names for which the rights of one identity are remembered. All are forgotten when there are
+more, because a peer chooses the names."""
+SHOWN_NAME_CHARACTERS_MAX = 64
+
+
+class Rule(msgspec.Struct, frozen=True):
+    """One rule. It applies to an identity if a pattern of `who` matches, and to a name if a prefix of `on` matches.
+
+    name: the name of the rule, by which refusals are explained.
+    who: patterns of identities: a whole identity (`certificate:alice`), its beginning with a star (`token:spark-*`,
+        `certificate:*`), or `*` for everybody on a connection. No pattern matches this node's own workers.
+    may: the rights that the rule allows. may_not: the rights that the rule forbids.
+    on: the beginnings of names; "" is the beginning of every name.
+    keeper: for a rule of the node itself, which says that only one part of the node changes these names. The rule then
+        applies to every identity but the keeper, also to the node's own workers.
+    reason: the text that explains a refusal by the rule; empty: the text names the rule.
+    """
+
+    name: str
+    who: tuple[str, ...]
+    may: Right = NO_RIGHT
+    may_not: Right = NO_RIGHT
+    on: tuple[str, ...] = ("",)
+    keeper: Identity | None = None
+    reason: str = ""
+
+    def applies_to(self, identity: Identity) -> bool:
+        if self.keeper is not None:
+            return identity != self.keeper
+        return identity.source != "local" and any(matches(pattern, identity) for pattern in self.who)
+
+
+OWN_WORKERS = Rule("the node's own workers", (), may=ALL_RIGHTS)
+"""The rule that allows everything to this node's own workers. It is built in, and no file can change it."""
+
+
+ANYTHING_TO_ANYBODY = (Rule("everything is allowed", (EVERYBODY,), may=ALL_RIGHTS),)
+"""The rules of a node whose operator has written none, except for what the node itself keeps."""
+
+
+class Decision(NamedTuple):
+    """The answer to one demand. rule: the rule that decided; None if no rule allows the demand. reason: the text that
+    explains a refusal; empty if the demand is allowed."""
+
+    allowed: bool
+    rule: Rule | None
+    reason: str
+
+    @property
+    def explanation(self) -> str:
+        """The reason of a refusal in the words of the rule, if it has any."""
+        return self.rule.reason if self.rule is not None and self.rule.reason else self.reason
+
+
+class Grants:
+    """The rules that apply to one identity, and the rights that they give on each name."""
+
+    __slots__ = ("_known", "allow", "deny", "rules")
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = tuple(rules)
+        self.allow = [(prefix, int(rule.may)) for rule in rules if rule.may for prefix in rule.on]
+        self.deny = [(prefix, int(rule.may_not)) for rule in rules if rule.may_not for prefix in rule.on]
+        self._known: dict[str, int] = {}
+
+    def rights_on(self, name: str) -> int:
+        """Returns the bits of all rights on this name."""
+        known = self._known.get(name)
+        if known is None:
+            known = 0
+            for prefix, rights in self.allow:
+                if name.startswith(prefix):
+                    known |= rights
+            for prefix, rights in self.deny:
+                if name.startswith(prefix):
+                    known &= ~rights
+            if len(self._known) >= KNOWN_NAMES_MAX:
+                self._known.clear()
+            self._known[name] = known
+        return known
+
+    def has_anywhere(self, rights: int) -> bool:
+        """Whether one of these rights is given on at least one name."""
+        # A forbidding rule takes all names below an allowed prefix only if its own prefix is not longer. So it is
+        # enough to look at the allowed prefixes themselves.
+        return any(allowed & rights and self.rights_on(prefix) & rights for prefix, allowed in self.allow)
+
+
+class Rules:
+    """All rules of a node. rules: those of the operator, and those of the node itself that say who keeps a stream."""
+
+    def __init__(self, rules: Iterable[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._grants: dict[Identity, Grants] = {}
+
+    def __len__(self) -> int:
+        return len(self.rules)
+
+    def grants(self, identity: Identity) -> Grants:
+        """Returns the rules for one identity."""
+        found = self._grants.get(identity)
+        if found is None:
+            rules = [rule for rule in self.rules if rule.applies_to(identity)]
+            if identity.source == "local":
+                rules.insert(0, OWN_WORKERS)
+            if len(self._grants) >= KNOWN_IDENTITIES_MAX:
+                self._grants.clear()
+            found = self._grants[identity] = Grants(rules)
+        return found
+
+    def allows(self, identity: Identity, demand: Demand) -> bool:
+        """Whether the rules allow the demand. It is `decide` without the explanation, and faster."""
+        grants = self.grants(identity)
+        if demand.name is None:
+            return grants.has_anywhere(demand.rights)
+        return bool(grants.rights_on(demand.name) & demand.rights)
+
+    def decide(self, identity: Identity, demand: Demand) -> Decision:
+        """Decides one demand, and names the rule that decided."""
+        grants, (rights, name) = self.grants(identity), demand
+        allowing = [rule for rule in grants.rules if rule.may & rights and _covers(rule, name)]
+        if self.allows(identity, demand):
+            # Of several allowing rules, the decisive one is the first whose right no rule forbids.
+            left = rights if name is None else grants.rights_on(name) & rights
+            return Decision(True, next(rule for rule in allowing if rule.may & left), "")
+        # A rule that forbids the right on some names is no reason for a refusal that is about all names.
+        forbidding = grants.rules if name is not None or allowing else ()
+        denying = next((rule for rule in forbidding if rule.may_not & rights and _covers(rule, name)), None)
+        return Decision(False, denying, _explain(identity, demand, denying))
+
+
+def matches(pattern: str, identity: Identity) -> bool:
+    """Whether a pattern of `Rule.who` matches an identity. A star stands at the end, for the rest of the text."""
+    text = str(identity)
+    return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
+
+
+def _covers(rule: Rule, name: str | None) -> bool:
+    return name is None or name.startswith(rule.on)
+
+
+def _explain(identity: Identity, demand: Demand, denying: Rule | None) -> str:
+    rights, name = demand
+    where = "anything" if name is None else repr(name[:SHOWN_NAME_CHARACTERS_MAX])
+    what = "any right" if rights == ALL_RIGHTS else rights_text(rights)
+    why = "no rule allows it" if denying is None else denying.reason or f"rule {denying.name!r} forbids it"
+    return f"{what} on {where} for {str(identity)[:SHOWN_NAME_CHARACTERS_MAX]}: {why}"

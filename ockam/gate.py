@@ -1,0 +1,39 @@
+"""Gate: the interface of an object that decides which messages reach the workers of a node. It decides nothing itself.
+
+A node without a gate delivers every message. The package `access` has the gate that obeys the operator's rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ockam.message import Message, Origin
+from ockam.protocol import REFUSAL
+from ockam.worker import Worker
+
+DENIED = "access denied: "
+"""The first words of the reason in an `error` for a message that the sender was not allowed to send."""
+
+
+class Gate(Protocol):
+    """Decides by the identity of a message's origin. The node asks the gate before a worker gets its messages."""
+
+    def admit(self, worker: Worker, run: Sequence[Message]) -> Sequence[Message]:
+        """Returns the messages that the worker may get, in order. The gate answers the senders of the others."""
+        ...
+
+    def holds(self, origin: Origin, rights: int, name: str) -> bool:
+        """Whether the origin has one of these rights on a name. rights: the bits of `access.Right`."""
+        ...
+
+    def find_forward_refusal(self, origin: Origin, destination: str) -> str | None:
+        """Returns the reason why messages of this origin may not be forwarded, or None if they may.
+
+        destination: the `host:port` of the other node."""
+        ...
+
+
+def is_denied(reason: str) -> bool:
+    """Whether the reason of an `error` says that a gate has refused the request."""
+    return reason.startswith((REFUSAL + DENIED, DENIED))

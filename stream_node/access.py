@@ -1,0 +1,165 @@
+"""The rules of a running node: opens them with the audit log, reads them again, and refuses a start without protection.
+
+The package `access` decides. This module connects it with the settings, the files and the connections of one node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+
+import structlog
+import trio
+
+from access.audit import Audit, Entry
+from access.authorizer import AccessStatistics, Authorizer
+from access.rule_file import RulesError, load_rules
+from access.rules import Rule, Rules
+from ockam.address import split_host_port
+from ockam.identity import Identity
+from ockam.node import Node
+from ockam.tcp import TcpTransport
+from stream_node.block_services import KEEPERS
+from stream_node.config import Config, ConfigError
+
+INTERVAL_S = 0.5
+"""The interval at which the node looks whether the file of rules has changed, in seconds."""
+AUDIT_FILE = "audit.jsonl"
+CHANGED = "access_changed"
+"""The reason why connections are closed after a change of the rules, for counters."""
+
+Closer = Callable[[Callable[[Identity], bool], str], int]
+"""A function that ends the connections or channels of the identities that a function chooses, for a reason. It returns
+their number."""
+
+logger = structlog.get_logger(__name__)
+
+
+def is_loopback(listen: str) -> bool:
+    """Whether only this machine can connect to a `host:port`."""
+    host, _ = split_host_port(listen)
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def lacking(config: Config) -> str | None:
+    """Returns the protection that a node beyond this machine lacks, as a sentence. None if it lacks nothing."""
+    has_tls = config.tls_certificate is not None
+    lacks = [text for text, there in (("TLS", has_tls), ("rules", config.access_rules is not None)) if not there]
+    if is_loopback(config.listen) or not lacks:
+        return None
+    return f"{config.listen} is reached from other machines, without {' and without '.join(lacks)}"
+
+
+def check_exposure(config: Config) -> None:
+    """Raises ConfigError if the node would listen beyond this machine without TLS and rules, unless this is allowed."""
+    found = lacking(config)
+    if found is None:
+        return
+    if not config.insecure:
+        raise ConfigError(
+            f"listen: {found}; set tls_certificate, tls_certificate_key and access_rules (docs/security.md), listen at "
+            "127.0.0.1, or say --insecure if everybody who reaches this address may do everything"
+        )
+    logger.warning("insecure", reason=found)
+
+
+class NodeAccess:
+    """The rules of one node while it runs. `watch` takes changes of their file; `reload` does so at once.
+
+    A new file that is not valid changes nothing: the rules in force stay, and an error line says so. closers: the
+    functions that end what identities have begun, after a change of their rules.
+    """
+
+    def __init__(
+        self, file: Path, keepers: Sequence[Rule], authorizer: Authorizer, audit: Audit, tcp: TcpTransport
+    ) -> None:
+        self._file = file
+        self._keepers = tuple(keepers)
+        self._authorizer = authorizer
+        self._audit = audit
+        self.closers: list[Closer] = [tcp.close_identities]
+        self._seen = _state_of(file)
+
+    async def watch(self) -> None:
+        """Takes changes of the file, and writes the counts of the audit log, without end."""
+        ticks = 0
+        while True:
+            await trio.sleep(INTERVAL_S)
+            if _state_of(self._file) != self._seen:
+                self._load()
+            ticks += 1
+            if ticks * INTERVAL_S >= 1:
+                ticks = 0
+                self._audit.end_interval()
+
+    def reload(self) -> None:
+        """Reads the rules again, and opens the audit log by its name again."""
+        try:
+            self._audit.reopen()
+        except OSError as error:
+            logger.error("audit_not_opened", reason=str(error))
+        self._load()
+
+    def statistics(self) -> AccessStatistics:
+        return self._authorizer.statistics()
+
+    def close(self) -> None:
+        self._audit.close()
+
+    def _load(self) -> None:
+        # The state is read first: a change during the reading of the file is then seen at the next look.
+        self._seen = _state_of(self._file)
+        try:
+            rules = load_rules(self._file)
+        except RulesError as error:
+            self._authorizer.note_bad_rules()
+            for mistake in error.mistakes:
+                logger.error("rules_not_taken", reason=mistake, in_force=len(self._authorizer.rules))
+            self._audit.note(Entry("rules_not_taken", reason=str(error)))
+            return
+        has_changed = self._authorizer.replace_rules(Rules([*self._keepers, *rules.rules]))
+        # Waiting pulls, subscriptions and sessions began under the old rules. They end with their connection, and a
+        # client connects again.
+        closed = sum(close(has_changed, CHANGED) for close in self.closers)
+        logger.info("rules_loaded", file=str(self._file), rules=len(rules), connections_closed=closed)
+        self._audit.note(Entry("rules_loaded", reason=f"{len(rules)} rules; {closed} connections closed"))
+
+
+def open_access(
+    config: Config, node: Node, tcp: TcpTransport, now_us: Callable[[], int], nursery: trio.Nursery
+) -> NodeAccess | None:
+    """Makes the rules of the settings the gate of the node, and watches their file. Returns None without rules.
+
+    nursery: runs the watching task until it is cancelled. Raises ConfigError.
+    """
+    if config.access_rules is None:
+        return None
+    file = Path(config.access_rules)
+    audit_file = Path(config.audit_log) if config.audit_log is not None else Path(config.data_dir) / AUDIT_FILE
+    try:
+        rules = load_rules(file)
+    except RulesError as error:
+        raise ConfigError(*(f"access_rules: {mistake}" for mistake in error.mistakes)) from error
+    try:
+        audit = Audit(audit_file, now_us)
+    except OSError as error:
+        raise ConfigError(f"audit_log: cannot write {error}") from error
+    authorizer = Authorizer(node, Rules([*KEEPERS, *rules.rules]), audit, answer_delay_s=config.error_delay_s)
+    node.gate = authorizer
+    audit.note(Entry("node_started", reason=f"{len(rules)} rules"))
+    access = NodeAccess(file, KEEPERS, authorizer, audit, tcp)
+    nursery.start_soon(access.watch)
+    return access
+
+
+def _state_of(file: Path) -> tuple[int, int, int] | None:
+    """Returns what changes when a file is written or replaced. None: the file cannot be seen."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -1,0 +1,188 @@
+"""Every act that a peer can ask of a node, with the right that it needs: a request for each protocol of each worker."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from access.rights import STREAM_RIGHTS, Right, rights_text
+from block_node.backfill.protocol import BACKFILL, BackfillAsk
+from block_node.protocol import PUBLISH, OpenRootSession, OpenSession
+from block_node.protocol_reading import GET, STATUS, SUBSCRIBE, GetBlock, StatusRequest, Subscribe
+from index_service.extensions import (
+    FENCED_SAVE,
+    LEASE,
+    POSITIONS,
+    SET_POSITION,
+    FencedSave,
+    LeaseRequest,
+    PositionKey,
+    PositionsRequest,
+    SetRequest,
+)
+from index_service.protocol import (
+    INDEX,
+    INDEX_PARTITIONED,
+    GetIndex,
+    GetPartitionIndex,
+    SaveIndex,
+    SavePartitionIndex,
+)
+from ockam.address import Address, local
+from stream_service.bulk import BULK, BulkRead
+from stream_service.copying import COPY, CopiedMessage, CopyRequest
+from stream_service.extensions import (
+    DELETE,
+    INFO,
+    LIST,
+    RETENTION,
+    RICH_PULL,
+    RICH_PUSH,
+    TRUNCATE,
+    BeforeIndex,
+    DeleteRequest,
+    FromIndex,
+    InfoRequest,
+    ListRequest,
+    Retention,
+    RetentionRequest,
+    RichPull,
+    RichPush,
+    TruncateRequest,
+)
+from stream_service.names import GENERATED_PREFIX, stream_address
+from stream_service.protocol import (
+    CREATE,
+    CREATE_PARTITIONED,
+    CREATE_PARTITIONS,
+    PULL,
+    PUSH,
+    CreatePartitions,
+    CreateStream,
+    PullRequest,
+    PushRequest,
+)
+
+ERROR, ERROR_CONFIRM, RICH_REFUSED, NOTHING = "error", "confirm with ERROR", "confirm with REFUSED", "nothing"
+CHAIN = "blocks"
+
+
+class Act(NamedTuple):
+    """One request. worker, does: who serves it, and what it asks for. rights: one of these is enough. name: the name on
+    which the right is needed; None: any name. stream: the stream that must be there before. refusal: the form of the
+    answer to a sender that may not do this."""
+
+    worker: str
+    does: str
+    rights: Right
+    name: str | None
+    address: Address
+    payload: bytes
+    stream: str | None = None
+    refusal: str = ERROR
+
+    @property
+    def key(self) -> str:
+        return f"{self.worker}: {self.does}"
+
+
+def _stream(does: str, rights: Right, payload: bytes, refusal: str = ERROR) -> Act:
+    name = "orders " + does
+    return Act("stream", does, rights, name, stream_address(name, 0), payload, name, refusal)
+
+
+def _service(does: str, rights: Right, name: str | None, payload: bytes, stream: str | None = None) -> Act:
+    return Act("stream service", does, rights, name, local("stream_service"), payload, stream)
+
+
+def _index(
+    does: str, payload: bytes, rights: Right = Right.INDEX, name: str | None = "app", refusal: str = ERROR
+) -> Act:
+    return Act("index service", does, rights, name, local("stream_index_service"), payload, None, refusal)
+
+
+def _block(address: str, does: str, rights: Right, payload: bytes) -> Act:
+    return Act(address, does, rights, CHAIN, local(address), payload)
+
+
+KEY = PositionKey("app", "orders", 0)
+ACTS = (
+    _service("list streams", STREAM_RIGHTS, None, LIST.encode_request(ListRequest(1, "", None, 10))),
+    _service("create a stream", Right.CREATE, "new", CREATE.encode_request(CreateStream("new"))),
+    _service(
+        "create a stream without a name", Right.CREATE, GENERATED_PREFIX, CREATE.encode_request(CreateStream(None))
+    ),
+    _service(
+        "create partitions (first name)",
+        Right.CREATE,
+        "parts",
+        CREATE_PARTITIONED.encode_request(CreatePartitions("parts", 1)),
+    ),
+    _service(
+        "create partitions (second name)",
+        Right.CREATE,
+        "more parts",
+        CREATE_PARTITIONS.encode_request(CreatePartitions("more parts", 1)),
+    ),
+    _service("use a stream that exists", STREAM_RIGHTS, "there", CREATE.encode_request(CreateStream("there")), "there"),
+    _service(
+        "add a partition",
+        Right.CREATE,
+        "wider",
+        CREATE_PARTITIONED.encode_request(CreatePartitions("wider", 2)),
+        "wider",
+    ),
+    _stream("push", Right.WRITE, PUSH.encode_request(PushRequest(1, b"x")), ERROR_CONFIRM),
+    _stream("push with a key", Right.WRITE, RICH_PUSH.encode_request(RichPush(1, b"x", b"k", [], None)), RICH_REFUSED),
+    _stream("pull", Right.READ, PULL.encode_request(PullRequest(1, 0, 1))),
+    _stream("pull with times", Right.READ, RICH_PULL.encode_request(RichPull(1, FromIndex(0), 1, 0))),
+    _stream("bulk read", Right.READ, BULK.encode_request(BulkRead(1, 0, 1, 1000, True, True, True))),
+    _stream("describe", STREAM_RIGHTS, INFO.encode_request(InfoRequest(1))),
+    _stream("ask for the Init", STREAM_RIGHTS, CREATE.encode_request(CreateStream("orders ask for the Init"))),
+    _stream("copy", Right.ADMIN, COPY.encode_request(CopyRequest(1, 1, [CopiedMessage(1, None, [], b"x")]))),
+    _stream("set the retention", Right.ADMIN, RETENTION.encode_request(RetentionRequest(1, Retention(None, 1, None)))),
+    _stream("truncate", Right.DELETE, TRUNCATE.encode_request(TruncateRequest(1, BeforeIndex(1)))),
+    _stream("delete", Right.DELETE, DELETE.encode_request(DeleteRequest(1))),
+    _index("get", INDEX.encode_request(GetIndex("app", "orders"))),
+    _index("save", INDEX.encode_request(SaveIndex("app", "orders", 5)), refusal=NOTHING),
+    _index("get of a partition", INDEX_PARTITIONED.encode_request(GetPartitionIndex("app", "orders", 1))),
+    _index(
+        "save of a partition",
+        INDEX_PARTITIONED.encode_request(SavePartitionIndex("app", "orders", 1, 5)),
+        refusal=NOTHING,
+    ),
+    _index("save with an answer", FENCED_SAVE.encode_request(FencedSave(1, "app", "orders", 0, 5, None))),
+    _index("list one client's", POSITIONS.encode_request(PositionsRequest(1, None, "app", None, 10))),
+    _index("list all", POSITIONS.encode_request(PositionsRequest(1, None, None, None, 10)), name=None),
+    _index("set", SET_POSITION.encode_request(SetRequest(1, KEY, 0))),
+    _index("lease", LEASE.encode_request(LeaseRequest(1, "app", "orders", "me", 1, [], False)), Right.SHARE),
+    _block("block_publish", "open a session", Right.BLOCK_PUBLISH, PUBLISH.encode_request(OpenSession(b"t"))),
+    _block("block_publish", "open one with roots", Right.BLOCK_PUBLISH, PUBLISH.encode_request(OpenRootSession(b"t"))),
+    _block(
+        "block_subscribe", "subscribe", Right.BLOCK_READ, SUBSCRIBE.encode_request(Subscribe(1, None, None, False, 10))
+    ),
+    _block("block_get", "get a block", Right.BLOCK_READ, GET.encode_request(GetBlock(1, None, True, 0))),
+    _block(
+        "block_status",
+        "ask for the status",
+        Right.BLOCK_READ | Right.BLOCK_PUBLISH | Right.OPERATE,
+        STATUS.encode_request(StatusRequest(1, True)),
+    ),
+    _block(
+        "block_backfill", "see", Right.OPERATE | Right.BLOCK_READ, BACKFILL.encode_request(BackfillAsk(1, run=False))
+    ),
+    _block("block_backfill", "start a search", Right.OPERATE, BACKFILL.encode_request(BackfillAsk(1, run=True))),
+)
+
+
+def table() -> str:
+    """The table of docs/security.md."""
+    rows = ["| Worker | Request | Right that is needed | On the name |", "|---|---|---|---|"]
+    on = {None: "any", CHAIN: "of the chain", "app": "of the client", GENERATED_PREFIX: f"`{GENERATED_PREFIX}`"}
+    for act in ACTS:
+        rights = "any on streams" if act.rights == STREAM_RIGHTS else rights_text(act.rights)
+        rows.append(f"| {act.worker} | {act.does} | {rights} | {on.get(act.name, 'of the stream')} |")
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(), end="")

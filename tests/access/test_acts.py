@@ -1,0 +1,234 @@
+"""Goal: every act is done with its right, and refused, counted and audited without it, and nothing else is needed.
+
+Method: real sockets in both framings. Each request of `acts` is sent twice: with rules that give only the right that it
+needs, and with rules that give every other right.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+from access.rights import ALL_RIGHTS, Right, rights_text
+from block_node.protocol_reading import SUBSCRIBE, Subscribed
+from ockam.gate import DENIED
+from ockam.message import Message
+from ockam.protocol import ERROR as ERROR_PROTOCOL
+from ockam.protocol import REFUSAL
+from ockam.wire import Wire
+from ockam.wire_head import HEAD
+from ockam.wire_legacy import LEGACY
+from stream_service.extensions import RICH_PUSH, RichStatus
+from stream_service.protocol import PUSH, Status
+from tests.access.acts import ACTS, ERROR, ERROR_CONFIRM, NOTHING, RICH_REFUSED, Act, table
+from tests.access.guarded_node import Guarded, guarded, may
+from tests.support.served import PATIENCE_S, wait_until
+from tests.support.stream_peer import INDEX_SERVICE, StreamPeer
+
+WIRES = pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=["head", "legacy"])
+
+
+def one_of(rights: Right) -> list[Right]:
+    return [right for right in Right if right & rights]
+
+
+def is_denial(payload: bytes) -> bool:
+    return ERROR_PROTOCOL.is_in(payload) and ERROR_PROTOCOL.decode_response(payload).reason.startswith(REFUSAL + DENIED)
+
+
+async def prepare(node: Guarded, wire: Wire) -> None:
+    """Every stream that an act needs is there, with one message."""
+    node.allow(may(ALL_RIGHTS))
+    peer = await node.running.peer(wire)
+    for act in ACTS:
+        if act.stream is not None:
+            await peer.push(await peer.create(act.stream), b"first")
+
+
+def has_refused(node: Guarded, count: int) -> bool:
+    return sum(node.refused().values()) >= count
+
+
+async def check_refused(peer: StreamPeer, act: Act) -> None:
+    if act.refusal == NOTHING:
+        await peer.send((act.address,), act.payload)
+        return
+    answer = await peer.ask((act.address,), act.payload)
+    if act.refusal == ERROR_CONFIRM:
+        assert PUSH.decode_response(answer.payload).status is Status.ERROR
+    elif act.refusal == RICH_REFUSED:
+        assert RICH_PUSH.decode_response(answer.payload).status is RichStatus.REFUSED
+    else:
+        assert act.refusal == ERROR
+        assert is_denial(answer.payload), answer.payload
+        assert rights_text(act.rights) in str(answer.payload) or "any right" in str(answer.payload)
+
+
+@WIRES
+async def test_without_its_right_every_act_is_refused_and_audited(tmp_path: Path, wire: Wire) -> None:
+    """All other rights do not help, and what was refused has changed nothing."""
+    async with guarded(tmp_path) as node:
+        await prepare(node, wire)
+        for count, act in enumerate(ACTS):
+            node.allow(may(ALL_RIGHTS & ~act.rights))
+            await check_refused(await node.running.peer(wire), act)
+            await wait_until(partial(has_refused, node, count + 1))
+            last = [line for line in node.audit() if line["event"] == "refused"][-1]
+            assert (last["identity"], last["right"]) == ("anonymous", rights_text(act.rights)), act.key
+            assert last.get("name") == act.name, act.key
+            assert last["reason"].endswith("no rule allows it")
+            assert node.refused()[last["right"]] >= 1
+        assert sum(node.refused().values()) == len(ACTS)
+        await check_nothing_changed(node, wire)
+
+
+async def check_nothing_changed(node: Guarded, wire: Wire) -> None:
+    node.allow(may(ALL_RIGHTS))
+    peer = await node.running.peer(wire)
+    for act in ACTS:
+        if act.stream is not None:
+            page = await peer.pull(await peer.create(act.stream), 0, 10)
+            assert [message.data for message in page.messages] == [b"first"], act.key
+    assert await peer.get_index("app", "orders") == 0
+    assert await peer.get_partition_index("app", "orders", 1) == 0
+    services = node.running.statistics().services
+    assert services.streams == len({act.stream for act in ACTS if act.stream is not None})
+    assert services.blocks is not None
+    assert services.blocks.readers.subscribe.begun == 0
+
+
+@WIRES
+async def test_its_right_alone_is_enough_for_every_act(tmp_path: Path, wire: Wire) -> None:
+    async with guarded(tmp_path) as node:
+        await prepare(node, wire)
+        for act in ACTS:
+            # For an act that leaves something behind, one right is tried; for one that only looks, each of several.
+            for right in one_of(act.rights):
+                node.allow(may(right, act.name or ""))
+                answer = await ask(await node.running.peer(wire), act)
+                assert answer is None or not is_denial(answer.payload), (act.key, right)
+        assert node.refused() == {}
+        acted = {(line["right"], line["name"]) for line in node.audit() if line["event"] == "admitted"}
+        assert acted == {
+            *((rights_text(act.rights), act.name) for act in ACTS if act.rights in (Right.DELETE, Right.ADMIN)),
+            ("operate", "blocks"),
+        }
+
+
+async def ask(peer: StreamPeer, act: Act) -> Message | None:
+    await peer.send((act.address,), act.payload)
+    # Nothing answers a save. That it was not refused, the counters show in the end.
+    return None if act.refusal == NOTHING else await peer.receive()
+
+
+@pytest.mark.parametrize("act", [act for act in ACTS if act.name is not None], ids=lambda act: act.key)
+def test_a_right_on_another_name_does_not_help(act: Act) -> None:
+    """The rules decide by the name; which name a request demands, the tests over sockets show."""
+    from access.rights import Demand
+    from access.rules import Rules
+    from ockam.identity import ANONYMOUS
+
+    assert not Rules([may(ALL_RIGHTS, str(act.name) + "~")]).allows(ANONYMOUS, Demand(act.rights, act.name))
+
+
+async def test_lists_show_only_names_on_which_the_asker_has_a_right(tmp_path: Path) -> None:
+    """A page of which nothing may be shown does not end the list."""
+    async with guarded(tmp_path, may(ALL_RIGHTS)) as node:
+        peer = await node.running.peer()
+        for name in ("a1", "a2", "b1", "b2", "c1"):
+            await peer.create(name)
+            await peer.save_index(f"app-{name}", "s", 3)
+        assert await peer.get_index("app-c1", "s") == 3
+        node.allow(may(Right.READ, "b"), may(Right.WRITE, "c", name="two"), may(Right.INDEX, "app-b", name="three"))
+        peer = await node.running.peer()
+        assert await names_of(peer) == ["b1", "b2", "c1"]
+        assert await clients_of(peer) == ["app-b1", "app-b2"]
+        assert node.refused() == {}
+
+
+async def names_of(peer: StreamPeer) -> list[str]:
+    from stream_service.extensions import LIST, ListRequest, StreamKey
+    from tests.support.stream_peer import SERVICE
+
+    found: list[str] = []
+    more = True
+    while more:
+        after = StreamKey(found[-1], 0) if found else None
+        request = LIST.encode_request(ListRequest(1, "", after, 1))
+        page = LIST.decode_response((await peer.ask(SERVICE, request)).payload)
+        assert page.streams or not page.more
+        found += [each.stream_name for each in page.streams]
+        more = page.more
+    return found
+
+
+async def clients_of(peer: StreamPeer) -> list[str]:
+    from index_service.extensions import POSITIONS, PositionKey, PositionsRequest
+
+    found: list[str] = []
+    more = True
+    while more:
+        after = PositionKey(found[-1], "s", 0) if found else None
+        request = POSITIONS.encode_request(PositionsRequest(1, None, None, after, 1))
+        page = POSITIONS.decode_response((await peer.ask(INDEX_SERVICE, request)).payload)
+        assert page.positions or not page.more
+        found += [each.client_id for each in page.positions]
+        more = page.more
+    return found
+
+
+async def test_what_cannot_be_decoded_is_answered_only_to_peers_with_a_right(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as node:
+        for address in sorted({act.address for act in ACTS if act.stream is None}, key=str):
+            for payload in (b"", b"\xff", b"\x05hello", b"\x0estream_create"):
+                peer = await node.running.peer()
+                if address == INDEX_SERVICE[0]:
+                    # The index service never answers what it cannot read, with rules and without.
+                    await peer.send((address,), payload)
+                else:
+                    assert is_denial((await peer.ask((address,), payload)).payload), (address, payload)
+        await wait_until(lambda: sum(node.refused().values()) == 4 * 7)
+
+
+async def test_a_change_of_rules_ends_what_began_before(tmp_path: Path) -> None:
+    """A parked pull and a subscription of an identity whose rules changed end; a bad file changes nothing."""
+    async with guarded(tmp_path, may(ALL_RIGHTS)) as node:
+        peer = await node.running.peer()
+        route = await peer.create("orders")
+        subscribe = next(act for act in ACTS if act.worker == "block_subscribe")
+        answer = await peer.ask((subscribe.address,), subscribe.payload)
+        assert isinstance(SUBSCRIBE.decode_response(answer.payload), Subscribed)
+        # The same rules in other words are no change.
+        node.allow(may(ALL_RIGHTS))
+        assert (await peer.push(route, b"x")).index == 0
+        (tmp_path / "access.toml").write_text("[[rule]]\nname = 'x'\nmay = ['reed']\n")
+        node.running.server.reload()
+        assert (await peer.push(route, b"y")).index == 1
+        assert node.audit()[-1]["event"] == "rules_not_taken"
+        node.allow(may(Right.READ))
+        await peer.wait_closed()
+        statistics = node.running.statistics()
+        assert (statistics.access.reloads, statistics.access.reloads_failed) == (2, 1)  # type: ignore[union-attr]
+        await node.running.wait_closed_because("access_changed")
+
+
+async def test_a_changed_file_is_taken_without_a_signal(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as node:
+        first = ACTS[0]
+        assert is_denial((await (await node.running.peer()).ask((first.address,), first.payload)).payload)
+        (tmp_path / "access.toml").write_text(
+            "[[rule]]\nname = 'x'\nwho = 'anonymous'\nmay = 'all'\non = ''\n", encoding="utf-8"
+        )
+        with trio.fail_after(PATIENCE_S):
+            while node.running.statistics().access.reloads == 0:  # type: ignore[union-attr]
+                await trio.sleep(0.01)
+        assert not is_denial((await (await node.running.peer()).ask((first.address,), first.payload)).payload)
+
+
+def test_the_table_in_the_documents_is_that_of_the_acts() -> None:
+    """`python -m tests.access.acts` prints the table."""
+    document = Path(__file__).parents[2] / "docs" / "security.md"
+    assert table() in document.read_text(encoding="utf-8")
