@@ -40,6 +40,7 @@ def build() -> typer.Typer:
         identity,
         maintenance,
         repair,
+        rule,
         serve,
         settings,
     )
@@ -53,7 +54,7 @@ def build() -> typer.Typer:
     )
     app.callback()(about)
     # The order of `--help`.
-    for module in (serve, consume, maintenance, repair, demo, bench, export, settings, identity, cardinal, block):
+    for module in (serve, consume, maintenance, repair, demo, bench, export, settings, rule, identity, cardinal, block):
         module.register(app)
     return app
 
@@ -118,6 +119,7 @@ CODES: dict[int, frozenset[str]] = {
     UNREACHABLE: frozenset({"stream_client.errors.NodeUnreachable", "stream_client.errors.NotAStreamNode"}),
     WRONG_USAGE: frozenset(
         {
+            "access.rule_file.RulesError",
             "cardinal_streams.errors.ApplicationError",
             "cardinal_streams.errors.PrefixError",
             "cardinal_streams.errors.SimulationError",

@@ -14,12 +14,14 @@ from tests.cli.cardinal_schemas import CARDINAL_SCHEMAS
 from tests.cli.export_schemas import EXPORT_SCHEMAS
 from tests.cli.identity_schemas import IDENTITY_SCHEMAS
 from tests.cli.repair_schemas import REPAIR_SCHEMAS
+from tests.cli.rule_schemas import RULE_SCHEMAS
 from tests.cli.schemas import SCHEMAS, Listening
 from tests.cli.test_help import COMMANDS
 
 
 def test_every_command_has_a_schema() -> None:
-    promised = {*SCHEMAS, *CARDINAL_SCHEMAS, *BLOCK_SCHEMAS, *EXPORT_SCHEMAS, *IDENTITY_SCHEMAS, *REPAIR_SCHEMAS}
+    promised = {*SCHEMAS, *CARDINAL_SCHEMAS, *BLOCK_SCHEMAS, *EXPORT_SCHEMAS, *IDENTITY_SCHEMAS}
+    promised |= {*REPAIR_SCHEMAS, *RULE_SCHEMAS}
     assert sorted(" ".join(name) for name in COMMANDS) == sorted(promised)
 
 
