@@ -68,7 +68,7 @@ class ReadOptions:
     absent. late_start_is_error: whether a partition without a message at starting_time_us or later raises an error.
     kafka_columns: whether the columns have the names and types of Spark's Kafka source. corrupt_column,
     problem_column, time_zone: see `spark_export.decode.rows.RowRules`. schemas: the options that describe Avro and
-    Protobuf messages.
+    Protobuf messages. marks: whether to look for messages that stand for null data; `Projection` sets this.
     """
 
     endpoint: str = "127.0.0.1:4000"
@@ -99,6 +99,7 @@ class ReadOptions:
     problem_column: str = "_problem"
     time_zone: str = "UTC"
     schemas: SchemaOptions = field(default_factory=SchemaOptions)
+    marks: bool = False
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,7 @@ class Projection:
             or self._decoder is not None
             or options.verify_checksums,
             include_headers="headers" in names or (self._decoder is not None and self._decoder.needs_headers),
+            marks=options.kafka_columns and "value" in names,
         )
         self._schema = to_arrow_schema(schema, timezone="UTC")
         self._decoded = [field for field in self._schema if field.name not in whole]

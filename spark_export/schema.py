@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -36,6 +37,10 @@ ARROW_HEADERS = pa.list_(
     )
 )
 
+NULL_HEADER = "node/null/1"
+"""The name of the header that marks an empty message as a row with null data (option `nulls=mark`)."""
+MARKED = "marked"
+"""The internal column that says which messages have the header `NULL_HEADER`."""
 
 KAFKA_NAMES = {"key": "key", "data": "value", "stream": "topic", "partition": "partition", "index": "offset"}
 """Maps the column names of this format to the names in Spark's Kafka source, in the order of the Kafka source.
@@ -98,6 +103,8 @@ def arrow_schema(options: ReadOptions) -> pa.Schema:
     ]
     if options.include_headers:
         fields.append(pa.field("headers", ARROW_HEADERS, True))
+    if options.marks:
+        fields.append(pa.field(MARKED, pa.bool_(), False))
     return pa.schema(fields)
 
 
@@ -117,6 +124,8 @@ def batch_of_messages(
         columns["data"] = pa.array([each.data for each in messages], pa.binary())
     if options.include_headers:
         columns["headers"] = headers_column([each.headers for each in messages])
+    if options.marks:
+        columns[MARKED] = pa.array([is_marked(each.headers) for each in messages], pa.bool_())
     return with_place(columns, len(messages), stream, partition, arrow_schema(options))
 
 
@@ -137,7 +146,24 @@ def batch_of_columns(page: pa.RecordBatch, stream: str, partition: int, options:
         beside = page.column("beside").to_pylist() if "beside" in names else []
         stored = [[] if each is None else read_headers(BareReader(memoryview(each))) for each in beside]
         columns["headers"] = headers_column(stored) if stored else pa.nulls(rows, ARROW_HEADERS)
+    if options.marks:
+        columns[MARKED] = _marks(page.column("beside")) if "beside" in names else pa.repeat(False, rows)
     return with_place(columns, rows, stream, partition, arrow_schema(options))
+
+
+def is_marked(headers: Sequence[tuple[str, bytes]]) -> bool:
+    """Returns whether a message with these headers stands for a row with null data (option `nulls=mark`)."""
+    return any(name == NULL_HEADER for name, _ in headers)
+
+
+def _marks(beside: pa.Array) -> pa.Array:
+    """Returns which messages of a bulk page stand for a row with null data. beside: the column of the page."""
+    # Few messages have the mark, so only the headers that contain its bytes are decoded.
+    may_be = pc.fill_null(pc.match_substring(beside, NULL_HEADER.encode()), False)
+    found = may_be.to_pylist() if pc.any(may_be).as_py() else []
+    for at in [at for at, is_possible in enumerate(found) if is_possible]:
+        found[at] = is_marked(read_headers(BareReader(memoryview(beside[at].as_py()))))
+    return pa.array(found, pa.bool_()) if found else pa.repeat(False, len(beside))
 
 
 def check_batch(stream_id: int, page: pa.RecordBatch) -> None:
@@ -161,8 +187,13 @@ def headers_column(headers: Sequence[Sequence[tuple[str, bytes]]]) -> pa.Array:
 
 
 def with_kafka_names(columns: dict[str, pa.Array], rows: int) -> dict[str, pa.Array]:
-    """Returns the columns of `arrow_schema` under the names of Spark's Kafka source, with `timestampType` added."""
+    """Returns the columns of `arrow_schema` under the names of Spark's Kafka source, with `timestampType` added.
+
+    A message that stands for a row with null data has null in `value`, as in Kafka.
+    """
     named = {KAFKA_NAMES.get(name, name): column for name, column in columns.items()}
+    if MARKED in columns and pc.any(columns[MARKED]).as_py():
+        named["value"] = pc.if_else(columns[MARKED], pa.scalar(None, pa.binary()), columns["data"])
     return named | {"timestampType": pa.repeat(pa.scalar(LOG_APPEND_TIME, pa.int32()), rows)}
 
 

@@ -14,6 +14,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Long
 from spark_export.errors import OptionError
 from spark_export.node_client import push_body
 from spark_export.options import WriteOptions
+from spark_export.schema import NULL_HEADER
 
 TYPES: dict[str, tuple[type[DataType], ...]] = {
     "data": (BinaryType, StringType),
@@ -28,8 +29,6 @@ KAFKAS = {"value": "data", "topic": "stream"}
 GIVEN_BY_NODE = ("index", "offset", "timestamp", "timestampType")
 """The columns that a read returns but a write refuses, because the node assigns index and time to each message."""
 DIGEST_BYTES = 16
-NULL_HEADER = "node/null/1"
-"""The name of the header that marks an empty message as a row with null data (option `nulls=mark`)."""
 
 
 def check_columns(schema: StructType, options: WriteOptions) -> None:

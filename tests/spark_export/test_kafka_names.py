@@ -4,6 +4,7 @@ the readers that Spark calls, without Spark."""
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -28,9 +29,11 @@ from pyspark.sql.types import (
 
 from spark_export.errors import DataLoss, OptionError
 from spark_export.lag import LagListener, offsets_behind_latest
+from spark_export.node_wire import StoredMessage
 from spark_export.options import read_options
 from spark_export.projection import full_schema
 from spark_export.readers import BatchReader, StreamReader
+from spark_export.schema import batch_of_messages
 from stream_client import Header, blocking
 from stream_node.process import NodeProcess
 from tests.spark_export.test_source_losses import batch_ranges, streaming
@@ -78,6 +81,32 @@ def test_columns_are_those_of_kafkas_source(node: NodeProcess) -> None:
     assert [row["timestamp"] for row in own] == [row["timestamp"] for row in rows]
     thin = read(node, subscribe="k_columns", columns="kafka", includeData="false")
     assert thin.schema.names == ["key", "topic", "partition", "offset", "timestamp", "timestampType"]
+
+
+def test_a_mark_of_null_becomes_null_again(node: NodeProcess) -> None:
+    """Goal: a row that `nulls=mark` wrote is null with Kafka's names, and an empty message is not; also without the
+    column headers. Method: bulk reads, the data directory, and messages of pulls."""
+    mark = Header("node/null/1", b"")
+    with blocking.connect(node.address) as client:
+        stream = client.create("k_marks")
+        stream.push(b"", key=b"k", headers=[Header("a", b"node/null/1"), mark])
+        stream.push(b"", headers=[Header("a", b"node/null/1")])
+        stream.push(b"x")
+    expected = [(b"k", None), (None, b""), (None, b"x")]
+    for place in ({"endpoint": node.address}, {"path": str(node.data_dir)}):
+        for headers in ("true", "false"):
+            asked = {**place, "subscribe": "k_marks", "columns": "kafka", "includeHeaders": headers}
+            rows = read(node, **asked).to_pylist()
+            assert [(row["key"], row["value"]) for row in rows] == expected
+    own = read(node, subscribe="k_marks", includeHeaders="true")
+    assert own["data"].to_pylist() == [b"", b"", b"x"]
+    options = replace(read_options({"subscribe": "s", "columns": "kafka"}), marks=True)
+    pulled = [
+        StoredMessage(index, 0, b"k", headers, b"")
+        for index, headers in enumerate([[("node/null/1", b"")], [("a", b"node/null/1")]])
+    ]
+    batch = batch_of_messages(pulled, "s", 0, options)
+    assert batch.column("marked").to_pylist() == [True, False]
 
 
 def test_names_of_one_kind_are_there_at_a_time(node: NodeProcess) -> None:
