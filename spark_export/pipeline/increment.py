@@ -33,7 +33,7 @@ from spark_export.pipeline.versions import KEEP_S, STATE, Version, Versions
 from storage.durable_files import make_folder, write_durably
 
 STATE_FILE: Final = f"{STATE}/state.json"
-STATE_FORMAT: Final = 1
+STATE_FORMAT: Final = 2
 STEP_BYTES: Final = 256 * 1024 * 1024
 """The largest memory for the rows of one step, in bytes. A step reads whole files, at least one of any size."""
 SMALL_BYTES: Final = 8 * 1024 * 1024

@@ -27,9 +27,9 @@ BLOCK_SCHEMA = struct(
 def silver_blocks(bronze: Any) -> Any:
     """Returns one row for each completely stored block.
 
-    Columns: chain, number, root (hash), items (the number of block items), size_bytes, timestamp (when stored),
-    event_time (when produced), hapi_version, previous_root, kinds (the number of items of each kind), sizes (position,
-    kind and size in bytes of each item, in order). bronze: the result of `read_bronze`.
+    Columns: chain, number, root (hash), items (the number of block items), size_bytes, timestamp (when the last message
+    of the block was first stored), event_time (when produced), hapi_version, previous_root, kinds (the number of items
+    of each kind), sizes (position, kind and size in bytes of each item, in order). bronze: the result of `read_bronze`.
     """
     from pyspark.sql import functions as f
 
@@ -43,20 +43,29 @@ def silver_blocks(bronze: Any) -> Any:
     # There is one row for each corrected root. There are few rows, so Spark sends all rows to every worker.
     corrected = (
         parts.where("mark.root_before IS NOT NULL")
-        .select("stream", (f.col("mark.number") - 1).alias("number"), f.col("mark.root_before").alias("corrected"))
-        .distinct()
+        .groupBy("stream", (f.col("mark.number") - 1).alias("number"))
+        .agg(f.expr("min(struct(timestamp, mark.root_before AS root)).root").alias("corrected"))
     )
-    whole = (
+    copies = (
         parts.withColumn("number", f.col("mark.number"))
         .join(f.broadcast(corrected), ["stream", "number"], "left")
-        .withColumn("root", f.coalesce("corrected", "mark.root"))
-        .groupBy("stream", "number", "root", "mark.parts", "mark.items", "mark.size_bytes")
+        .withColumn("label", f.coalesce("corrected", "mark.root"))
+        .groupBy("stream", "number", "label", "mark.root", "mark.parts", "mark.items", "mark.size_bytes")
         .agg(
-            f.max("timestamp").alias("timestamp"),
+            f.expr("min(timestamp) FILTER (WHERE mark.part = mark.parts - 1)").alias("last"),
             # A part that was stored twice has the same bytes, and the set contains it once.
             f.array_sort(f.collect_set(f.struct(f.col("mark.part").alias("part"), "data"))).alias("cut"),
         )
-        .where(f.size("cut") == f.col("parts"))
+    )
+    # Copies of a block, perhaps cut in other places, are one row. An incomplete copy counts for the time only.
+    whole = (
+        copies.groupBy("stream", "number", f.col("label").alias("root"))
+        .agg(
+            f.min("last").alias("timestamp"),
+            f.expr("min_by(struct(items, size_bytes, cut), parts) FILTER (WHERE size(cut) = parts)").alias("copy"),
+        )
+        .where("copy IS NOT NULL")
+        .select("stream", "number", "root", "timestamp", "copy.*")
     )
     return whole.select(
         f.substring("stream", len(STREAM_PREFIX) + 1, 2**30).alias("chain"),

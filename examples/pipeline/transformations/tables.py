@@ -70,7 +70,9 @@ def rates() -> DataFrame:
 @dp.materialized_view(format="parquet")
 def latency() -> DataFrame:
     stored = spark.read.table("messages").select("stream", "timestamp", "event_time")
-    produced = spark.read.table("blocks").selectExpr("chain AS stream", "timestamp", "event_time")
+    produced = spark.read.table("blocks").selectExpr(
+        "concat('block_node.', chain) AS stream", "timestamp", "event_time"
+    )
     return gold.latency(stored.unionByName(produced))
 
 

@@ -3,6 +3,10 @@
 A block may consist of several messages. The messages of an incomplete block are saved in the state of the version until
 the other messages arrive. A block may be stored with a wrong root hash, which the first message of the next block
 corrects. The row of the block is then written again.
+
+A block may be stored several times. Copies with the same root hash are one row. Its time is when the last message of
+the block was first stored, in any copy. If several messages correct the same root hash, the one that was stored first
+counts. So the rows do not depend on the order in which messages arrive.
 """
 
 from __future__ import annotations
@@ -71,7 +75,9 @@ PARTS_SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
-CORRECTIONS_SCHEMA = pa.schema([("chain", pa.string()), ("number", pa.int64()), ("root", pa.binary())])
+CORRECTIONS_SCHEMA = pa.schema(
+    [("chain", pa.string()), ("number", pa.int64()), ("timestamp", TIME), ("root", pa.binary())]
+)
 Copy: TypeAlias = tuple[str, int, bytes, int, int, int]
 """The identity of a stored block: chain, number, root hash, number of messages, number of items, size in bytes.
 
@@ -91,18 +97,21 @@ class _Open:
     parts: dict[int, tuple[int, bytes]] = field(default_factory=dict)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Row:
     """A row of silver/blocks.
 
     root: the root hash of the block, as its messages give it, or the correction in the next block. stored_us: when the
-    last message of the block was stored, in microseconds since 1970. file: the name of the file with the row; None
-    until the row is written.
+    last message of the block was stored, in microseconds since 1970. file, written_root: the name of the file with the
+    row, and the root hash in the file; None until the row is written. contents: the other columns of silver/blocks, and
+    the block items, until the row is written.
     """
 
     root: bytes
     stored_us: int
-    file: str | None
+    file: str | None = None
+    written_root: bytes | None = None
+    contents: tuple[tuple[Any, ...], list[Any]] | None = None
 
 
 class BlockTables:
@@ -114,11 +123,10 @@ class BlockTables:
     def __init__(self, version: Version) -> None:
         self._version = version
         self._open: dict[Copy, _Open] = defaultdict(_Open)
-        self._corrected: dict[Number, bytes] = {}
+        self._corrected: dict[Number, tuple[int, bytes]] = {}
         self._rows: dict[Number, list[_Row]] = defaultdict(list)
-        self._blocks: list[tuple[Any, ...]] = []
-        self._items: list[tuple[Any, ...]] = []
-        self._relabelled: set[Number] = set()
+        self._new: list[Number] = []
+        self._stale: set[str] = set()
         self._state: Path | None = None
         self._is_read = False
 
@@ -139,22 +147,21 @@ class BlockTables:
             for *copy, part, time_us, data in rows_of(pq.read_table(state / OPEN_PARTS)):
                 chain, number, root, parts, items, size_bytes = copy
                 self._open[chain, number, root, parts, items, size_bytes].parts[part] = (time_us, data)
-            for chain, number, root in rows_of(pq.read_table(state / CORRECTIONS)):
-                self._corrected[chain, number] = root
+            for chain, number, time_us, root in rows_of(pq.read_table(state / CORRECTIONS)):
+                self._corrected[chain, number] = (time_us, root)
         for path in self._version.files(BLOCKS):
             for chain, number, root, time_us in rows_of(
                 pq.ParquetFile(path).read(["chain", "number", "root", "timestamp"])
             ):
-                self._rows[chain, number].append(_Row(root, time_us, path.name))
+                self._rows[chain, number].append(_Row(root, time_us, path.name, root))
 
     def add(self, rows: pa.Table) -> pa.Table:
         """Adds new messages. Returns the minutes in which blocks were stored, for the table gold/latency.
 
-        The result has a row for each block that became complete and has an event time. Its columns are stream (the name
-        of the chain) and minute (microseconds since 1970). rows: as `take_file` returns them. Messages that belong to
-        no block are ignored.
+        The result has a row for each block that became complete or changed. Its columns are stream and minute
+        (microseconds since 1970). rows: as `take_file` returns them. Messages that belong to no block are ignored.
         """
-        minutes: list[tuple[str, int]] = []
+        times_us: set[tuple[str, int]] = set()
         if rows.num_rows and rows["stream"][0].as_py().startswith(STREAM_PREFIX):
             if not self._is_read:
                 self._read_known()
@@ -165,11 +172,10 @@ class BlockTables:
             ):
                 decoded = decode_part(headers)
                 if decoded is not None:
-                    minutes += self._take(chain, time_us, data, *decoded)
-        return pa.table(
-            {"stream": [stream for stream, _ in minutes], "minute": [minute for _, minute in minutes]},
-            schema=pa.schema([("stream", pa.string()), ("minute", pa.int64())]),
-        )
+                    changed = self._take(chain, time_us, data, *decoded)
+                    times_us |= {(STREAM_PREFIX + chain, each) for each in changed}
+        minutes = minutes_of(pa.array([each for _, each in times_us], pa.int64()).cast(TIME))
+        return pa.table({"stream": pa.array([stream for stream, _ in times_us], pa.string()), "minute": minutes})
 
     def _take(
         self,
@@ -183,49 +189,95 @@ class BlockTables:
         size_bytes: int,
         root: bytes,
         root_before: bytes | None,
-    ) -> list[tuple[str, int]]:
-        """Adds one message of a block.
-
-        If the message completes the block and the block has an event time, returns the chain, and the minute in which
-        the last message of the block was stored. Otherwise returns an empty list.
+    ) -> set[int]:
+        """Adds one message of a block. Returns the old and new storage times of the rows that were added, changed or
+        removed, in microseconds since 1970.
         """
-        if root_before is not None and (chain, number - 1) not in self._corrected:
-            self._corrected[chain, number - 1] = root_before
-            for row in self._rows.get((chain, number - 1), ()):
-                row.root = root_before
-                self._relabelled.add((chain, number - 1))
-        label = self._corrected.get((chain, number), root)
-        if any(row.root == label for row in self._rows.get((chain, number), ())):
-            return []
+        changed: set[int] = set()
+        before = (chain, number - 1)
+        if root_before is not None and (time_us, root_before) < self._corrected.get(before, (time_us + 1, b"")):
+            self._corrected[before] = (time_us, root_before)
+            changed |= self._merge(before, root_before)
+        place = (chain, number)
+        label = self._label(place, root)
         copy = (chain, number, root, parts, items, size_bytes)
+        row = next((row for row in self._rows.get(place, ()) if row.root == label), None)
+        if row is not None:
+            return changed | (self._set_earlier(row, time_us) if part == parts - 1 else set())
         known = self._open[copy].parts
-        known.setdefault(part, (time_us, data))
+        if part not in known or time_us < known[part][0]:
+            known[part] = (time_us, data)
         if len(known) < parts:
-            return []
-        del self._open[copy]
-        stored_us = max(each[0] for each in known.values())
+            return changed
         block = decode_block(b"".join(known[at][1] for at in sorted(known)))
         version, event_us, previous, kinds, sizes = block or (None, None, None, None, [])
         pairs = None if kinds is None else sorted(kinds.items())
-        self._rows[chain, number].append(_Row(label, stored_us, None))
-        self._blocks.append((chain, number, label, items, size_bytes, stored_us, event_us, version, previous, pairs))
-        self._items += [(chain, number, *size) for size in sizes]
-        if event_us is None:
-            return []
-        minute = minutes_of(pa.array([stored_us], pa.int64()).cast(TIME))[0].as_py()
-        return [(chain, minute)]
+        made = _Row(label, known[parts - 1][0])
+        made.contents = ((items, size_bytes, event_us, version, previous, pairs), sizes)
+        self._rows[place].append(made)
+        self._new.append(place)
+        self._drop_open(place, made)
+        return changed | {made.stored_us}
+
+    def _label(self, place: Number, root: bytes) -> bytes:
+        """Returns the root hash of a block: the corrected one, or `root` without a correction."""
+        return self._corrected[place][1] if place in self._corrected else root
+
+    def _merge(self, place: Number, root: bytes) -> set[int]:
+        """Gives all rows of a block number the corrected root hash. Keeps one of them, since the others are copies of
+        the same block. Returns the storage times of the changed rows.
+        """
+        rows = self._rows.get(place, [])
+        if not rows:
+            return set()
+        if [row.root for row in rows] == [root]:
+            return self._drop_open(place, rows[0])
+        changed = {row.stored_us for row in rows}
+        self._stale |= {row.file for row in rows if row.file is not None}
+        kept = min(rows, key=lambda row: row.stored_us)
+        kept.root = root
+        rows[:] = [kept]
+        return changed | self._drop_open(place, kept)
+
+    def _drop_open(self, place: Number, row: _Row) -> set[int]:
+        """Forgets the messages of incomplete copies of a block that has a row. Their last messages count for its time.
+
+        Returns the storage times of the row if they changed.
+        """
+        changed: set[int] = set()
+        for copy in [each for each in self._open if each[:2] == place and self._label(place, each[2]) == row.root]:
+            last = self._open.pop(copy).parts.get(copy[3] - 1)
+            if last is not None:
+                changed |= self._set_earlier(row, last[0])
+        return changed
+
+    def _set_earlier(self, row: _Row, time_us: int) -> set[int]:
+        """Sets the storage time of a row if it is earlier than the known one. Returns the old and the new time then."""
+        if time_us >= row.stored_us:
+            return set()
+        if row.file is not None:
+            self._stale.add(row.file)
+        changed = {row.stored_us, time_us}
+        row.stored_us = time_us
+        return changed
 
     def flush(self) -> None:
         """Writes the rows of the blocks that became complete since the last call."""
-        if not self._blocks:
+        places = sorted(set(self._new))
+        self._new = []
+        new = [(place, row) for place in places for row in self._rows[place] if row.contents is not None]
+        if not new:
             return
         name = self._version.next_name("part")
-        self._version.write(BLOCKS, table_of(SCHEMAS[BLOCKS], sorted(self._blocks, key=_place)), name=name)
-        self._version.write(ITEMS, table_of(SCHEMAS[ITEMS], sorted(self._items)), name=name)
-        for each in self._blocks:
-            for row in self._rows[each[0], each[1]]:
-                row.file = row.file or name
-        self._blocks, self._items = [], []
+        blocks, items = [], []
+        for place, row in new:
+            assert row.contents is not None
+            (count, size_bytes, *others), sizes = row.contents
+            blocks.append((*place, row.root, count, size_bytes, row.stored_us, *others))
+            items += [(*place, *size) for size in sizes]
+            row.file, row.written_root, row.contents = name, row.root, None
+        self._version.write(BLOCKS, table_of(SCHEMAS[BLOCKS], sorted(blocks, key=lambda row: row[:3])), name=name)
+        self._version.write(ITEMS, table_of(SCHEMAS[ITEMS], sorted(items)), name=name)
 
     def finish(self) -> None:
         """Writes all pending rows and corrected root hashes, gold/block_gaps and the state for the next run."""
@@ -234,13 +286,8 @@ class BlockTables:
                 self._version.write(name, pq.read_table(self._state / name))
             return
         self.flush()
-        files: dict[str, set[Number]] = defaultdict(set)
-        for place in self._relabelled:
-            for row in self._rows.get(place, ()):
-                if row.file is not None:
-                    files[row.file].add(place)
-        for name, places in sorted(files.items()):
-            self._relabel(name, places)
+        for name in sorted(self._stale):
+            self._rewrite(name)
         intervals: dict[str, Intervals] = defaultdict(Intervals)
         for (chain, number), rows in sorted(self._rows.items()):
             if rows:
@@ -258,30 +305,44 @@ class BlockTables:
             for part, (time_us, data) in sorted(found.parts.items())
         ]
         self._version.write(OPEN_PARTS, table_of(PARTS_SCHEMA, parts))
-        corrected = [(*place, root) for place, root in sorted(self._corrected.items())]
+        corrected = [(*place, *correction) for place, correction in sorted(self._corrected.items())]
         self._version.write(CORRECTIONS, table_of(CORRECTIONS_SCHEMA, corrected))
 
-    def _relabel(self, name: str, places: set[Number]) -> None:
-        """Replaces a file of silver/blocks by a file of another name, with the corrected root hashes.
-
-        name: the name of the old file. Its companion in silver/items, which has the same name, is replaced by an equal
-        file with the new name. places: the blocks with a corrected root hash.
+    def _rewrite(self, name: str) -> None:
+        """Writes a file of silver/blocks again, with the present root hashes and times, and without rows that were
+        merged into others. The file with the same name in silver/items also gets the new name.
         """
-        path = self._version.folder / BLOCKS / name
-        table = pq.ParquetFile(path).read()
-        keys = zip(table["chain"].to_pylist(), table["number"].to_pylist(), table["root"].to_pylist(), strict=True)
-        roots = [self._corrected[chain, number] if (chain, number) in places else root for chain, number, root in keys]
-        table = table.set_column(table.column_names.index("root"), "root", pa.array(roots, pa.binary()))
-        items = self._version.folder / ITEMS / name
+        path, items_path = (self._version.folder / table / name for table in (BLOCKS, ITEMS))
+        table, items = pq.ParquetFile(path).read(), pq.ParquetFile(items_path).read()
+        places = list(zip(table["chain"].to_pylist(), table["number"].to_pylist(), strict=True))
+        written = table["root"].to_pylist()
+        known = {
+            (place, row.written_root): row for place in places for row in self._rows.get(place, ()) if row.file == name
+        }
+        found = [known.get(key) for key in zip(places, written, strict=True)]
+        kept = [row for row in found if row is not None]
+        table = table.filter(pa.array([row is not None for row in found]))
+        for column, values in (
+            ("root", pa.array([row.root for row in kept], pa.binary())),
+            ("timestamp", pa.array([row.stored_us for row in kept], pa.int64()).cast(TIME)),
+        ):
+            table = table.set_column(table.column_names.index(column), column, values)
+        if len(kept) < len(found):
+            # A number with a removed row keeps the items of one row, if another row of the number is in the file.
+            left = {place for place, row in zip(places, found, strict=True) if row is not None}
+            removed = {place for place, row in zip(places, found, strict=True) if row is None}
+            seen: set[tuple[Any, ...]] = set()
+            rows = []
+            for each in rows_of(items):
+                if each[:2] in removed and (each[:2] not in left or each in seen):
+                    continue
+                seen.add(each)
+                rows.append(each)
+            items = table_of(SCHEMAS[ITEMS], rows)
         new = self._version.next_name("part")
         self._version.write(BLOCKS, table, name=new)
-        self._version.write(ITEMS, pq.ParquetFile(items).read(), name=new)
+        self._version.write(ITEMS, items, name=new)
         path.unlink()
-        items.unlink()
-        for rows in self._rows.values():
-            for row in rows:
-                row.file = new if row.file == name else row.file
-
-
-def _place(row: tuple[Any, ...]) -> tuple[Any, ...]:
-    return row[:3]
+        items_path.unlink()
+        for row in kept:
+            row.file, row.written_root = new, row.root

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from spark_export.pipeline.block_rows import STREAM_PREFIX
 from spark_export.pipeline.event_time import EVENT_TIME_HEADER
 from spark_export.pipeline.tables.new_messages import Taken, sorted_groups
 from spark_export.pipeline.versions import Version
@@ -164,22 +165,28 @@ class MessageTables:
             for row in _read_minutes(path)
             if (row["stream"], row["minute"]) not in touched
         ]
-        streams = pa.array(sorted({stream for stream, _ in touched}), pa.string())
+        streams = {stream for stream, _ in touched}
+        chains = {stream.removeprefix(STREAM_PREFIX) for stream in streams if stream.startswith(STREAM_PREFIX)}
         begin = min(minute for _, minute in touched)
         end = max(minute for _, minute in touched) + MINUTE_US
         events = []
-        for table, name in ((MESSAGES, "stream"), (blocks, "chain")):
+        for table, name, wanted_names in ((MESSAGES, "stream", streams), (blocks, "chain", chains)):
             if table is not None:
                 wanted = (
                     (pc.field("timestamp") >= pa.scalar(begin, TIME))
                     & (pc.field("timestamp") < pa.scalar(end, TIME))
-                    & pc.field(name).isin(streams)
+                    & pc.field(name).isin(pa.array(sorted(wanted_names), pa.string()))
                     & pc.field("event_time").is_valid()
                 )
                 source = ds.dataset([str(path) for path in self._version.files(table)], format="parquet")
                 if source.files:
                     found = source.to_table(columns=[name, "timestamp", "event_time"], filter=wanted)
-                    events.append(found.rename_columns(["stream", "timestamp", "event_time"]))
+                    found = found.rename_columns(["stream", "timestamp", "event_time"])
+                    if name == "chain":
+                        # A chain and a stream may have the same name, so a block counts for the stream that stores it.
+                        full = pc.binary_join_element_wise(STREAM_PREFIX, found["stream"], "")
+                        found = found.set_column(0, "stream", full)
+                    events.append(found)
         rows = [row for row in summarise_latency(pa.concat_tables(events)) if (row[0], row[1]) in touched]
         for path in self._version.files(LATENCY, day):
             path.unlink()

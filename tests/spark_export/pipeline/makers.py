@@ -17,8 +17,8 @@ from tests.spark_export.pipeline.lake import Headers
 CUT_BYTES = 700
 
 
-def block_messages() -> list[tuple[int, bytes | None, Headers, bytes]]:
-    """Blocks 0, 1 and 3 of a chain, each cut into several messages.
+def block_messages(cuts: tuple[int, ...] = (CUT_BYTES,)) -> list[tuple[int, bytes | None, Headers, bytes]]:
+    """Blocks 0, 1 and 3 of a chain, each cut into several messages; once for each size in `cuts`.
 
     The node stored block 0 under another root that it may have; the first message of block 1 says which one it is.
     """
@@ -29,9 +29,9 @@ def block_messages() -> list[tuple[int, bytes | None, Headers, bytes]]:
         if block.number == 2:
             continue
         data = join_block(block.items)
-        parts = [data[at : at + CUT_BYTES] for at in range(0, len(data), CUT_BYTES)]
-        for number, part in enumerate(parts):
-            root = wrong if block.number == 0 else block.root
+        pieces = [[data[at : at + cut] for at in range(0, len(data), cut)] for cut in cuts]
+        for parts, number, part in ((each, number, part) for each in pieces for number, part in enumerate(each)):
+            root = wrong if block.number == 0 and parts is pieces[0] else block.root
             mark = BlockMark(block.number, number, len(parts), len(block.items), len(data), root)
             others = (block.root,) if block.number == 0 else ()
             before = first.root if first is not None and (block.number, number) == (1, 0) else b""

@@ -40,7 +40,7 @@ from spark_export.pipeline.tables import known_blocks
 from spark_export.pipeline.topics import Topics
 from stream_node.process import NodeProcess
 from tests.spark_export.exporter.export_world import World
-from tests.spark_export.pipeline.lake import BASE_US, Lake, Row, all_rows, plain, read_rows
+from tests.spark_export.pipeline.lake import BASE_US, Lake, Row, all_rows, read_rows
 from tests.spark_export.pipeline.makers import block_messages, odd_chain
 
 pytestmark = pytest.mark.slow
@@ -69,7 +69,14 @@ def messages(seed: int) -> dict[Source, list[Row]]:
         late = BASE_US + at * 1_000_000 - randomness.randrange(10**6)
         headers = [{"key": "event_time_us", "value": b"%d" % late}] if at % 3 else []
         rows.append((at % 3, len(rows) + (at > 60) * 5, at, b"k", headers, b"\xff" if at == 7 else b"x" * at))
-    found["block_node.main", 0] = plain(block_messages())
+    # Blocks come again, cut in other places or under another root, in any order and with any time. A compaction puts
+    # one partition before the other.
+    blocks = block_messages((700, 1100))
+    blocks += randomness.sample(blocks, len(blocks) // 2)
+    randomness.shuffle(blocks)
+    for at, (_, key, headers, data) in enumerate(blocks):
+        rows = found["block_node.main", at % 2]
+        rows.append((at % 2, len(rows), randomness.randrange(200), key, headers, data))
     return dict(found)
 
 

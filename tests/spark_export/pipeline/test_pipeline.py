@@ -85,7 +85,7 @@ def test_blocks_and_their_items(tables: Path) -> None:
     assert (items[0]["kind"], items[-1]["kind"]) == ("header", "proof")
     (gap,) = rows(tables, "gold/block_gaps")
     assert (gap["chain"], gap["first"], gap["missing"]) == ("main", 2, 1)
-    assert sum(row["messages"] for row in rows(tables, "gold/latency", stream="main")) == 3
+    assert sum(row["messages"] for row in rows(tables, "gold/latency", stream="block_node.main")) == 3
 
 
 def test_batches_updates_and_reorgs(tables: Path) -> None:
@@ -128,7 +128,7 @@ def test_spark_makes_the_same_tables(spark: Any, lake: Lake, tables: Path) -> No
     whole = silver_cardinal.assembled_blocks(silver_cardinal.cardinal_messages(bronze, TOPICS))
     batches = silver_cardinal.silver_batches(whole)
     events = messages.select("stream", "timestamp", "event_time").unionByName(
-        blocks.selectExpr("chain AS stream", "timestamp", "event_time")
+        blocks.selectExpr("concat('block_node.', chain) AS stream", "timestamp", "event_time")
     )
     made = {
         "silver/messages": messages,
