@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,13 +53,14 @@ In a group, files with the same name contain the same blocks, so they are merged
 class Settings:
     """The settings of a pipeline.
 
-    topics: the streams that contain Cardinal Streams; None if no tables of Cardinal Streams are to be built. start: the
-    hash of a block on the canonical chain; None if unknown (see `canon`). step_bytes: the memory for the rows of one
-    step, in bytes. keep_s: how long a replaced version is kept for its readers, in seconds.
+    topics: the streams that contain Cardinal Streams; None if no tables of Cardinal Streams are to be built. starts:
+    for each chain, by its name, the hash of a block on the canonical chain (see `canon`); a chain without a known hash
+    is left out. step_bytes: the memory for the rows of one step, in bytes. keep_s: how long a replaced version is kept
+    for its readers, in seconds.
     """
 
     topics: Topics | None = None
-    start: bytes | None = None
+    starts: Mapping[str, bytes] = field(default_factory=dict)
     step_bytes: int = STEP_BYTES
     keep_s: float = KEEP_S
 
@@ -142,7 +143,7 @@ class _Step:
         self._blocks.load(state)
         self._cardinal = None
         if settings.topics is not None:
-            self._cardinal = CardinalTables(version, settings.topics, settings.start)
+            self._cardinal = CardinalTables(version, settings.topics, settings.starts)
             self._cardinal.load(state)
 
     def take(self, files: Iterable[ExportFile], taken: Taken) -> int:
@@ -222,7 +223,7 @@ def _named(settings: Settings) -> dict[str, str | None]:
     """Returns the settings on which the contents of the tables depend, by name, as text."""
     return {
         "cardinal": None if settings.topics is None else settings.topics.pattern,
-        "start": None if settings.start is None else settings.start.hex(),
+        "start": " ".join(f"{chain}={hash_.hex()}" for chain, hash_ in sorted(settings.starts.items())) or None,
     }
 
 

@@ -1,6 +1,6 @@
 """Builds silver and gold tables from the folder EXPORT of an export, in the folder OUT.
 
-    python -m spark_export.pipeline.jobs EXPORT OUT [--cardinal REGEX] [--start HASH] [--rebuild]
+    python -m spark_export.pipeline.jobs EXPORT OUT [--cardinal REGEX] [--start [CHAIN=]HASH] [--rebuild]
 
 A run reads only the messages that were exported since the last run, and corrects rows of earlier runs after a reorg.
 With `--rebuild`, a run reads all messages and builds all tables again, with the same rows. OUT/latest is a link to the
@@ -25,9 +25,10 @@ def main(arguments: list[str] | None = None) -> int:
     """Runs the command. Returns the exit code: 0, or 1 after an error."""
     given = _parser().parse_args(arguments)
     try:
+        topics = None if given.cardinal is None else Topics(given.cardinal)
         settings = Settings(
-            topics=None if given.cardinal is None else Topics(given.cardinal),
-            start=None if given.start is None else _hash(given.start),
+            topics=topics,
+            starts=read_starts(given.start, topics),
             step_bytes=given.step_bytes,
             keep_s=given.keep_seconds,
         )
@@ -52,7 +53,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="REGEX",
         help="streams whose whole name matches are topics of Cardinal Streams; the first group names the chain",
     )
-    parser.add_argument("--start", metavar="HASH", help="a block on the canonical chain, in hex")
+    parser.add_argument(
+        "--start",
+        metavar="[CHAIN=]HASH",
+        action="append",
+        default=[],
+        help="a block on the canonical chain, in hex; with CHAIN= if the expression has a group; once for each chain",
+    )
     parser.add_argument("--rebuild", action="store_true", help="build all tables anew")
     parser.add_argument("--step-bytes", type=int, default=STEP_BYTES, help="memory for the rows of one step")
     parser.add_argument(
@@ -72,9 +79,30 @@ def _folder(text: str) -> Path:
     return place.folder
 
 
-def _hash(text: str) -> bytes:
+def read_starts(given: list[str], topics: Topics | None) -> dict[str, bytes]:
+    """Returns the start block of each chain. Raises ValueError.
+
+    given: the values of `--start`, as HASH or CHAIN=HASH. Without a group in the expression of `topics`, there is one
+    chain, whose name is the expression.
+    """
+    found: dict[str, bytes] = {}
+    for text in given:
+        if topics is None:
+            raise ValueError(f"--start {text}: only --cardinal has chains; give it too")
+        chain, equals, digits = text.rpartition("=")
+        if topics.has_group != bool(equals):
+            form = "CHAIN=HASH, since the expression names several chains" if topics.has_group else "HASH"
+            raise ValueError(f"--start {text}: write it as {form}")
+        chain = chain if equals else topics.pattern
+        if chain in found:
+            raise ValueError(f"--start {text}: the chain {chain} has a start block already")
+        found[chain] = _hash(text, digits)
+    return found
+
+
+def _hash(text: str, digits: str) -> bytes:
     try:
-        found = bytes.fromhex(text.removeprefix("0x"))
+        found = bytes.fromhex(digits.removeprefix("0x"))
     except ValueError:
         found = b""
     if len(found) != 32:

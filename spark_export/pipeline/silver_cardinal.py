@@ -6,6 +6,7 @@ uses the same two modules without Spark.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from spark_export.pipeline.assembly import BlockMessage, assemble, read_batch_hash
@@ -89,26 +90,26 @@ def assembled_blocks(messages: Any) -> Any:
     )
 
 
-def silver_batches(blocks: Any, start: bytes | None = None) -> Any:
+def silver_batches(blocks: Any, starts: Mapping[str, bytes] | None = None) -> Any:
     """Returns one row for each block in `blocks`, with its state on the chain.
 
     Columns: chain, hash, number, parent (hash), weight (decimal digits), timestamp (when its first Batch message was
     stored), state (`canonical`, `reorged`, `waiting` or `incomplete`), reorged (whether the state is `reorged`),
     fork_number, updates and deletes (the numbers of keys that the block sets and deletes; null while the block is
     incomplete), missing (the messages that an incomplete block lacks; null for other blocks). blocks: the result of
-    `assembled_blocks`. start: see `mark_chain`.
+    `assembled_blocks`. starts: the `start` of `mark_chain` for each chain, by the name of the chain.
 
     One Spark task processes the hashes, numbers and weights of all blocks of a chain. The task needs about 0.5 KiB of
     memory for each block.
     """
     from pyspark.sql import functions as f
 
-    def find(links: Any) -> list[tuple[bytes, str, int | None]]:
-        return find_marks(links, start)
+    def find(chain: str, links: Any) -> list[tuple[bytes, str, int | None]]:
+        return find_marks(links, (starts or {}).get(chain))
 
     link = f.struct("hash", "parent", "number", "weight", f.unix_micros("timestamp").alias("stored_us"))
     links = blocks.where("missing IS NULL").groupBy("chain").agg(f.collect_list(link).alias("links"))
-    marks = links.select("chain", f.explode(f.udf(find, MARKS_SCHEMA, useArrow=False)("links")).alias("mark"))
+    marks = links.select("chain", f.explode(f.udf(find, MARKS_SCHEMA, useArrow=False)("chain", "links")).alias("mark"))
     joined = blocks.join(marks.select("chain", "mark.*"), ["chain", "hash"], "left")
     return joined.select(
         "chain",

@@ -8,6 +8,7 @@ canonical chain, and writes a file again if the state of one of its blocks chang
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,10 +88,10 @@ OPEN_SCHEMA = pa.schema(
 class CardinalTables:
     """The tables of Cardinal Streams, in one version of all tables. `load` must be called before the first `add`."""
 
-    def __init__(self, version: Version, topics: Topics, start: bytes | None) -> None:
+    def __init__(self, version: Version, topics: Topics, starts: Mapping[str, bytes]) -> None:
         self._version = version
         self._topics = topics
-        self._known = KnownBlocks(version, start)
+        self._known = KnownBlocks(version, starts)
         self._incomplete: dict[Block, tuple[Assembled, int]] = {}
         self._open = OPEN_SCHEMA.empty_table()
         self._new: list[pa.Table] = []

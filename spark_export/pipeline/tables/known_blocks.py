@@ -12,6 +12,7 @@ block waits for missing blocks.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -59,9 +60,9 @@ class KnownBlocks:
     version began.
     """
 
-    def __init__(self, version: Version, start: bytes | None) -> None:
+    def __init__(self, version: Version, starts: Mapping[str, bytes]) -> None:
         self._version = version
-        self._start = start
+        self._starts = starts
         self._settled: dict[str, tuple[int, bytes]] = {}
         self.blocks: dict[Block, Complete] = {}
         self.changed: set[Block] = set()
@@ -117,7 +118,7 @@ class KnownBlocks:
             chains[chain].append(block.link)
         found: dict[str, dict[Block, Mark]] = defaultdict(dict)
         for chain, links in chains.items():
-            start = self._start
+            start = self._starts.get(chain)
             if chain in self._settled:
                 start = self._settled[chain][1]
                 links = self._descendants(chain)

@@ -175,7 +175,7 @@ async def test_real_ethereum_blocks(shared_dir: Path, tmp_path: Path) -> None:
     assert canonical == {0, 1}, "the blocks that a consumer has that begins at genesis"
     assert {row["state"] for row in batches.values()} == {"canonical", "waiting"}
     (start,) = (each.hash for each in payloads if each.number == 14_000_000)
-    settings = Settings(Topics("(evm-1)-.*"), start=start)
+    settings = Settings(Topics("(evm-1)-.*"), starts={"evm-1": start})
     report = run_pipeline(lake.folder, tmp_path / "out", settings, rebuild=True)
     rows = read_rows(report.folder, "silver/batches")
     canonical = {row["number"] for row in rows if row["state"] == "canonical"}

@@ -298,7 +298,11 @@ def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path, capsys: pyte
     for arguments, says in (
         ([str(tmp_path / "none"), out], "holds no table"),
         ([str(lake.folder), out, "--cardinal", "("], "no regular expression"),
-        ([str(lake.folder), out, "--start", "0x12"], "64 hex digits"),
+        ([str(lake.folder), out, "--cardinal", "a", "--start", "0x12"], "64 hex digits"),
+        ([str(lake.folder), out, "--start", "12" * 32], "give it too"),
+        ([str(lake.folder), out, "--cardinal", "(a|b)-.*", "--start", "12" * 32], "write it as CHAIN=HASH"),
+        ([str(lake.folder), out, "--cardinal", "a", "--start", "a=" + "12" * 32], "write it as HASH"),
+        ([str(lake.folder), out, "--cardinal", "(a)", *(["--start", "a=" + "12" * 32] * 2)], "already"),
         ([str(lake.folder), out, "--cardinal", "a"], "--rebuild"),
         (["s3://bucket/lake", out], "no object stores"),
         ([str(lake.folder), "ftp://host/out"], "nothing serves ftp"),

@@ -22,6 +22,7 @@ from cardinal_streams.message.messages import decode, encode
 from cardinal_streams.message.types import Batch
 from spark_export.pipeline.canon import BlockLink, mark_chain
 from spark_export.pipeline.increment import Settings, run_pipeline
+from spark_export.pipeline.jobs import main
 from spark_export.pipeline.tables import known_blocks
 from spark_export.pipeline.topics import Topics
 from tests.spark_export.pipeline.lake import BASE_US, Lake, Row, all_rows, read_rows
@@ -83,3 +84,23 @@ def test_small_increments_of_an_odd_chain(tmp_path_factory: pytest.TempPathFacto
         assert found == {hash_: mark.state for hash_, mark in mark_chain(links.values()).items()}
     patch.undo()
     shutil.rmtree(folder)
+
+
+def test_a_start_counts_for_its_chain_alone(tmp_path: Path) -> None:
+    """Goal: the start of one chain does not make the blocks of another one wait. Method: two chains of two parts each;
+    the smaller part of chain `one` is chosen by a start, with the command."""
+
+    def part(chain: str, first: int, count: int) -> list[Batch]:
+        hashes = [name_of(f"{chain} {first + at}") for at in range(count + 1)]
+        return [Batch(hashes[at + 1], first + at + 1, hashes[at], first + at) for at in range(count)]
+
+    lake = Lake(tmp_path / "lake")
+    for chain in ("one", "two"):
+        records = [encode(each) for each in [*part(chain, 1, 4), *part(chain, 100, 2)]]
+        lake.add_run({f"{chain}-blocks": [(0, at, at, each.key, [], each.value) for at, each in enumerate(records)]})
+    start = part("one", 100, 2)[0].hash
+    command = [str(lake.folder), str(tmp_path / "out"), "--cardinal", "(one|two)-.*", "--start", f"one={start.hex()}"]
+    assert main(command) == 0
+    rows = read_rows(tmp_path / "out" / "latest", "silver/batches")
+    canonical = sorted((row["chain"], row["number"]) for row in rows if row["state"] == "canonical")
+    assert canonical == [("one", 101), ("one", 102), *(("two", number) for number in range(2, 6))]
