@@ -37,14 +37,17 @@ class IdentityPart:
     async def record_place(self, path: str) -> None:
         """Records the folder of the export."""
         async with self._writing() as connection:
-            await connection.run_sync(lambda sync: places.create(sync, checkfirst=True))
-            if (await connection.execute(update(places).values(path=path))).rowcount == 0:
-                await connection.execute(insert(places).values(id=1, path=path))
+            await _save_place(connection, path)
 
     async def record_adoption(self, client_id: str, path: str) -> None:
         """Records another consumer of the table, and the folder of the export, in one transaction."""
         async with self._writing() as connection:
             await connection.execute(update(exports).values(client_id=client_id))
-            await connection.run_sync(lambda sync: places.create(sync, checkfirst=True))
-            if (await connection.execute(update(places).values(path=path))).rowcount == 0:
-                await connection.execute(insert(places).values(id=1, path=path))
+            await _save_place(connection, path)
+
+
+async def _save_place(connection: AsyncConnection, path: str) -> None:
+    """Records the folder of the export. Older ledgers lack the table, so the call creates it."""
+    await connection.run_sync(lambda sync: places.create(sync, checkfirst=True))
+    if (await connection.execute(update(places).values(path=path))).rowcount == 0:
+        await connection.execute(insert(places).values(id=1, path=path))

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from spark_export.exporter.errors import ExportMismatch
-from spark_export.exporter.model import Range
+from spark_export.exporter.model import FileEntry, Range
 
 VERSION: Final = 1
 """The version of the JSON format. A change that older readers cannot read increases it."""
@@ -27,23 +27,13 @@ files. It uses up the next number, so that an earlier exporter can no longer pub
 """
 
 
-@dataclass(frozen=True)
-class TableFile:
-    """A file of the table.
-
-    path: relative to the table's address. run: the number of the run that exported the rows. The other fields are those
-    of `FileEntry`.
+@dataclass(frozen=True, kw_only=True)
+class TableFile(FileEntry):
+    """A file of the table, whose path is relative to the table's address. run: the number of the run that exported the
+    rows.
     """
 
-    path: str
     run: int
-    stream: str
-    era: int
-    date: str
-    rows: int
-    data_bytes: int
-    file_bytes: int
-    sha256: str
 
 
 @dataclass(frozen=True)

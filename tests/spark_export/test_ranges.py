@@ -56,7 +56,7 @@ class FilteringReader(DataSourceReader):
 
 
 def test_filters_that_are_pushed_down_give_wrong_results(spark: Any) -> None:
-    """If this fails, PySpark is mended: then `BatchReader` may take filters (docs/export.md says why it does not)."""
+    """If this fails, PySpark is mended: then `BatchReader` may take filters (docs/spark.md says why it does not)."""
     from pyspark import cloudpickle
 
     import tests.spark_export.test_ranges as here
