@@ -184,7 +184,8 @@ class Inlet:
         self._lag()
 
     def run(self) -> bool:
-        """Delivers events until the queue is empty, paused or detached. Returns whether any event was delivered."""
+        """Delivers events until the queue is empty, or the delivery is paused, or the plugin is detached. Returns
+        whether any event was delivered."""
         delivered = self._delivered
         while self._events and not self._paused and self._attached:
             self._deliver()

@@ -127,8 +127,9 @@ class LeaseGroups:
     def find_holder(self, row: PositionRow) -> str | None:
         """Returns the member that has the lease of this position's partition now, or None if no member has it.
 
-        If the group of the position is not in memory, the lease in `row` counts, but only until its time to live
-        has passed since the start of the node.
+        If the group of the position is not in memory, no member has sent a request since the start of the node, or all
+        have left. The lease in `row` is then from before the start, and counts until its time to live has passed since
+        the start.
         """
         group = self._groups.get((row.client_id, row.stream_name))
         now_s = self._monotonic_s()
@@ -140,7 +141,7 @@ class LeaseGroups:
     def sweep(self, spared: GroupKey | None = None) -> None:
         """Removes members that have not renewed their leases in time, and removes groups without members from memory.
 
-        spared: a group that stays in memory even without members, or None.
+        spared: a group that stays in memory even without members, because a request for it is being served; or None.
         """
         self._swept_s = now_s = self._monotonic_s()
         self._entries = 0

@@ -76,7 +76,7 @@ def read_extension(payload: bytes, lease_partitions_max: int) -> Extension:
 
 
 def access_of(request: FencedSave) -> Access:
-    """Returns the access to the table of positions that a FencedSave asks for."""
+    """Returns the save that a FencedSave asks for, as an access to the table of positions."""
     return Access((request.client_id, request.stream_name, request.partition), request.index, True, request.fence)
 
 

@@ -61,8 +61,10 @@ class Connection(Worker):
     ) -> None:
         """Creates the worker. wire: the framing; None if the peer's first bytes will show the framing.
 
-        on_spoken: called once, when the first message of the peer is received. tls: the TLS of a node that we connected
-        to, whose handshake is complete. tls_listener: completes the handshake of a peer that connected to us."""
+        on_spoken: called once, when the first message of the peer is received. tls: the TLS connection to a node that
+        we called, after its handshake; None for a peer that called us, and without TLS. tls_listener: completes the
+        handshake of a peer that connected to us; None without TLS.
+        """
         self._node = node
         self._stream = stream
         # Only a socket may be written directly. A test's pipe must write all bytes itself.

@@ -141,7 +141,8 @@ class ServerTls:
     def refusal(self, certificate: PeerCertificate | None, now_s: float) -> tuple[str, str] | None:
         """Returns why a connection with this certificate must end, or None if it may stay.
 
-        now_s: seconds since 1970. The reason is a kind of `ockam.tls_faults.KINDS`, and a text."""
+        The result is a key of `ockam.tls_faults.KINDS`, and a text. now_s: seconds since 1970.
+        """
         if certificate is None:
             return None
         if certificate.fingerprint in self.revoked:

@@ -46,12 +46,12 @@ COST_S = 0.0002
 """The expected time to handle the first bytes that a connection reads, in seconds. Later reads are expected to take as
 long as the last one."""
 LIGHT_ABOUT_S = 0.1
-"""After a light connection has waited, other light connections are expected for this many seconds."""
+"""After a light connection (one that used little time lately) has waited, other light connections are expected for this
+many seconds."""
 PAUSE_S = 0.001
-"""The time for which the event loop sleeps in each turn while light connections are expected, in seconds. Answers
-depend on the thread that writes to the database. This thread gets the interpreter's lock at once while the loop sleeps,
-and otherwise only every 5 ms.
-"""
+"""The time for which the event loop sleeps in each turn while light connections are expected (LIGHT_ABOUT_S), in
+seconds. Their answers depend on the thread that writes to the database. This thread gets the interpreter's lock at once
+while the loop sleeps, and otherwise only every 5 ms."""
 LEAVE_S = 0.0005
 """The expected time to end a connection, in seconds."""
 READ_BYTES_MAX = 256 * 1024
@@ -158,7 +158,8 @@ class Turns:
     def note(self, share: Share, began_s: float) -> None:
         """Records that the connection has used the event loop from `began_s` until now.
 
-        After a long time the connection reads fewer bytes at once from now on, and after a short time it reads more."""
+        If this was a long time, the connection reads fewer bytes at once from now on; if it was short, it reads more.
+        """
         now_s = trio.current_time()
         cost_s = now_s - began_s
         self._used_s = self._recent_s(now_s) + cost_s

@@ -29,9 +29,11 @@ this size usually means that readers have prevented this so far.
 CHECKPOINT_WAIT_MS = 100
 
 EXTEND_AFTER_COMMITS = 16
-"""The WAL is extended to EXTENDED_BYTES after this many commits. A node with few commits needs no large WAL."""
+"""The number of commits after which the WAL is made larger in advance (EXTENDED_BYTES), because syncing a file that
+grows takes twice as long. A node with few commits needs no large WAL."""
 EXTENDED_BYTES = 24 * 1024 * 1024
-"""The size of an extended WAL. It has room for more than CHECKPOINT_COMMITS commits of one push each."""
+"""The size to which the WAL is extended in advance. It has room for more than CHECKPOINT_COMMITS commits of one
+push each."""
 EXTEND_FREE_BYTES_MIN = 1024 * 1024 * 1024
 """If the disk has fewer free bytes than this number, the WAL is not extended. The WAL then grows with the commits."""
 

@@ -16,9 +16,8 @@ from typing import Final
 
 CANNOT_BE_SYNCED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP, errno.EROFS})
 """The error numbers that `sync_names` ignores when it syncs a parent folder: this user may not read the folder, or its
-file system is read-only or cannot sync folders. Either the names in such a folder existed before the program's
-files, or the program has no way to make the names durable.
-"""
+file system is read-only or cannot sync folders. The program cannot make the names in such a folder durable. Usually it
+need not: the names are older than the program's files."""
 
 
 def make_folder(folder: Path) -> list[Path]:

@@ -1,7 +1,8 @@
 """An operation that gives free pages of the database file back to the disk. It deletes no messages.
 
-The file becomes shorter at the next checkpoint. The operation runs one statement for each page: SQLite frees one page
-at each step of the statement, and Python's driver makes only one step, since the statement returns no columns.
+The file becomes shorter at the next checkpoint. The operation runs one statement for each page. A single statement for
+many pages would free only one: SQLite frees a page each time the program asks the statement for a row, and Python's
+driver asks only once, since the statement returns no columns.
 """
 
 from __future__ import annotations

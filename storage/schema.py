@@ -23,7 +23,7 @@ SCHEMA_VERSION = 2
 which older programs cannot read the file."""
 APPLICATION_ID = 0x53744E64
 """The number that marks a database as a database of this program ("StNd"), stored in the file header as
-`application_id`. The program refuses a database with another number and never changes it, unless the file is empty."""
+`application_id`. The program neither opens nor changes a database with another number, unless the file is empty."""
 
 metadata = MetaData()
 """All tables of the database. A package adds a table by passing this object to the table's definition."""

@@ -17,7 +17,7 @@ AnchorDone = Callable[[bytes | None, str], None]
 def find_previous_root(store: BlockStore, number: int, on_done: AnchorDone, guard: Guard) -> None:
     """Reads the stored block `number` up to its footer, and calls `on_done` with the root hash of the preceding block.
 
-    guard: wraps callbacks, so that an exception in a callback fails the plugin and not the store.
+    guard: wraps callbacks, so that an exception in a callback counts as a crash of the plugin, not of the store.
     """
     found: list[bytes] = []
 

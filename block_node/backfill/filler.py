@@ -47,7 +47,7 @@ class Filler:
     """Filler: fetches the missing blocks of one kind: history or the newest blocks.
 
     wake: a function that the filler calls when there is work. The plugin then calls `step`.
-    guard: wraps callbacks, so that an exception in a callback fails the plugin and not the caller.
+    guard: wraps callbacks, so that an exception in a callback counts as a crash of the plugin, not of the caller.
 
     Invariant: when `step` returns, `_fetches` has exactly the running requests of the machine.
     """

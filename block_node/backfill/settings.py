@@ -41,7 +41,7 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
     last_block_to_store: the last block that this node should have. -1 means no end.
     block_node_sources: the source nodes, in the form that `parse_source` reads. Without a source node, backfill is off.
     scan_interval_secs: the interval in seconds between two searches for missing blocks.
-    max_retries: how many times a failed attempt is repeated. Then the block is left to the next search.
+    max_retries: how many times a block is requested again after a failure. Then it is left to the next search.
     fetch_batch_size: the largest number of blocks in one request.
     initial_retry_delay_secs: the pause in seconds after the first failure of a source node. It doubles with each
     further failure.

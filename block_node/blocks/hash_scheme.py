@@ -95,7 +95,8 @@ class RootCandidate(msgspec.Struct, frozen=True):
 SHA384: Final = HashRules(0, sha384)
 CURRENT: Final = HashScheme("sha384-16", SHA384)
 LEGACY: Final = HashScheme("sha384-8", SHA384, positions=8, one_child_above=True)
-"""The scheme of blocks that were hashed before August 2026. The HAPI version in the header does not matter."""
+"""The scheme of blocks that were hashed before August 2026. The version in a block's header does not show
+the scheme."""
 SCHEMES: Final = (CURRENT, LEGACY)
 """All known schemes. The first one is assumed if nothing is known about a block."""
 

@@ -225,7 +225,8 @@ def add_place(session: Session, chain: str, place: BlockPlace) -> None:
 
 
 def set_root(session: Session, chain: str, number: int, root: bytes) -> None:
-    """Corrects the root hash of a stored block. Does nothing if the block is not stored."""
+    """Replaces the root hash of a stored block, because the next block has shown that another one is right. Does
+    nothing if the block is not stored."""
     row = session.connection.execute(FIND_PLACE, (chain, number)).fetchone()
     if row is not None:
         seal = seal_of(block_index.name, (chain, *row[:-1], root))

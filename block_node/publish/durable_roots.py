@@ -12,7 +12,7 @@ from block_node.protocol import DurableBlock
 
 NAMED_MAX = 500
 """The maximum number of blocks whose root hashes one acknowledgement lists. At 60 bytes per block, the list fits into
-the smallest frame. Publishers request the root hashes of other blocks from `block_get`."""
+the smallest frame. Publishers request the root hashes of other blocks from the service `block_get`."""
 
 
 class DurableRoot(msgspec.Struct, frozen=True):
@@ -33,8 +33,9 @@ class DurableRoots:
         self._roots: dict[int, DurableRoot] = {}
 
     def note(self, block_number: int, root: bytes, owner: int | None) -> None:
-        """Notes that a block is durable; an empty root hash is ignored. If there are more than NAMED_MAX root hashes,
-        the one of the highest block is dropped, because low blocks are acknowledged first."""
+        """Notes that a block is durable; an empty root hash is ignored. owner: the number of the session that sent the
+        block, or None (`DurableRoot`). If there are more than NAMED_MAX root hashes, the one of the highest block is
+        dropped, because low blocks are acknowledged first."""
         if not root:
             return
         if len(self._roots) >= NAMED_MAX and (highest := max(self._roots)) > block_number:

@@ -375,9 +375,9 @@ class PublishMachine:
     def _ask_for_missing(self, now_s: float) -> None:
         """Requests the lowest missing block from the publishers that can send it.
 
-        These are the publishers that have passed this block, and, every `resend_s` seconds, the silent publishers that
-        offered this block or a higher one. Higher missing blocks are not requested: a publisher that goes back to the
-        lowest one sends the following blocks too.
+        These are the publishers that would next send a higher block, and, every `resend_s` seconds, the silent
+        publishers that offered this block or a higher one. Higher missing blocks are not requested: a publisher that
+        goes back to the lowest one sends the following blocks too.
         """
         wanted, resend_s = self.blocks.next_block, self._limits.resend_s
         for publisher in self._publishers.values():

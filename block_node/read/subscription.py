@@ -203,7 +203,8 @@ class SubscribeSession(Worker):
             self.leave(status)
 
     def leave(self, status: SubscribeStatus | None = None) -> None:
-        """Ends the subscription without a message to the subscriber. A repeated call is harmless."""
+        """Ends the subscription without a message to the subscriber. A repeated call is harmless. status: the reason,
+        for the statistics; None if the subscriber ended the subscription or has disconnected."""
         if self.stage is not Stage.ENDED:
             self.stage = Stage.ENDED
             self._outgoing.clear()
@@ -300,8 +301,7 @@ class SubscribeSession(Worker):
             self._splitter, self._part = None, 0
 
     def _send_waiting(self) -> bool:
-        """Sends the items that were read, while the window has room for unconfirmed bytes. Returns whether all
-        were sent."""
+        """Sends read items while the window for unconfirmed bytes has room. Returns whether all were sent."""
         while self._outgoing:
             chunk = self._outgoing[0]
             if isinstance(chunk, SubscribedBlockEnd):

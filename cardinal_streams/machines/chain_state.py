@@ -158,7 +158,8 @@ class ChainState:
             node = below
 
     def sink(self, events: list[ChainEvent]) -> None:
-        """Drops the waiting blocks whose number is at most the final block's, unless they are heavier than the head.
+        """Drops the waiting blocks whose number is at most that of the final block (a block that only a Reorg message
+        may remove), unless they are heavier than the head.
 
         The heavier blocks are checked again when the final block's number has grown by the reorg threshold plus 1.
         """
@@ -220,7 +221,8 @@ class ChainState:
         return head is not None and weight > head.weight and (head.batch is not None or head.weight > 0)
 
     def bury(self, hash_: bytes, events: list[ChainEvent]) -> None:
-        """Notes that this block, which is not in memory, forks off before the final block.
+        """Notes that this block, which is not in memory, forks off before the final block (a block that only a Reorg
+        message may remove).
 
         Its waiting descendants are dropped. A descendant that is heavier than the head is kept with its
         own descendants.

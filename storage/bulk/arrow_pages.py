@@ -209,9 +209,11 @@ class ArrowPages:
         return created_us, first_index, next_index
 
     def _fetch(self, statement: str, rows_max: int = 1) -> pa.RecordBatch:
-        """Run a statement and return all its rows as one batch.
+        """Run a statement and return all its rows as one batch. rows_max: the largest number of rows that the statement
+        can return.
 
-        The driver guesses the type of a column from the first batch, so all rows must be in one batch."""
+        The driver guesses the type of a column from the first batch, so all rows must be in one batch.
+        """
         with self._connection.cursor() as cursor:
             cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(max(1, rows_max))})
             cursor.execute(statement)

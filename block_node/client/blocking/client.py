@@ -49,7 +49,11 @@ class BlockClient:
 
     @contextmanager
     def publisher(self, settings: PublishSettings | None = None) -> Iterator[BlockPublisher]:
-        """Open a publisher of blocks. At its end, the `with` block waits until all given blocks are durable."""
+        """Open a publisher of blocks. The end of the `with` statement waits until all blocks that were given to
+        the publisher are durable.
+
+        settings: None means the defaults, with this client's `answer_s_max`.
+        """
         publisher = BlockPublisher(self._clients, settings or PublishSettings(answer_s_max=self._answer_s_max))
         try:
             yield publisher
@@ -79,8 +83,8 @@ class BlockClient:
         - early: whether to get items before their block is verified.
         - window_bytes: how many bytes the node may send before the client has confirmed them.
         - reconnect: the delays between attempts to reach a node.
-        - wait: whether to wait if no node has the next block yet. If False and there is only one node, this is
-          an error.
+        - wait: False means: with a single node, the iteration fails if that node has no publisher or lacks the next
+          block. In all other cases it waits for the block.
         - compress: whether to ask for items compressed with zstd, for slow connections. No effect with an older node.
         """
         subscription = Subscription(
