@@ -25,7 +25,8 @@ from ockam.worker import Worker
 
 GATING_EVENTS_MAX = 1_024
 GATING_BYTES_MAX = 16 * 1024 * 1024
-"""The facility is full if the queue of a gating plugin has this many bytes, or `GATING_EVENTS_MAX` events.
+"""The facility (which delivers events to the plugins) is full if the queue of a gating plugin has this many bytes, or
+`GATING_EVENTS_MAX` events.
 
 A gating plugin is one that sources of items wait for.
 """
@@ -209,8 +210,8 @@ class Inlet:
 class Facility:
     """Facility: receives events from all parts of the node and delivers them to the attached plugins.
 
-    Invariant: `_missing` has the names of gating plugins that were attached and are not attached now. While it is not
-    empty, the facility is full.
+    Invariant: `_missing` has the names of gating plugins (those that sources of items wait for) that were attached and
+    are not attached now. While it is not empty, the facility is full.
     """
 
     def __init__(self) -> None:
@@ -255,8 +256,8 @@ class Facility:
     def detached(self, inlet: Inlet) -> None:
         """Removes the queue of a detached plugin.
 
-        If the plugin is gating and the node is not stopping, `NodeFailed` is published, because the node cannot
-        continue without the plugin.
+        If sources of items wait for the plugin (it is gating) and the node is not stopping, `NodeFailed` is published,
+        because the node cannot continue without the plugin.
         """
         self._inlets.remove(inlet)
         if inlet.gating and not self._closed:
@@ -288,7 +289,8 @@ class Facility:
             self._running = False
 
     def close(self) -> None:
-        """Records that the node is stopping. After this call a gating plugin may detach without a `NodeFailed`."""
+        """Records that the node is stopping. After this call, even a plugin that sources of items wait for (`gating`)
+        may detach without a `NodeFailed`."""
         self._closed = True
 
     def statistics(self) -> FacilityStatistics:

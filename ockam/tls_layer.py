@@ -41,7 +41,7 @@ class TlsLayer:
     certificate: the certificate of the other side; None before the end of the handshake, and if it has none.
 
     Invariant: every byte of ciphertext leaves by the result of `handshake`, `encrypt`, `take_outgoing` or `goodbye`, in
-    the order of their calls. The shell must send them in this order.
+    the order of their calls. The caller must send them in this order.
     """
 
     def __init__(self, context: ssl.SSLContext, *, server_side: bool, server_name: str | None = None) -> None:

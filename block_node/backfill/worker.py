@@ -179,9 +179,8 @@ class Backfill(Plugin):
 
     @property
     def _may_deliver(self) -> bool:
-        """Returns whether a block may be passed on for verification: the facility is not full, and the store
-        accepts blocks.
-        """
+        """Returns whether a block may be passed on for verification: the queues of the plugins are not full, and the
+        store accepts blocks."""
         return not self.facility.full and self._state.store.refusal is None
 
     @property

@@ -1,5 +1,5 @@
-"""Decides the answer to the header of a block: a pure function of the blocks that the node has and the blocks
-in flight.
+"""Decides the answer to the header of a block. It is a pure function of the blocks that the node has and the blocks in
+flight: accepted from a publisher, and not durable yet.
 
 The function follows specs/block_publish.md, "Base Protocol", and adds a rule for several publishers. The first
 publisher that sends the header of a block sends the block, and all other publishers skip it. This module changes no
@@ -35,7 +35,8 @@ class PublishView(msgspec.Struct, frozen=True):
     - last_block: the highest block up to which all blocks are verified and durable. None if there is no such block.
     - next_durable: the lowest block that is not durable. It follows `last_block`, or is the configured first block of
       an empty node.
-    - taken: the blocks above `last_block` that are in flight or already durable.
+    - taken: the blocks above `last_block` that are already durable, or in flight: accepted from a publisher and not
+      durable yet.
     - crowded: whether the blocks in flight have reached a limit, so that the node accepts only the lowest
       missing block.
     """

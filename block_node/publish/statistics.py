@@ -6,7 +6,8 @@ import msgspec
 
 
 class InFlightStatistics(msgspec.Struct, frozen=True):
-    """The state of the blocks in flight, and counters since the start of the node.
+    """The state of the blocks in flight (accepted from publishers and not durable yet), and counters since the start of
+    the node.
 
     - blocks: the number of blocks in flight.
     - queued_bytes: the memory that received items take until they are forwarded to the plugins.

@@ -40,8 +40,8 @@ class Watermark:
             self.next_durable = self._start
 
     def durable(self, block_number: int) -> bool:
-        """Notes that a block is durable. The block must not be below `next_durable`. Returns whether the
-        watermark rose."""
+        """Notes that a block is durable. The block must not be below `next_durable`. Returns whether the watermark
+        (`last_block`) rose."""
         self._above.add(block_number)
         before = self.next_durable
         while self.next_durable in self._above:

@@ -20,8 +20,9 @@ from cardinal_streams.recent import RecentMap
 class Fate(enum.Enum):
     """The reason why a block is not in memory any more.
 
-    FINAL: it became final and left the kept part of the chain. BURIED: it forks off before the final block. BANNED: the
-    application wants another block with its number, or it descends from a banned block.
+    FINAL: it became final and left the kept part of the chain. BURIED: it forks off before the final block, the newest
+    block that only a Reorg message may remove. BANNED: the application wants another block with its number, or it
+    descends from a banned block.
     """
 
     FINAL = "final"

@@ -22,7 +22,7 @@ class BadMessage(msgspec.Struct, frozen=True):
 class OpenReorgChannel(msgspec.Struct, frozen=True):
     """A reorg was announced: the I/O code must now read the reorg's channel (a topic of its own) from the beginning.
 
-    It continues to read the normal feed too. `hash` and `number` are those of the reorg's common ancestor.
+    It continues to read the application's topics too. `hash` and `number` are those of the reorg's common ancestor.
     """
 
     hash: bytes
@@ -36,7 +36,8 @@ class CloseReorgChannel(msgspec.Struct, frozen=True):
 
 
 class ReadAgain(msgspec.Struct, frozen=True):
-    """The I/O code must read the normal feed again, from the earliest message that the transport has.
+    """The I/O code must read the normal feed (the application's topics) again, from the earliest message that the
+    transport has.
 
     A reorg was given up, and the blocks that it had removed are not in memory any more.
     """

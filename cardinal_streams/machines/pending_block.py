@@ -107,7 +107,7 @@ class PendingBlock:
         return TAKEN
 
     def open(self, batch: Batch, tracked: Tracked) -> Iterator[tuple[Outcome, str]]:
-        """Takes the Batch message, and checks all earlier messages against it.
+        """Takes the Batch message (the list of the block's contents), and checks all earlier messages against it.
 
         Yields the outcome and the name of each earlier message. An outcome other than TAKEN means that the message is
         not used. The check runs while the caller iterates, so the caller must iterate to the end.

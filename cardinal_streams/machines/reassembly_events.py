@@ -19,8 +19,8 @@ class Outcome(enum.IntEnum):
     UNTRACKED: the consumer does not want the message. OLD: the block is too old.
 
     Only a faulty producer can cause the other three outcomes, which are refusals. UNANNOUNCED: the block's Batch
-    message does not announce the message. OVER_COUNT: more messages of a prefix arrived than the Batch message
-    announces. NO_SUCH_ITEM: the sub batch has fewer items.
+    message (the list of its contents) does not announce the message. OVER_COUNT: more messages of a prefix arrived than
+    the Batch message announces. NO_SUCH_ITEM: the sub batch has fewer items.
     """
 
     TAKEN = 0

@@ -86,16 +86,15 @@ class ReorgBlock(msgspec.Struct, frozen=True):
 
 
 class ReorgOver(msgspec.Struct, frozen=True):
-    """A step: the reorg to the ancestor `hash` is complete, and the consumer returns to the normal feed."""
+    """A step: the reorg to the ancestor `hash` is complete. The chain again takes blocks from the
+    application's topics."""
 
     hash: bytes
 
 
 class ReorgGivenUp(msgspec.Struct, frozen=True):
-    """A step: the reorg was given up.
-
-    The consumer returns to the normal feed, and to the heaviest chain that begins at the common ancestor.
-    """
+    """A step: the reorg was given up. The chain returns to its heaviest branch from the common ancestor on, and again
+    takes blocks from the application's topics."""
 
     hash: bytes
     number: int

@@ -66,7 +66,8 @@ class BatchDeleteMsg(msgspec.Struct, frozen=True, gc=False):
 
 
 class Reorg(msgspec.Struct, frozen=True, gc=False):
-    """A message that begins a reorg deeper than the threshold. `hash` and `number` are those of the common ancestor."""
+    """A message that begins a reorg of more blocks than the application's reorg threshold. `hash` and `number` are
+    those of the common ancestor."""
 
     hash: bytes
     number: int

@@ -78,10 +78,8 @@ class Producer:
         self._sent = self._skipped = self._made = 0
 
     def observe(self, key: bytes) -> None:
-        """Takes the key of another producer's message on the default topic.
-
-        If the message is a Batch message, its block counts as sent.
-        """
+        """Takes the key of another producer's message on the default topic. If the message is a Batch message, which is
+        the last message of a block, the block counts as sent."""
         if len(key) == KEY_BYTES and key[0] == 0:
             self._seen.put(key[1:], None)
 
