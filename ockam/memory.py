@@ -191,9 +191,8 @@ class PeerMemory:
     def __init__(
         self, bytes_max: int = MEMORY_BYTES_MAX, batch: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        """batch: returns a context manager (`ockam.node.Node.batch`) in which the early answers to pulls are sent
-        together.
-        """
+        """bytes_max: the limit. batch: returns a context manager (`ockam.node.Node.batch`) in which the early answers
+        to pulls are sent together."""
         self._batch = batch
         self.bytes_max = bytes_max
         self.header_bytes = self.unread_bytes = self.parked_bytes = 0

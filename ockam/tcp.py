@@ -182,7 +182,8 @@ class TcpTransport:
             connection.stop_reading()
 
     async def close_when_sent(self, deadline_s: float) -> None:
-        """Ends each connection as soon as its answers are sent. Ends the others at the deadline, on trio's clock."""
+        """Ends each connection as soon as its answers are sent. Ends the others at `deadline_s`, a time on
+        trio's clock."""
         self._drains = True
         for connection in self._connections:
             connection.close_when_sent()

@@ -143,7 +143,7 @@ class ChainState(msgspec.Struct, frozen=True):
     def without_claims(self) -> ChainState:
         """Returns the same state without the claims of state proofs about later blocks.
 
-        An operator needs this if a false claim blocks the chain.
+        An operator needs this if a false claim makes the chain refuse the right block.
         """
         return msgspec.structs.replace(self, claims=())
 

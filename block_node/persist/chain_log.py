@@ -273,8 +273,8 @@ class ChainLog:
             return gone
 
     def _rebuild(self, session: Session, stream: StreamRecord) -> None:
-        """Builds the index again from the headers of the messages. If two blocks have the same number, the index keeps
-        the first one."""
+        """Builds the table `block_index`, which finds a block by its number, again from the headers of the stream's
+        messages. If two blocks have the same number, the table keeps the first one."""
         execute = session.connection.execute
         execute(sql.CLEAR_PLACES, (self.chain,))
         row = (stream.stream_id, stream.next_index, 0, 0, b"")
@@ -293,8 +293,9 @@ class ChainLog:
             sql.set_root(session, self.chain, number, root)
 
     def _stored_places(self, session: Session, stream: StreamRecord) -> Iterator[tuple[BlockPlace, bytes]]:
-        """Yields the locations of the complete blocks of the stream, read from the headers of its messages. Each
-        location comes with the corrected root hash of the previous block, or with empty bytes.
+        """Yields the locations of the complete blocks of the stream, read from the headers of its messages. With each
+        location comes the right root hash of the previous block, if that block is stored under a wrong one; else
+        empty bytes.
 
         Skips a block if its first messages were deleted, or if one of its parts was lost.
         """

@@ -59,9 +59,9 @@ def key_of(number: int) -> bytes:
 
 
 def headers_of(mark: BlockMark, other_roots: Sequence[bytes] = (), root_before: bytes = b"") -> bytes:
-    """Returns the serialized headers of a message, in the format that the stream service reads. other_roots: the
-    other possible root hashes of the block. root_before: the corrected root hash of the previous block; empty if
-    there is no correction."""
+    """Returns the serialized headers of a message, in the format that the stream service reads. other_roots: the other
+    possible root hashes of the block. root_before: the right root hash of the previous block, if that block is stored
+    under a wrong one; else empty."""
     headers = [Header(MARK_HEADER, _mark_encoder.encode(mark))]
     if other_roots:
         headers.append(Header(OTHER_ROOTS_HEADER, _roots_encoder.encode(list(other_roots))))
@@ -80,7 +80,8 @@ def find_other_roots(headers: bytes | None) -> list[bytes]:
 
 
 def find_root_before(headers: bytes | None) -> bytes:
-    """Returns the corrected root hash of the previous block, if the message has one; else empty bytes."""
+    """Returns the right root hash of the previous block, if that block is stored under a wrong one and the message says
+    so. Else returns empty bytes."""
     return next(iter(_values(headers, ROOT_BEFORE_HEADER)), b"")
 
 

@@ -351,7 +351,7 @@ class SubscribeSession(Worker):
 
 
 def _chunk_bytes(request: Message) -> int:
-    """Returns the maximum number of bytes of items in one message on this route back."""
+    """Returns the maximum number of bytes of items in one message to the sender of this request."""
     hops = sum(len(hop.value) for hop in request.return_route)
     room_bytes = request.origin.frame_bytes_max - MESSAGE_OVERHEAD_BYTES - hops
     return max(HEAD_BYTES_MIN, min(CHUNK_BYTES, room_bytes))

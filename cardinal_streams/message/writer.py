@@ -76,7 +76,7 @@ def check_present(count: int, what: str) -> int:
 def check_sub_batch_id(id_: bytes) -> bytes:
     """Returns `id_`. Raises `PayloadOutOfRange` unless `id_` has 32 bytes that are not all zero.
 
-    Only zeros mean "no sub batch".
+    An id of zeros stands for "no sub batch" in a Batch message.
     """
     if check_hash(id_, "the id of a sub batch") == ZERO_HASH:
         raise PayloadOutOfRange("the id of a sub batch is all zeros")

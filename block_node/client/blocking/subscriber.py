@@ -242,7 +242,8 @@ class Subscription:
         return BlockArrived(number, response.root)
 
     def _patience_s(self) -> float | None:
-        """Return the longest wait for a connection in seconds, so that `give_up_s` is kept. None: no limit."""
+        """Return how many seconds to wait for a connection at most, so that the subscription fails after `give_up_s`
+        seconds without a block. None: no limit."""
         if self._give_up_s is None:
             return None
         return max(0.0, self._progress_s + self._give_up_s - self._now_s())
