@@ -251,7 +251,8 @@ def _find_message(connection: sqlite3.Connection, stream_id: int, index: int) ->
 def _check(
     connection: sqlite3.Connection, stream_id: int, first: int, end: int
 ) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """Returns the number of undamaged messages, and the first and last index of each run of missing or damaged ones."""
+    """Checks the messages from `first` up to, not including, `end`. Returns the number of undamaged messages, and the
+    first and last index of each run of missing or damaged ones."""
     saved, lost = 0, list[tuple[int, int]]()
     for index in range(first, end):
         if _find_message(connection, stream_id, index) is not None:

@@ -204,7 +204,7 @@ def _owned_as_it_is(target: Path) -> Iterator[None]:
 
 def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
     """Returns the state of the database that a restore would replace. Raises BackupError if the restore must not
-    replace it."""
+    replace it. over: whether it may replace a database. names: the names of all files in the folder `target`."""
     # The files of an interrupted restore may always be replaced.
     unfinished = {path.name for path in find_parts(target / FILE_NAME)}
     if not set(names) - {LOCK_NAME, CLOCK_NAME} - unfinished:

@@ -87,8 +87,8 @@ def split_framed(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
 
 
 def _framed_bytes(left: bytearray, at: int) -> int | None:
-    """Returns the length of the message at offset `at`. Returns None while the length itself is incomplete. Raises
-    UsageError if the message is too large."""
+    """Returns the length of the message that begins at offset `at` of the bytes `left`. Returns None while the length
+    itself is incomplete. Raises UsageError if the message is too large."""
     if len(left) - at < LENGTH.size:
         return None
     (size_bytes,) = LENGTH.unpack_from(left, at)

@@ -99,7 +99,7 @@ def pull(
 
 
 async def _pull_plain(source: Stream, begin: Any, left: int, print_format: PrintFormat) -> int | None:
-    """Prints up to `left` messages by the plain protocol of the specification, which every node has.
+    """Prints up to `left` messages from `begin` on, by the plain protocol of the specification, which every node has.
 
     Returns the index after the last printed message, or None at the end of the stream.
     """
@@ -112,7 +112,7 @@ async def _pull_plain(source: Stream, begin: Any, left: int, print_format: Print
 
 
 async def _pull_rich(source: Stream, begin: StartLike, left: int, print_format: PrintFormat) -> int | None:
-    """Prints up to `left` messages by this project's own protocol, which returns keys, headers and times.
+    """Prints up to `left` messages from `begin` on, by our own protocol, which also returns keys, headers and times.
 
     Returns the index from which to continue, or None at the end of the stream.
     """

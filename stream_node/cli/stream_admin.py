@@ -234,7 +234,10 @@ def truncate(
 
 
 async def _foreseen(stream: Stream, end: int | datetime) -> tuple[int, int]:
-    """Returns the number of messages that a truncate would delete, and the first index of the remaining messages."""
+    """Returns the number of messages that a truncation would delete, and the first index of the remaining messages.
+
+    end: the index or the time before which messages are deleted.
+    """
     now = await stream.info()
     index = end if isinstance(end, int) else await stream.find_index(end)
     first_index = min(max(index, now.first_index), now.next_index)

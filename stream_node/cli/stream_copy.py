@@ -133,8 +133,10 @@ async def _open_target(
 
 
 async def _begin(source: Stream, info: StreamInfo, target: Stream) -> int:
-    """Returns the index of the first message that the target lacks. Raises CommandFailed if the target is not a copy
-    that can be continued."""
+    """Returns the index of the first message that the target lacks. info: the state of the source partition.
+
+    Raises CommandFailed if the target is not a copy that can be continued.
+    """
     there = await target.info()
     if there.next_index:
         await _check_follows(source, info, target, there)
@@ -168,7 +170,8 @@ async def _copy_partition(
 async def _check_follows(source: Stream, info: StreamInfo, target: Stream, there: StreamInfo) -> None:
     """Checks that the target is a copy of the source, and that the next source message can be appended to it.
 
-    It compares the last message that both have. Raises CommandFailed if the check fails.
+    It compares the last message that both have. info, there: the state of the source, and that of the target. Raises
+    CommandFailed if the check fails.
     """
     place, last = f"{target.name}/{target.partition}", there.next_index - 1
     if there.next_index > info.next_index or there.next_index < info.first_index:
