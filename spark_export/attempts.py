@@ -58,8 +58,8 @@ class Attempt:
 class Found:
     """The messages of a batch in an index range of one partition.
 
-    own: the digests of the messages of one task, by sequence number, in index order. tasks: the numbers of all tasks of
-    the batch with messages in the range.
+    own: the digests of the messages that earlier executions of the same task stored, by sequence number, in index
+    order. tasks: the numbers of all tasks of the batch with messages in the range.
     """
 
     own: dict[int, bytes]
@@ -69,8 +69,8 @@ class Found:
 def find_messages(node: NodeConnection, wanted: Range, attempt: Attempt, fetch_bytes: int) -> Found:
     """Reads a range of one partition and returns the messages of the batch to which `attempt` belongs.
 
-    wanted: the range. fetch_bytes: as in `ReadOptions`. Raises SourceError if the node does not support bulk reads, and
-    the errors of a connection.
+    wanted: the range. fetch_bytes: the approximate size of one answer of the node. Raises SourceError if the node does
+    not support bulk reads, and the errors of a connection.
     """
     found = Found({}, set())
     options = ReadOptions(fetch_bytes=fetch_bytes)

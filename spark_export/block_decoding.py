@@ -86,7 +86,10 @@ class BlockMessages:
 
 
 def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_items: bool) -> dict[str, Any]:
-    """Returns the values of one row by column name. Columns that will be null are absent."""
+    """Returns the values of one row by column name. Columns that will be null are absent.
+
+    with_items: whether to decode the block for the columns that need it, such as `items`.
+    """
     from block_node.blocks.errors import BlockFormatError
 
     mark = find_mark(headers)

@@ -29,7 +29,7 @@ class Catalog(Protocol):
     def index_at(self, end: StreamEnds, time_us: int) -> int:
         """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later.
 
-        If there is no such message, returns the index after the last message.
+        end: the partition. If there is no such message, returns the index after the last message.
         """
         ...
 

@@ -68,8 +68,8 @@ class FileCatalog:
     def index_at(self, end: StreamEnds, time_us: int) -> int:
         """Returns the index of the first message stored at `time_us` (microseconds since 1970) or later.
 
-        If there is no such message, returns the index after the last message. A later message never has an earlier
-        time, so the search is binary.
+        end: the partition. If there is no such message, returns the index after the last message. A later message never
+        has an earlier time, so the search is binary.
         """
         low, high = end.first_index, end.next_index
         while low < high:

@@ -210,7 +210,8 @@ def _embedded() -> dict[str, str]:
 def _ensure_log4j(directory: Path) -> Path:
     """Writes the settings of Spark's log to a file in `directory`, and returns the path. A JVM option names this file.
 
-    The usual way, a SPARK_CONF_DIR on the class path, would make the class cache unusable.
+    The usual way, a variable SPARK_CONF_DIR, puts a folder on Java's class path. Java then cannot use the file
+    `aot_cache` of `open_session`.
     """
     path = directory / "log4j2.properties"
     if not path.exists() or path.read_text(encoding="utf-8") != LOG4J:

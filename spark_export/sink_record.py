@@ -73,8 +73,8 @@ def next_batch(record: Mapping[Place, int]) -> int:
 def commit_batch(node: NodeConnection, client_id: str, batch: int, written: set[Place]) -> None:
     """Records that a batch is stored, and saves the next index of each partition that the query writes.
 
-    Messages of later batches will have at least these indexes. written: the partitions that the batch wrote. The call
-    can be repeated.
+    A search for messages of later batches can begin at these indexes. written: the partitions that the batch wrote. The
+    call can be repeated.
     """
     # The batch number is saved first. If this process ends between the saves, the other indexes are only too low.
     save_place(node, client_id, (MARK, 0), batch + 1)

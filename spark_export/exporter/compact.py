@@ -88,7 +88,7 @@ class Compactor:
         return Compaction(number, len(files), len(made), len(merged), rows, expired)
 
     def _check_sizes(self, kept: Sequence[RunFile]) -> None:
-        """Raises TableDamaged if a file that is not merged has another size than the ledger says."""
+        """Checks the files that are not merged. Raises TableDamaged if one has another size than the ledger says."""
         for file in kept:
             path = self._table.locate(file)
             size = path.stat().st_size if path.is_file() else None

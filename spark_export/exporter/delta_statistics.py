@@ -57,9 +57,9 @@ def _lower(value: int | datetime) -> int | str:
 
 
 def _upper(value: int | datetime) -> int | str:
-    """Returns a maximum for the log.
+    """Returns the maximum of a column in the form that the log needs.
 
-    A time is rounded up to milliseconds, so that it is not less than any row's time.
+    A time becomes text with milliseconds. It is rounded up, so that it is not less than any row's time.
     """
     if isinstance(value, int):
         return value

@@ -165,7 +165,10 @@ class FlatTable:
         raise NotImplementedError
 
     def _expire_log(self, now_s: float, keep_s: float) -> int:
-        """Removes old entries from the table's log. Returns the number of removed entries."""
+        """Removes old entries from the table's log. Returns the number of removed entries.
+
+        now_s, keep_s: as for `expire`. Delta has its own setting for the age of entries, and ignores both.
+        """
         raise NotImplementedError
 
     def _names_in_log(self) -> set[str]:

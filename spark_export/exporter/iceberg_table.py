@@ -62,7 +62,7 @@ class IcebergLog(FlatTable):
 
     with_stream = True
     keeps_latest_run = False
-    """Whether the table always shows its latest run. It does not: other tools may remove the snapshots of runs."""
+    """Whether the table names its latest run for good. It does not: other tools may remove the snapshot of the run."""
     _table_id: str
     _root: str
     _catalog: Catalog

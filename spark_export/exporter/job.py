@@ -102,7 +102,7 @@ class ExportSettings:
         )
 
     def consumer(self, table_id: str) -> str:
-        """Returns the client id of a new table.
+        """Returns the client id under which the node keeps the saved indexes of a new table.
 
         If `client_id` is None, makes it from the folder's name and the table id.
         """
@@ -120,7 +120,7 @@ async def open_exporter(
     engine: Engine | None = None,
     on_progress: Callable[[Progress], None] | None = None,
 ) -> AsyncIterator[Exporter]:
-    """Opens an exporter in the same way as `open_kept_exporter`, and yields only the exporter, without the `Upkeep`."""
+    """Opens an exporter as `open_kept_exporter` does, for a program that does not compact the table. Yields it."""
     async with open_kept_exporter(settings, engine=engine, on_progress=on_progress) as (exporter, _):
         yield exporter
 
@@ -233,10 +233,10 @@ async def open_repairer(
 
 
 async def adopt_table(folder: Path | Place | Address, node: str, client_id: str | None) -> str:
-    """Gives the table of an existing export its own consumer at the node. Returns the consumer's name.
+    """Gives the table of an existing export a client id of its own, and returns it.
 
-    node: `host:port` of the node. client_id: the name of the consumer, or None for a new name. Raises ExportMismatch,
-    ExportInUse, LedgerError, StoreError, ClientErrors.
+    The node keeps the saved indexes of the export under this id. node: `host:port` of the node. client_id: the id to
+    use, or None for a new id. Raises ExportMismatch, ExportInUse, LedgerError, StoreError, ClientErrors.
     """
     async with open_workplace(Address.of(folder), now_us=now_us()) as work:
         return await adopt(work.layout, work.ledger, NodeSide(node), client_id)

@@ -40,7 +40,7 @@ class IdentityPart:
             await _save_place(connection, path)
 
     async def record_adoption(self, client_id: str, path: str) -> None:
-        """Records another consumer of the table, and the folder of the export, in one transaction."""
+        """Records another client id for the saved indexes of the table, and the export's folder, in one transaction."""
         async with self._writing() as connection:
             await connection.execute(update(exports).values(client_id=client_id))
             await _save_place(connection, path)

@@ -65,13 +65,16 @@ class NodeSide:
         return found
 
     def load_positions(self, client_id: str) -> dict[tuple[str, int], int]:
-        """Returns the consumer's saved indexes, by stream and partition. Raises ClientErrors."""
+        """Returns the saved indexes of the client `client_id`, by stream and partition. Raises ClientErrors."""
         with self._connect() as client:
             found = list_positions(client, client_id=client_id)
             return {(each.stream_name, each.partition): each.index for each in found}
 
     def save_positions(self, client_id: str, taken: Iterable[Range]) -> None:
-        """Saves the end of each range as the consumer's next index. The call can be repeated. Raises ClientErrors."""
+        """Saves the end of each exported range, as an index of the client `client_id`. Raises ClientErrors.
+
+        taken: the exported ranges. The call can be repeated.
+        """
         by_stream: dict[str, dict[int, int]] = {}
         with self._connect() as client:
             positions = SavedIndexes(client, client_id)

@@ -66,10 +66,10 @@ def plan_ranges(
 
 
 def cut_at(ranges: Iterable[Range], until: Mapping[tuple[str, int], int]) -> list[Range]:
-    """Cuts each range at the end index that `until` has for its partition. Returns the ranges that are not empty.
+    """Cuts each range at the end index that `until` has for its partition. Leaves out ranges that become empty.
 
-    until: the exclusive end index for each stream and partition. The ranges of other partitions are left out. A range
-    without rows is still returned if it records lost messages.
+    until: the exclusive end index for each stream and partition. The ranges of other partitions are left out, too. An
+    empty range that records lost messages is kept.
     """
     cut = [
         _cut_one(each, until[each.stream, each.partition]) for each in ranges if (each.stream, each.partition) in until

@@ -40,7 +40,7 @@ REPAIR = "`stream-node export repair` takes its rows from the node again"
 
 
 class Rewriter:
-    """Publishes rewrites of the table in one export folder, and later removes the replaced files.
+    """Replaces files of the table in one export folder, for a compaction or repair, and later removes the old files.
 
     The caller holds the folder's lock. now_us: returns the wall-clock time in microseconds since 1970. keep_s: how many
     seconds replaced files are kept for readers; None for the default of the format (KEEP_S).
@@ -56,7 +56,7 @@ class Rewriter:
         self._keep_s = KEEP_S[ledger.identity.format] if keep_s is None else keep_s
 
     async def recover(self) -> None:
-        """Ends a rewrite that a crash or an error interrupted.
+        """Ends a compaction or repair that a crash or an error interrupted.
 
         If all new files were written, publishes them; otherwise removes them.
         """
@@ -72,7 +72,7 @@ class Rewriter:
         logger.info("rewrite abandoned", generation=generation)
 
     async def load_files(self, *, damaged: bool = False) -> list[RunFile]:
-        """Checks that a rewrite may replace the files of the table, and returns these files.
+        """Checks that a compaction or repair may begin. Returns all files of the table.
 
         damaged: whether files may be missing. Raises ExportError if a crash interrupted a run before its publication,
         ExportMismatch if the ledger and the table disagree, and TableDamaged if a file is missing.

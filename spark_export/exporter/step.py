@@ -233,7 +233,10 @@ class StepRunner:
 
 
 async def _watch(attempts: Path, on_rows: Callable[[int, int], None]) -> None:
-    """Calls `on_rows` every PROGRESS_INTERVAL_S seconds with the numbers of rows and bytes written by the tasks."""
+    """Calls `on_rows` every PROGRESS_INTERVAL_S seconds with the numbers of rows and bytes that tasks have written.
+
+    attempts: the folder into which the tasks write their progress.
+    """
     while True:
         await asyncio.sleep(PROGRESS_INTERVAL_S)
         rows, data_bytes = await asyncio.to_thread(read_progress, attempts)

@@ -94,7 +94,10 @@ class StoreFlatTable(FlatTable):
         return self._delete(abandoned)
 
     def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
-        """Copies the new files of a compaction or repair to the store under their final names. Returns all files."""
+        """Copies the new files of a compaction or repair to the store, under their final names.
+
+        Returns the kept and the new files.
+        """
         attempts = self._layout.rewrite_staging(generation) / ATTEMPTS
         made = list(kept)
         for number, file in enumerate(new):

@@ -23,7 +23,7 @@ from spark_export.store.store import Store
 
 DATA = "data"
 SWEPT_RUNS = 8
-"""The number of latest runs whose folders `sweep` checks in a large table, for files that no manifest names."""
+"""The number of latest runs whose folders `sweep` checks in a large table, for files that are not in the table."""
 SWEPT_FILES = 5_000
 """The number of files above which a table is large, so that `sweep` checks only the folders of the latest runs."""
 COPY_BYTES = 8 * 1024 * 1024
@@ -128,7 +128,10 @@ class StoreParquetTable:
         return None if self._log.load().number else str(self._store.place)
 
     def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
-        """Copies the new files of a compaction or repair to the store under their final names. Returns all files."""
+        """Copies the new files of a compaction or repair to the store, under their final names.
+
+        Returns the kept and the new files.
+        """
         attempts = self._layout.staging / f"rewrite-{generation:06d}" / ATTEMPTS
         made = list(kept)
         for number, file in enumerate(new):
@@ -174,11 +177,11 @@ class StoreParquetTable:
         self._expired.clear()
 
     def _remove_unnamed(self, folder: str, *, after: str = "") -> int:
-        """Deletes the files in a folder that no manifest names. Returns the number of deleted files.
+        """Deletes the files in a folder that the table's log does not name. Returns the number of deleted files.
 
         Such files come from failed or repeated tasks, and from abandoned runs, compactions and repairs. Only the
-        exporter that owns the ledger may call this, and only while no task is being executed. after: objects up to this
-        name, in alphabetical order, are kept.
+        exporter that owns the ledger may call this, and only while no task is being executed. after: only files with a
+        name after this one, in alphabetical order, are deleted.
         """
         state = self._log.state
         found = (each.name for each in self._store.list_objects(folder, after=after))

@@ -36,9 +36,9 @@ class Table(Protocol):
 
     @property
     def keeps_latest_run(self) -> bool:
-        """Whether the table always shows its latest run.
+        """Whether nobody removes the id of the latest run from the table.
 
-        If False, other tools can remove the ids of runs, and `latest_run` may then return a smaller id.
+        If False, other tools may remove it, and `latest_run` may then return a smaller id.
         """
         ...
 

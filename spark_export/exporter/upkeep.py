@@ -16,7 +16,7 @@ Each compaction reads the rows of the small files again. A smaller number causes
 readers open more small files.
 """
 UPKEEP_BYTES_MAX = 4 * 1024 * 1024 * 1024
-"""The largest size of the messages that one compaction merges, in bytes. The next run begins only after it."""
+"""The largest size of the messages that one compaction merges, in bytes. The next run of the exporter waits for it."""
 EXPIRE_INTERVAL_S = 600.0
 """The time in seconds after which the daemon removes old files again. A compaction also removes them."""
 

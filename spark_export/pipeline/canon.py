@@ -91,7 +91,7 @@ def mark_chain(blocks: Iterable[BlockLink], start: bytes | None = None) -> dict[
 
 
 def _descendants(root: bytes, children: dict[bytes, list[BlockLink]]) -> list[BlockLink]:
-    """Returns all blocks that descend from the hash `root`, with parents before children."""
+    """Returns all blocks that descend from the block with the hash `root`, with parents before children."""
     found = list(children[root])
     for block in found:
         found.extend(children.get(block.hash, ()))
@@ -99,10 +99,10 @@ def _descendants(root: bytes, children: dict[bytes, list[BlockLink]]) -> list[Bl
 
 
 def _choose(components: dict[bytes, list[BlockLink]], start: bytes | None) -> bytes | None:
-    """Returns the root hash of the component that contains the canonical chain.
+    """Chooses the set of connected blocks that contains the canonical chain. Returns its key in `components`.
 
-    Returns None if `start` is given and is in no component. components: sets of blocks that descend from one root hash,
-    by this hash.
+    components: the sets. The key of a set is the hash that the first blocks of the set name as their parent. start: as
+    for `mark_chain`. Returns None if `start` is given and is in no set.
     """
     if start is not None:
         containing = (root for root, members in components.items() if any(block.hash == start for block in members))
@@ -122,10 +122,11 @@ def _rank(block: BlockLink) -> Rank:
 def _mark_main(
     members: list[BlockLink], children: dict[bytes, list[BlockLink]], root: bytes | None, marks: dict[bytes, Mark]
 ) -> tuple[int, int, int] | None:
-    """Marks all blocks of the component that contains the canonical chain.
+    """Marks all blocks of the component, the set of connected blocks, that contains the canonical chain.
 
     Returns the number of the first block of the chain, the number of its last block, and the weight of the heaviest
-    block of the component; None if there are no blocks. members: the blocks, with parents before children.
+    block of the chain; None if there are no blocks. members: the blocks, with parents before children. root: the hash
+    that the first blocks name as their parent. marks: gets the result for each block.
     """
     if not members or root is None:
         return None
@@ -151,11 +152,11 @@ def _mark_main(
 
 
 def _mark_other(members: list[BlockLink], head: tuple[int, int, int] | None, marks: dict[bytes, Mark]) -> None:
-    """Marks all blocks of a component that is not connected to the canonical chain.
+    """Marks all blocks of a component, a set of connected blocks, that is not connected to the canonical chain.
 
     If the component is heavier than the chain, it may win when the missing blocks arrive, so all its blocks get the
     state WAITING. Otherwise a block whose number is in the range of the chain gets the state REORGED, and any other
-    block gets WAITING. head: the result of `_mark_main`.
+    block gets WAITING. head: the first and last number and the weight of the chain, as `_mark_main` returns them.
     """
     may_win = head is None or max(block.weight for block in members) > head[2]
     for block in members:

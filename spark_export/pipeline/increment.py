@@ -147,7 +147,7 @@ class _Step:
             self._cardinal.load(state)
 
     def take(self, files: Iterable[ExportFile], taken: Taken) -> int:
-        """Adds the new messages in these files to the tables. Returns the number of new messages."""
+        """Adds the new messages in these files to the tables, and to the record `taken`. Returns their number."""
         count = 0
         parts: list[pa.Table] = []
         for file in files:
@@ -198,10 +198,10 @@ def merge_small(version: Version, tables: tuple[str, ...]) -> int:
 
 
 def load_state(folder: Path) -> Any:
-    """Returns the state that the version in this folder contains.
+    """Returns the state that the last run left for the next one: what was read, from which export, with which settings.
 
-    Returns None if there is no state, because an earlier version of this program built the tables. Raises
-    PipelineMismatch for a state in another format.
+    folder: a published version of the tables. Returns None if an earlier version of this program built the tables
+    without a state. Raises PipelineMismatch for a state in another format.
     """
     path = folder / STATE_FILE
     if not path.is_file():

@@ -1,7 +1,7 @@
 """Reads and writes the files of a table with pyarrow, in every kind of store.
 
-Spark executors load this module, and need no library except pyarrow. A file on an object store exists only after its
-stream is closed. This module never renames or links a file.
+Spark executors load this module, and need no library except pyarrow. A new file on an object store exists only after
+the writer has closed it. This module never renames or links a file.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ CONNECT_S = 5.0
 class DataFiles:
     """The files of one folder, or of one prefix in a store. `place` is the address of the folder or prefix.
 
-    File names are relative to the place. Several threads may use the object at the same time; `filesystem` keeps its
-    connections open. options: as `complete_options` returns them.
+    File names are relative to the place. Several threads may use this object at the same time. options: as
+    `complete_options` returns them. filesystem: the filesystem of pyarrow, which keeps its connections open.
     """
 
     def __init__(self, place: Place, options: Mapping[str, str]) -> None:
@@ -50,7 +50,7 @@ class DataFiles:
             raise StoreError(f"{self.place / name} cannot be read: {one_line(error)}") from error
 
     def open_output(self, name: str) -> Any:
-        """Opens a stream that writes a new file. Creates missing folders. Raises StoreError."""
+        """Opens a new file for writing, as a file object. Creates missing folders. Raises StoreError."""
         try:
             if self._has_folders:
                 self.filesystem.create_dir(self.path(name).rpartition("/")[0], recursive=True)
@@ -59,7 +59,7 @@ class DataFiles:
             raise StoreError(f"{self.place / name} cannot be written: {one_line(error)}") from error
 
     def close_output(self, file: Any, name: str, size_bytes: int) -> None:
-        """Closes the stream of a new file, so that the file exists. Raises StoreError.
+        """Closes the file object of a new file. Only then the file exists. Raises StoreError.
 
         size_bytes: the size of the complete file. If closing fails but the store has a file of this size, the upload
         succeeded and only its answer was lost; then no error is raised. The file is not from another writer, because

@@ -36,7 +36,7 @@ class StoredObject:
 
 @dataclass(frozen=True)
 class Tagged:
-    """The contents of an object, and the tag that identifies these contents. `Store.swap` needs the tag."""
+    """The contents of an object, and their tag. By the tag, `Store.swap` notices that another writer replaced them."""
 
     data: bytes
     tag: str
@@ -63,10 +63,10 @@ class Store(ABC):
         return self.read_tagged(name).data
 
     def create(self, name: str, data: bytes) -> str:
-        """Creates an object. Returns its tag. Raises ObjectExists if another writer has created an object with
-        this name.
+        """Creates an object. Returns its tag, which identifies these contents (see `swap`).
 
-        Invariant: of all writers that create an object with the same name, exactly one succeeds.
+        Raises ObjectExists if another writer has created an object with this name. Invariant: of all writers that
+        create an object with the same name, exactly one succeeds.
         """
         try:
             return self._put_new(name, data)
@@ -79,10 +79,11 @@ class Store(ABC):
             raise
 
     def swap(self, name: str, data: bytes, tag: str) -> str:
-        """Replaces the contents of an object if it still has this tag. Returns the new tag.
+        """Replaces the contents of an object if nobody else has replaced them. Returns the new tag.
 
-        Raises ObjectChanged if another writer has replaced or removed the object. Invariant: of all writers that
-        replace an object with the same tag, exactly one succeeds.
+        tag: the tag of the contents that the caller has read or written. Raises ObjectChanged if another writer has
+        replaced or removed the object. Invariant: of all writers that replace an object with the same tag, exactly one
+        succeeds.
         """
         try:
             return self._put_over(name, data, tag)
