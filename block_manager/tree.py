@@ -165,8 +165,9 @@ class ForkTree:
     def check(self, is_stored: Callable[[str], bool]) -> None:
         """Check all blocks in memory and all reference counts. Raises IntegrityBroken if something is wrong.
 
-        Each block in memory must have reference counts and an existing parent, and must not be in a store, too. The
-        counts of children must be right. Each block with other references must be in memory or in a store.
+        Each block in memory must have reference counts, and must not also be in a store. Its parent must exist, unless
+        the block is the oldest. The counts of children must be right. Each block with references from outside must be
+        in memory or in a store.
 
         is_stored: a function that returns whether a store has the block with a given id.
         """

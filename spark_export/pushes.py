@@ -184,8 +184,8 @@ class Pushes:
         return None
 
     def _check_doubted(self) -> None:
-        """Compares pushes that the node answered as duplicates with the stored messages. Raises RowsDiffer if
-        one differs.
+        """Checks the pushes that the node has answered as duplicates. Raises RowsDiffer if the stored message of such a
+        push has another content.
         """
         doubted, self._doubted = self._doubted, {}
         for place, numbers in doubted.items():

@@ -256,7 +256,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_accept_unchecked_proofs: bool = False
     """Whether a block passes if all its proofs are of known kinds that `block_levels` does not check."""
     block_link_record_blocks: bool = True
-    """Whether a block that was made from a record file, and has no other proof, must continue the chain."""
+    """Whether a block that was made from a record file, the format before blocks, must continue the chain. A block that
+    also has another proof always must."""
     block_signatures_min: Count = 1
     """The number of nodes whose valid signatures a record-file proof needs."""
     block_skip_unknown_signers: bool = False

@@ -21,11 +21,11 @@ from spark_export.exporter.model import Exported, PartitionEnd, Range
 from spark_export.exporter.node_side import NodeSide, Selection
 
 SUFFIX_CHARACTERS = 6
-"""The number of characters of a random id in the name of a consumer."""
+"""The number of characters of the random id in a client id that `make_consumer` returns."""
 
 
 def make_consumer(folder_name: str, random_id: str) -> str:
-    """Returns the name of a table's consumer, made from the name of its folder and from a random id."""
+    """Returns the client id for the saved indexes of a table, made from its folder's name and from a random id."""
     return f"export-{folder_name}-{random_id[:SUFFIX_CHARACTERS]}"
 
 
@@ -73,12 +73,11 @@ async def check_place(layout: Layout, ledger: Ledger) -> None:
 
 
 async def adopt(layout: Layout, ledger: Ledger, node: NodeSide, client_id: str | None) -> str:
-    """Gives the table its own consumer at the node, and saves the ends of the exported messages under its name.
+    """Gives the table a client id of its own, under which the node saves the ends of the exported messages.
 
-    client_id: the name of the consumer, or None for a new name. Returns the name. The call can be repeated after a
-    crash. A run that a crash interrupted may be unfinished; the next run saves the indexes of that run under the new
-    name. Raises ExportMismatch if the node has higher saved indexes under this name than the table can have saved,
-    and ClientErrors.
+    client_id: the id to use, or None for a new id. Returns the id. The call can be repeated after a crash. A run that a
+    crash interrupted may be unfinished; the next run saves the indexes of that run under the new id. Raises
+    ExportMismatch if the node has higher saved indexes under this id than the table can have saved, and ClientErrors.
     """
     name = client_id or make_consumer(layout.place.name, uuid.uuid4().hex)
     exported, ends = await ledger.load_exported(), node.list_ends(Selection())

@@ -10,7 +10,7 @@ staging folder.
 between these ends, at most as many as a step may have. A stream that has lost messages is left out.
 3. Tasks write files into the run's staging folder, and check that they get every index. Each file is hashed and synced.
 4. The files are moved to their final structure in staging, and the ledger records them with checksums (state written).
-5. One atomic step adds all files of the run to the table, and the ledger records this (state published).
+5. One atomic change adds all files of the run to the table, and the ledger records this (state published).
 6. The node saves the end indexes of the export (state saved). The next step begins at 2, until nothing new is left.
 """
 
