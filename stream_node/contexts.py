@@ -39,7 +39,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     target node. Without `via`, the target is the node at `address`. service, index_service: the names of the services
     on the target node. If `index_service` is None, its name is made from `service`. framing: "legacy" for Ockam
     services from before June 2024, "auto" to find it out, otherwise "head". tls: how to connect with TLS, with absolute
-    paths; None: without TLS.
+    paths; None: without TLS. peer: the identifier of the target node, if a secure channel to it is opened. identity:
+    the file of the own identity for the channel; None: that of the user.
     """
 
     address: str
@@ -48,6 +49,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     index_service: str | None = None
     framing: Literal["head", "legacy", "auto"] = "head"
     tls: Tls | None = None
+    peer: str | None = None
+    identity: str | None = None
 
 
 class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

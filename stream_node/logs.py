@@ -11,6 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from typing import Any, TextIO, cast
 
 import structlog
+import structlog.tracebacks
 
 from stream_node.log_writer import LogWriter
 from stream_node.printable import printable
@@ -18,6 +19,8 @@ from stream_node.printable import printable
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 COLOURS = {"warning": "\x1b[33m", "error": "\x1b[31m", "critical": "\x1b[31m"}
 PLAIN = "\x1b[0m"
+TRACEBACKS = structlog.processors.ExceptionRenderer(structlog.tracebacks.ExceptionDictTransformer(show_locals=False))
+"""Turns an exception into its traceback, without the local variables: these could be keys, tokens or messages."""
 
 
 def configure_logs(level: str) -> None:
@@ -29,7 +32,7 @@ def configure_logs(level: str) -> None:
         coloured = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         written = (structlog.processors.format_exc_info, HumanLine(coloured))
     else:
-        written = (structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer())
+        written = (TRACEBACKS, structlog.processors.JSONRenderer())
     writer = LogWriter(sys.stderr)
     atexit.register(writer.close)
     handler = logging.StreamHandler(writer)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from stream_node.cli.request_options import RequestOptions, request_options, tls_for
+from stream_node.cli.channel_options import make_channel
+from stream_node.cli.request_options import RequestOptions, channel_for, request_options, tls_for
 from stream_node.printable import printable
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def open_client(
         contact_timeout_s=given.contact_timeout_s,
         on_link=on_link,
         tls=given.tls or target.tls,
+        channel=make_channel(given.peer, given.identity, target),
     )
 
 
@@ -105,7 +107,9 @@ async def check_contact(target: Target) -> None:
     patience_s = request_options().contact_timeout_s
     is_there = False
     try:
-        async with connect(target.address, via=route, contact_timeout_s=patience_s, tls=tls_for(target)) as client:
+        async with connect(
+            target.address, via=route, contact_timeout_s=patience_s, tls=tls_for(target), channel=channel_for(target)
+        ) as client:
             is_there = True
             await client.reached()
     except NodeUnreachable as error:

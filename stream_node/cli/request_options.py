@@ -1,4 +1,5 @@
-"""The options that all commands with --node share: --timeout, those of TLS, --service, --index-service and --framing.
+"""The options that all commands with --node share: --timeout, those of TLS and of secure
+channels, --service, --index-service and --framing.
 
 `with_request_options` adds them to a command, so no command has them in its signature. `request_options()` returns
 their values while the command runs.
@@ -15,10 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from stream_node.cli.channel_options import CHANNEL_OPTIONS, make_channel
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
     from ockam.tls import Tls
+    from stream_client import SecureChannel
     from stream_node.contexts import Target
 
 CONTACT_TIMEOUT_S = 2.0
@@ -110,7 +113,8 @@ class RequestOptions(NamedTuple):
     """The values of the shared options; None for an option that was not given.
 
     timeout: the longest wait for an answer, in seconds. service, index_service: the names of the services on the node.
-    framing: the framing of messages on the connection. tls: how to connect with TLS.
+    framing: the framing of messages on the connection. tls: how to connect with TLS. peer, identity: the identifier of
+    the node and the file of the own identity, for a secure channel.
     """
 
     timeout: float | None = None
@@ -118,6 +122,8 @@ class RequestOptions(NamedTuple):
     index_service: str | None = None
     framing: Literal["head", "legacy", "auto"] | None = None
     tls: Tls | None = None
+    peer: str | None = None
+    identity: str | None = None
 
     @property
     def contact_timeout_s(self) -> float:
@@ -136,6 +142,12 @@ def request_options() -> RequestOptions:
 def tls_for(target: Target) -> Tls | None:
     """Returns how to connect to this node with TLS: as the options say, else as its context says."""
     return request_options().tls or target.tls
+
+
+def channel_for(target: Target) -> SecureChannel | None:
+    """Returns the secure channel to this node; None if neither the options nor its context want one."""
+    given = request_options()
+    return make_channel(given.peer, given.identity, target)
 
 
 def make_tls(ca: str | None, certificate: str | None, key: str | None, server_name: str | None) -> Tls | None:
@@ -157,12 +169,13 @@ def make_tls(ca: str | None, certificate: str | None, key: str | None, server_na
 def with_request_options(command: Callable[..., None], *, speaks_blocks: bool = False) -> Callable[..., None]:
     """Adds the shared options to a command that has --node. Returns any other command unchanged.
 
-    speaks_blocks: whether the command talks to the block node. Such a command gets only --timeout and those of TLS.
+    speaks_blocks: whether the command talks to the block node. Such a command gets only --timeout
+    and those of TLS and of secure channels.
     """
     own = inspect.signature(command, eval_str=True).parameters
     if "node" not in own:
         return command
-    shared: dict[str, Any] = {"timeout": TimeoutOption, **TLS_OPTIONS}
+    shared: dict[str, Any] = {"timeout": TimeoutOption, **TLS_OPTIONS, **CHANNEL_OPTIONS}
     if not speaks_blocks:
         shared |= {"service": ServiceOption, "index_service": IndexServiceOption, "framing": FramingOption}
     named = inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from stream_node.cli.channel_options import IdentityOption, PeerOption, absolute, check_peer
 from stream_node.cli.options import (
     ConfigOption,
     DataDirOption,
@@ -94,6 +95,8 @@ def add(
     tls_cert: TlsCertificateOption = None,
     tls_key: TlsKeyOption = None,
     tls_server_name: TlsServerNameOption = None,
+    peer: PeerOption = None,
+    identity: IdentityOption = None,
     use: Annotated[
         bool,
         typer.Option(
@@ -109,13 +112,24 @@ def add(
 
     With TLS: stream-node context add office 10.0.0.5:4000 --tls-ca ca.pem --tls-cert me.pem --tls-key me.key
 
+    With a secure channel: stream-node context add office 10.0.0.5:4000 --peer IDENTIFIER
+
     For a real Ockam service: stream-node context add hub 10.0.0.7:4000 --service stream --framing auto
     """
     from stream_node.contexts import Target, add_context, contexts_file, load_contexts, save_contexts
 
     file = contexts_file()
     tls = make_tls(tls_ca, tls_cert, tls_key, tls_server_name)
-    target = Target(address, tuple(via or ()), service or STREAM_SERVICE, index_service, framing or "head", tls)
+    target = Target(
+        address,
+        tuple(via or ()),
+        service or STREAM_SERVICE,
+        index_service,
+        framing or "head",
+        tls,
+        check_peer(peer),
+        absolute(identity),
+    )
     contexts = add_context(load_contexts(file), name, target, replace=replace, use=use)
     save_contexts(file, contexts)
     target = contexts.targets[name]
@@ -197,6 +211,8 @@ def _context(name: str, target: Target, current: bool) -> dict[str, Any]:
         "index_service": target.index_service,
         "framing": target.framing,
         "tls": tls,
+        "peer": target.peer,
+        "identity": target.identity,
         "current": current,
     }
 
@@ -207,6 +223,7 @@ def _way(target: Target) -> str:
     words += [] if target.service == STREAM_SERVICE else [f"service={target.service}"]
     words += [] if target.index_service is None else [f"index_service={target.index_service}"]
     words += [] if target.framing == "head" else [f"framing={target.framing}"]
+    words += [] if target.peer is None else ["secure channel"]
     return " ".join(words if target.tls is None else [*words, "tls"])
 
 

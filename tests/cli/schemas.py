@@ -86,6 +86,8 @@ class ContextAdded(Strict, frozen=True):
     index_service: str | None = None
     framing: str = "head"
     tls: dict[str, str] | None = None
+    peer: str | None = None
+    identity: str | None = None
 
 
 class ContextsListed(Strict, frozen=True):

@@ -1,0 +1,68 @@
+"""The options --peer and --identity, with which a command opens a secure channel to its node."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_node.cli.values import UsageError
+
+if TYPE_CHECKING:
+    from stream_client import SecureChannel
+    from stream_node.contexts import Target
+
+PeerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--peer",
+        metavar="IDENTIFIER",
+        envvar="STREAM_NODE_PEER",
+        help="Open a secure channel to the node, which must have this identity. Several are separated by commas.",
+    ),
+]
+IdentityOption = Annotated[
+    str | None,
+    typer.Option(
+        "--identity",
+        metavar="FILE",
+        envvar="STREAM_NODE_IDENTITY",
+        help="The file of your own identity for --peer. Without it: that of your user (see `identity create`).",
+    ),
+]
+
+CHANNEL_OPTIONS: dict[str, Any] = {"peer": PeerOption, "identity": IdentityOption}
+"""The options of secure channels by name."""
+
+
+def check_peer(peer: str | None) -> str | None:
+    """Returns the identifiers of --peer unchanged. Raises InvalidIdentifier."""
+    if peer is not None:
+        from secure_channel import parse_identifier
+
+        for text in peer.split(","):
+            parse_identifier(text.strip())
+    return peer
+
+
+def make_channel(peer: str | None, identity: str | None, target: Target) -> SecureChannel | None:
+    """Returns the secure channel to a node: as the options say, else as its context says. None: without a channel.
+
+    Raises UsageError if an identity is given and no peer, because a channel to anybody protects from nobody.
+    """
+    chosen = peer or target.peer
+    if chosen is None:
+        if identity is not None:
+            raise UsageError("--identity needs --peer, the identity of the node that you want to reach")
+        return None
+    from stream_client import SecureChannel
+    from stream_node.channel_services import user_identity_file
+
+    file = identity or target.identity or user_identity_file()
+    return SecureChannel(identity=file, peer=tuple(text.strip() for text in chosen.split(",")))
+
+
+def absolute(file: str | None) -> str | None:
+    """Returns the absolute path of a file, since a context is used from any folder."""
+    return None if file is None else os.path.abspath(file)
