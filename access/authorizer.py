@@ -19,7 +19,7 @@ from access.rules import Decision, Rules
 from ockam.connection import Connection
 from ockam.gate import DENIED
 from ockam.identity import Identity
-from ockam.message import Message, Origin, reply_to
+from ockam.message import HERE, Message, Origin, reply_to
 from ockam.node import Node
 from ockam.protocol import ProtocolError, find_name
 from ockam.worker import Worker
@@ -33,12 +33,15 @@ logger = structlog.get_logger(__name__)
 
 
 class Frequent(NamedTuple):
-    """The messages that a worker gets most. tags: the bytes with which their payloads begin. right, name: their demand.
+    """The messages that a worker gets most.
+
+    tags: the bytes with which their payloads begin. right: the bit of the right that they demand; a plain number, since
+    comparing a `Right` takes ten times as long. name: the name on which they demand the right.
 
     The gate admits a run of such messages without asking the worker about each."""
 
     tags: tuple[bytes, ...]
-    right: Right
+    right: int
     name: str
 
 
@@ -79,6 +82,8 @@ class Authorizer:
         self.audit = audit
         self._answer_delay_s = answer_delay_s
         self._delayed = 0
+        self._last_origin = HERE
+        self._last_grants = rules.grants(HERE.identity)
         self._refused: Counter[str] = Counter()
         self._reloads = self._reloads_failed = 0
 
@@ -86,24 +91,29 @@ class Authorizer:
 
     def admit(self, worker: Worker, run: Sequence[Message]) -> Sequence[Message]:
         """Returns the messages that the rules allow, in order. Answers, counts and audits the others."""
-        frequent: Frequent | None = getattr(worker, "frequent", None)
         origin = run[0].origin
         # Nearly all runs are pushes of one publisher, or answers of this node's own workers to one connection. These
         # two are decided as a whole.
         if origin.kind == "local" and getattr(worker, "demand", None) is None:
             if all([message.origin is origin for message in run]):
                 return run
-        elif frequent is not None and self.holds(origin, frequent.right, frequent.name):
-            tags = frequent.tags
-            rest = [message for message in run if message.origin is not origin or not message.payload.startswith(tags)]
-            if not rest:
-                return run
+        else:
+            frequent: Frequent | None = getattr(worker, "frequent", None)
+            if frequent is not None:
+                tags, right, name = frequent
+                # Most runs come from the connection of the run before.
+                if origin is not self._last_origin:
+                    self._last_origin, self._last_grants = origin, self.rules.grants(origin.identity)
+                if self._last_grants.rights_on(name) & right and not [
+                    message for message in run if message.origin is not origin or not message.payload.startswith(tags)
+                ]:
+                    return run
         admitted = [message for message in run if self._is_admitted(worker, message)]
         return run if len(admitted) == len(run) else admitted
 
     def holds(self, origin: Origin, rights: int, name: str) -> bool:
         """Whether the origin has one of these rights on a name."""
-        return bool(self.rules.grants(origin.identity).rights_on(name) & rights)
+        return bool(self.rules.grants(origin.identity).rights_on(name) & int(rights))
 
     def find_forward_refusal(self, origin: Origin, destination: str) -> str | None:
         """Returns the reason why messages of this origin may not be forwarded to a node, or None if they may."""
@@ -118,6 +128,8 @@ class Authorizer:
         What such an identity has begun under the old rules, such as a waiting pull, must end.
         """
         before, self.rules = self.rules, rules
+        self._last_origin = HERE
+        self._last_grants = rules.grants(HERE.identity)
         self._reloads += 1
         return lambda identity: before.grants(identity).rules != rules.grants(identity).rules
 

@@ -103,6 +103,7 @@ class Grants:
         """Whether one of these rights is given on at least one name."""
         # A forbidding rule takes all names below an allowed prefix only if its own prefix is not longer. So it is
         # enough to look at the allowed prefixes themselves.
+        rights = int(rights)
         return any(allowed & rights and self.rights_on(prefix) & rights for prefix, allowed in self.allow)
 
 
@@ -133,7 +134,7 @@ class Rules:
         grants = self.grants(identity)
         if demand.name is None:
             return grants.has_anywhere(demand.rights)
-        return bool(grants.rights_on(demand.name) & demand.rights)
+        return bool(grants.rights_on(demand.name) & int(demand.rights))
 
     def decide(self, identity: Identity, demand: Demand) -> Decision:
         """Decides one demand, and names the rule that decided."""

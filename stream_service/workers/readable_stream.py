@@ -65,7 +65,7 @@ class ReadableStream(Worker):
         on_removed: Callable[[], None],
     ) -> None:
         self.identity = (name, partition)
-        self.frequent = Frequent((PUSH.tag, RICH_PUSH.tag), Right.WRITE, name)
+        self.frequent = Frequent((PUSH.tag, RICH_PUSH.tag), int(Right.WRITE), name)
         self._services = services
         self._on_removed = on_removed
         self._route: tuple[Address, ...] = ()
