@@ -43,7 +43,7 @@ def add(
 ) -> None:
     """Add a rule to the file. A running node takes it within a second.
 
-    Example: stream-node rule add "spark reads" --who token:spark --may read --may index --on orders --rules access.toml
+    Example: stream-node rule add reads --who certificate:spark --may read --may index --on orders --rules access.toml
     """
     from access import add_rule, make_rule
 
@@ -93,7 +93,7 @@ def check(
 ) -> None:
     """Say whether the rules allow a right on a name to an identity, and which rule decides. Exit with 1 if not.
 
-    Example: stream-node rule check token:spark read orders --rules access.toml
+    Example: stream-node rule check certificate:spark read orders --rules access.toml
     """
     from access import RIGHT_NAMES, Demand, Rules, load_rules
     from stream_node.block_services import KEEPERS
