@@ -294,10 +294,13 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 def without_effect(config: Config) -> dict[str, str]:
     """Returns the settings that were given but have no effect. Each name has a text that says what to use instead."""
-    if config.header_timeout_s is None:
-        return {}
-    reason = "silent connections stay open now; idle_timeout_s closes them, connections_max bounds them"
-    return {"header_timeout_s": reason}
+    found = {}
+    if config.header_timeout_s is not None:
+        reason = "silent connections stay open now; idle_timeout_s closes them, connections_max bounds them"
+        found["header_timeout_s"] = reason
+    if config.audit_log is not None and config.access_rules is None:
+        found["audit_log"] = "without access_rules nothing is refused, so there is no audit log"
+    return found
 
 
 def check_environment(environment: Mapping[str, str] = os.environ) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from access.rights import ALL_RIGHTS
 from stream_node.access import check_exposure, lacking
-from stream_node.config import Config, ConfigError
+from stream_node.config import Config, ConfigError, without_effect
 from stream_node.process import NodeNotStarted, NodeProcess
 from tests.access.guarded_node import may, write_rules
 
@@ -68,3 +68,8 @@ def test_a_hangup_reads_the_rules_again_and_opens_the_audit_log_again(tmp_path: 
             assert node.pid
         assert node.stop() == 0
     assert '"event":"node_started"' in (tmp_path / "moved.jsonl").read_text()
+
+
+def test_an_audit_log_without_rules_is_told_to_have_no_effect() -> None:
+    assert "audit_log" in without_effect(Config(audit_log="audit.jsonl"))
+    assert without_effect(Config(audit_log="audit.jsonl", access_rules="access.toml")) == {}
