@@ -7,6 +7,7 @@ A request and its answer have the same protocol name. The services define the pr
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -36,22 +37,35 @@ class Protocol(Generic[Q, A]):
     +---------------------+----------------------+----------------------+
 
     encode_request and encode_response turn a message into a payload. decode_request and decode_response turn a payload
-    into a message, and raise ProtocolError if the payload is not valid. These four functions are built once for each
-    protocol, because every message passes through them and must be fast.
+    into a message, and raise ProtocolError if the payload is not valid. Each of these four functions is built once,
+    when it is first used: every message passes through them and must be fast, and most processes need few of them.
     """
-
-    encode_request: Callable[[Q], bytes]
-    encode_response: Callable[[A], bytes]
-    decode_request: Callable[[bytes], Q]
-    decode_response: Callable[[bytes], A]
 
     def __init__(self, name: str, request: type[Q], response: type[A]) -> None:
         self.name = name
         self.tag = bare.encode(name, str)
-        self.encode_request = _encoder(self, request)
-        self.encode_response = _encoder(self, response)
-        self.decode_request = _decoder(self, request, "request")
-        self.decode_response = _decoder(self, response, "response")
+        self._request = request
+        self._response = response
+
+    @cached_property
+    def encode_request(self) -> Callable[[Q], bytes]:
+        """Turns a request into a payload."""
+        return _encoder(self, self._request)
+
+    @cached_property
+    def encode_response(self) -> Callable[[A], bytes]:
+        """Turns a response into a payload."""
+        return _encoder(self, self._response)
+
+    @cached_property
+    def decode_request(self) -> Callable[[bytes], Q]:
+        """Turns a payload into a request."""
+        return _decoder(self, self._request, "request")
+
+    @cached_property
+    def decode_response(self) -> Callable[[bytes], A]:
+        """Turns a payload into a response."""
+        return _decoder(self, self._response, "response")
 
     def is_in(self, payload: bytes) -> bool:
         """Whether a payload has the name of this protocol."""

@@ -7,6 +7,7 @@ caller can remove complete parts before the block is complete, so that a large b
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 from block_node.blocks.errors import BlockFormatError
@@ -16,14 +17,14 @@ from block_node.blocks.large_item import HEAD_BYTES_MIN
 from block_node.persist.chain_log import NewBlock
 from block_node.persist.mark import PART_BYTES_MAX, cut
 
-PREFIXES: Final = tuple(map(item_prefix, range(0x4000)))
-"""The tag and length that precede an item in a block, for item sizes below 16 KiB. The position in the tuple is the
-size in bytes."""
+PREFIXES_MAX: Final = 0x4000
+"""The largest number of item sizes whose prefixes are kept. The sizes of most items are below 16 KiB."""
 
 
+@lru_cache(maxsize=PREFIXES_MAX)
 def prefix_of(size_bytes: int) -> bytes:
     """Returns the tag and length that precede an item of `size_bytes` bytes in a block."""
-    return PREFIXES[size_bytes] if size_bytes < len(PREFIXES) else item_prefix(size_bytes)
+    return item_prefix(size_bytes)
 
 
 class BlockCollector:
