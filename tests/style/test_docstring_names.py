@@ -152,9 +152,9 @@ class Project:
         package = _dotted(module.path, self.root).partition(".")[0]
         if rest:
             return self._has_dotted(name, module, package)
-        here = self.stems[package] | self._names[package]
+        here = (self.stems[package], self._names[package])
         # Options of Spark are written in either case.
-        if first in module.names or first in here or first.lower() in here:
+        if first in module.names or any(first in names or first.lower() in names for names in here):
             return True
         # A plain word may be anything elsewhere; a word with a mark of code in it is one name in the whole project.
         marked = "_" in first or first != first.lower()
@@ -176,8 +176,8 @@ class Project:
         if first in self._members:
             return rest[0] in self._members_of(first)
         # An attribute of an object: its class may be of another module of the package.
-        known = module.names | self.stems[package] | self._names[package]
-        return first in known and all(each in known for each in rest)
+        known = (module.names, self.stems[package], self._names[package])
+        return all(any(each in names for names in known) for each in (first, *rest))
 
 
 def _dotted(path: Path, root: Path) -> str:

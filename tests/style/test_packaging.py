@@ -114,13 +114,13 @@ def import_problems(root: Path) -> list[str]:
     """What packages import from elsewhere and pyproject.toml does not declare for them."""
     project = _project(root)["project"]
     problems = []
+    known = sys.stdlib_module_names | set(packages(root))
     for path in package_files(root):
         place = path.relative_to(root)
         declared = list(project["dependencies"])
         extra = OPTIONAL.get(str(place), EXTRA_OF.get(place.parts[0], ""))
         declared += project["optional-dependencies"].get(extra, [])
         names = {str(canonicalize_name(Requirement(each).name)) for each in declared}
-        known = sys.stdlib_module_names | set(packages(root))
         for each in imports(parse(path)):
             name = INSTALLED_AS.get(each.top, each.top)
             if each.top not in known and str(canonicalize_name(name)) not in names:

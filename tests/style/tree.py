@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -53,7 +54,15 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def parse(path: Path) -> ast.Module:
+    """Returns the syntax tree of a file. Those of this repository are parsed once: no rule changes a tree."""
+    return _parse_once(path) if path.is_relative_to(ROOT) else _parse(path)
+
+
+def _parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+_parse_once = cache(_parse)
 
 
 def plant(root: Path, files_to_write: dict[str, str]) -> Path:
