@@ -22,7 +22,7 @@ from tests.power.load import Load
 from tests.power.recording import Event, Kind, need_recorder
 from tests.power.states import choose_states, examine, facts_until, recorded
 
-STATES = int(os.environ.get("POWER_STATES", "150"))
+STATES = int(os.environ.get("POWER_STATES", "75"))
 SEED = int(os.environ.get("STREAM_NODE_SEED", "1"))
 CANARY_STATES = 60
 SOAK_STATES = 4_000

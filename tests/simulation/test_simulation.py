@@ -13,7 +13,7 @@ import pytest
 
 from tests.simulation.world import Outcome, run_seed
 
-SEEDS = range(80)
+SEEDS = range(40)
 MANY_SEEDS = range(1_000)
 REPLAY = "STREAM_NODE_SEED"
 
