@@ -111,7 +111,7 @@ class WriteOptions:
     null: `error`, `empty`, `skip` or `mark`. if_exists: what a write does if `stream` has messages: `append`, `ignore`
     or `error`. write_id, write_version: the name and number of a write. A repeated batch write with a write_id stores
     each row once. If write_id is None, a repeated batch write stores all its rows again. exactly_once: whether a
-    streaming query stores each row once.
+    streaming query stores each row once. inserts: whether the rows come from an INSERT INTO a table of Spark's SQL.
     """
 
     endpoint: str = "127.0.0.1:4000"
@@ -125,6 +125,7 @@ class WriteOptions:
     write_id: str | None = None
     write_version: int = 0
     exactly_once: bool = True
+    inserts: bool = False
 
 
 def check_names(given: Mapping[str, str]) -> None:

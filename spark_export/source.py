@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -13,10 +14,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from spark_export.options import WRITE_OPTIONS, check_names, read_options, write_options
+from spark_export.options import READ_OPTIONS, WRITE_OPTIONS, check_names, read_options, write_options
 from spark_export.sent_code import Sendable
 from spark_export.sent_modules import SOURCE_MODULES
-from spark_export.table_options import is_table, own_options, recall, remember
+from spark_export.table_options import is_insert, is_table, own_options, recall, recall_for_write, remember
 
 FORMAT = "stream_node"
 
@@ -125,8 +126,12 @@ class StreamNodeSource(Sendable, DataSource):
     def schema(self) -> StructType:
         from spark_export.projection import full_schema
 
-        schema = full_schema(read_options(self.options))
-        return remember(schema, self.options) if self._is_table else schema
+        if not self._is_table:
+            return full_schema(read_options(self.options))
+        # A table may have options for reading and options for INSERT INTO.
+        only_for_writes = {name.lower() for name in WRITE_OPTIONS} - {name.lower() for name in READ_OPTIONS}
+        options = {name: value for name, value in self.options.items() if name.lower() not in only_for_writes}
+        return remember(full_schema(read_options(options)), self.options)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         from spark_export.readers import BatchReader
@@ -137,8 +142,9 @@ class StreamNodeSource(Sendable, DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from spark_export.writer import StreamWriter
 
-        schema, options = recall(schema, self.options, WRITE_OPTIONS)
-        return StreamWriter(schema, write_options(options), overwrite)
+        inserts = is_insert(schema)
+        schema, options = recall_for_write(schema, self.options)
+        return StreamWriter(schema, replace(write_options(options), inserts=inserts), overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from spark_export.sink import StreamSink

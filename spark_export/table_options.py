@@ -13,7 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 from pyspark.sql.types import StructField, StructType
 
-from spark_export.options import READ_OPTIONS
+from spark_export.errors import OptionError
+from spark_export.options import READ_OPTIONS, WRITE_OPTIONS
 
 METADATA = "stream_node.options"
 """The key of the options in the metadata of the first column of a table."""
@@ -68,6 +69,34 @@ def recall(
     wanted = {name.lower() for name in names} - {name.lower() for name in options}
     table = {name: value for name, value in kept.items() if name.lower() in wanted}
     return StructType(fields), {**table, **options}
+
+
+def recall_for_write(schema: StructType, options: Mapping[str, str]) -> tuple[StructType, dict[str, str]]:
+    """Returns the schema without metadata, and the options for a write.
+
+    An INSERT INTO a table has all columns of the table. Its rows go to the stream of the table's option `stream`, or to
+    the one stream that the table reads. Raises OptionError for a table that reads a data directory and names no node.
+    """
+    plain, found = recall(schema, options, WRITE_OPTIONS)
+    if not is_insert(schema):
+        return plain, found
+    table = recall(schema, {}, (*READ_OPTIONS, *WRITE_OPTIONS))[1]
+    kept = {name.lower(): value for name, value in table.items()}
+    given = {name.lower() for name in found}
+    if "path" in kept and "endpoint" not in given:
+        raise OptionError(
+            "this table reads a data directory, and rows are written to a node: create the table with endpoint too"
+        )
+    subscribed = kept.get("subscribe", "")
+    if "stream" not in given and subscribed and "," not in subscribed:
+        found["stream"] = subscribed.strip()
+    return plain, found
+
+
+def is_insert(schema: StructType) -> bool:
+    """Returns whether rows with this schema come from an INSERT INTO a table, not from another write."""
+    is_of_table = any(METADATA in (field.metadata or {}) for field in schema.fields)
+    return is_of_table and not {"index", "offset"}.isdisjoint(schema.fieldNames())
 
 
 def _plain_path(value: str) -> str:

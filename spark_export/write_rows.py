@@ -35,6 +35,9 @@ def check_columns(schema: StructType, options: WriteOptions) -> None:
     """Checks that rows with this schema can be written. Raises OptionError if not."""
     names = schema.fieldNames()
     for field in schema.fields:
+        if field.name in GIVEN_BY_NODE and options.inserts:
+            # An INSERT has all columns of its table. `read_row` checks that these columns are null.
+            continue
         if field.name in GIVEN_BY_NODE:
             raise OptionError(
                 f"the column {field.name!r} cannot be written: the node gives each message its index and its time; "
@@ -80,6 +83,11 @@ def read_row(row: dict[str, Any], options: WriteOptions) -> RowToPush | None:
 
     Raises OptionError for a row that cannot be written.
     """
+    if options.inserts and any(row.get(name) is not None for name in GIVEN_BY_NODE):
+        raise OptionError(
+            "the node gives each message its index and its time: name other columns, as in INSERT INTO t (key, value), "
+            "and create the table with columns 'kafka', whose columns may all be left out"
+        )
     stream = row.get("stream") or row.get("topic") or options.stream
     if stream is None:
         raise OptionError("a row has null in the column 'stream', and there is no option stream")

@@ -18,8 +18,10 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from pyspark.errors import PySparkException
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
+from spark_export.errors import OptionError
 from spark_export.options import READ_OPTIONS, WRITE_OPTIONS
-from spark_export.table_options import own_options, recall, remember
+from spark_export.source import StreamNodeSource
+from spark_export.table_options import own_options, recall, recall_for_write, remember
 from stream_client import blocking
 from stream_node.process import NodeProcess
 
@@ -126,3 +128,44 @@ def test_a_temporary_view_has_columns_of_its_own(spark: Any, orders: str) -> Non
     decoding = orders.replace(")", ", decode 'json')")
     spark.sql(f"CREATE TEMPORARY VIEW passing (index LONG, a INT) USING stream_node {decoding}")
     assert spark.table("passing").count() == 10
+
+
+@pytest.mark.spark
+def test_rows_are_inserted_into_a_stream(spark: Any, node: NodeProcess, stream: str, orders: str) -> None:
+    """Goal: INSERT INTO appends to the stream of the table; an index and OVERWRITE are refused."""
+    kafkas = orders.replace(")", ", columns 'kafka')")
+    spark.sql(f"CREATE TABLE orders USING stream_node {kafkas}")
+    spark.sql("INSERT INTO orders (key, value) VALUES (CAST('k' AS BINARY), CAST('inserted' AS BINARY))")
+    spark.sql("SELECT 'k2' AS key, 'appended' AS value").selectExpr("binary(key)", "binary(value)").writeTo(
+        "orders"
+    ).append()
+    values = {bytes(row.value) for row in spark.table("orders").where("key IS NOT NULL").collect()}
+    assert values == {b"inserted", b"appended"}
+    with pytest.raises(Exception, match="the node gives each message its index and its time"):
+        spark.sql("INSERT INTO orders (value, offset) VALUES (CAST('x' AS BINARY), 7L)")
+    with pytest.raises(Exception, match="never overwritten"):
+        spark.sql("INSERT OVERWRITE orders SELECT * FROM orders")
+    assert spark.table("orders").count() == 12
+
+
+def test_an_insert_goes_to_the_stream_of_its_table(tmp_path: Path) -> None:
+    """Method: the schemas and options that Spark 4.3 gives to a writer."""
+
+    def schema(first: str, **options: str) -> StructType:
+        return remember(StructType().add(first, StringType()).add("offset", LongType()), options)
+
+    assert recall_for_write(schema("key", endpoint="a:1", subscribe="orders"), {})[1] == {
+        "endpoint": "a:1",
+        "stream": "orders",
+    }
+    chosen = schema("key", endpoint="a:1", subscribe="orders", stream="other")
+    assert recall_for_write(chosen, {})[1]["stream"] == "other"
+    assert recall_for_write(chosen, {"stream": "third"})[1]["stream"] == "third"
+    assert "stream" not in recall_for_write(schema("key", endpoint="a:1", subscribe="a,b"), {})[1]
+    with pytest.raises(OptionError, match="create the table with endpoint too"):
+        recall_for_write(schema("key", path="/data", subscribe="orders"), {})
+    # A frame that was read from a table is no INSERT: its rows go where the write says.
+    selected = StructType([schema("key", endpoint="a:1", subscribe="orders").fields[0]])
+    assert "stream" not in recall_for_write(selected, {})[1]
+    made = StreamNodeSource(options={**OF_A_TABLE, "option.stream": "kept"})
+    assert json.loads(made.schema().fields[0].metadata["stream_node.options"])["stream"] == "kept"
