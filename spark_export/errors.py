@@ -18,6 +18,10 @@ class NodeUnreachable(SourceError):
     """No connection to the node could be opened, or it broke more often than the option `fetchRetries` allows."""
 
 
+class TlsFailed(NodeUnreachable):
+    """No TLS connection to the node could be opened. The text says which side refused, and what to do."""
+
+
 class ConnectionBroken(SourceError):
     """The connection ended, or an answer did not arrive in time. A repeated request may succeed."""
 

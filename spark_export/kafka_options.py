@@ -52,9 +52,9 @@ SOURCE = (
     KafkaOption(
         "kafka.isolation.level", None, "there are no transactions: every stored message can be read; leave it out"
     ),
-    KafkaOption("kafka.security.protocol", None, "a node has no TLS of its own; reach it through a tunnel"),
-    KafkaOption("kafka.sasl.…", None, "a node has no users; reach it through a tunnel"),
-    KafkaOption("kafka.ssl.…", None, "a node has no TLS of its own; reach it through a tunnel"),
+    KafkaOption("kafka.security.protocol", None, "tlsCa turns on TLS; leave it out"),
+    KafkaOption("kafka.sasl.…", None, "leave it out: a certificate says who you are (tlsCert, tlsKey)"),
+    KafkaOption("kafka.ssl.…", None, "leave it out: tlsCa, tlsCert and tlsKey name PEM files on each executor"),
     KafkaOption("kafka.…", None, CLIENT),
 )
 SINK = (

@@ -11,6 +11,7 @@ import contextlib
 import io
 import os
 import socket
+import ssl
 import struct
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -18,7 +19,16 @@ from typing import Self
 
 import pyarrow as pa
 
-from spark_export.errors import BadAnswer, ConnectionBroken, NodeUnreachable, OptionError, RequestRefused, StreamMissing
+from spark_export.errors import (
+    BadAnswer,
+    ConnectionBroken,
+    NodeUnreachable,
+    OptionError,
+    RequestRefused,
+    StreamMissing,
+    TlsFailed,
+)
+from spark_export.node_tls import ALERT, REFUSED, NodeTls, tls_failed, tls_needed
 from spark_export.node_wire import (
     FRAME_BYTES_MAX,
     HELLO,
@@ -80,26 +90,55 @@ def split_endpoint(endpoint: str) -> tuple[str, int]:
 class NodeConnection:
     """A connection to a node, as a context manager. Raises NodeUnreachable if the connection cannot be opened.
 
-    timeout_s: the seconds without data after which the wait for an answer ends. when_quiet: a function that is called
-    once in each wait for an answer that takes longer than QUIET_S. The node does not answer requests to a stream that
-    was deleted, so the function may ask through another connection whether the stream exists, and may raise.
+    tls: how to connect with TLS; None: the connection is not encrypted. timeout_s: the seconds without data after which
+    the wait for an answer ends. when_quiet: a function that is called once in each wait for an answer that takes longer
+    than QUIET_S. The node does not answer requests to a stream that was deleted, so the function may ask through
+    another connection whether the stream exists, and may raise.
     """
 
-    def __init__(self, endpoint: str, timeout_s: float) -> None:
+    def __init__(self, endpoint: str, timeout_s: float, tls: NodeTls | None = None) -> None:
         self.endpoint = resolve_endpoint(endpoint)
         self._number = 0
         self.when_quiet: Callable[[], None] | None = None
         try:
-            self._socket = socket.create_connection(split_endpoint(self.endpoint), min(timeout_s, CONNECT_TIMEOUT_S))
+            plain = socket.create_connection(split_endpoint(self.endpoint), min(timeout_s, CONNECT_TIMEOUT_S))
         except OSError as error:
             raise NodeUnreachable(
                 f"cannot reach a stream node at {self.endpoint}: {error}; set the option endpoint, and start the node"
             ) from error
-        self._socket.settimeout(timeout_s)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        try:
+            self._socket = plain if tls is None else tls.wrap(plain, self.endpoint)
+        except BaseException:
+            plain.close()
+            raise
         self._incoming = io.BufferedReader(_Incoming(self._socket), RECEIVE_BUFFER_BYTES)
         self._unsent = HELLO
         self._greeted = False
+        if tls is not None:
+            self._greet_over_tls()
+        self._socket.settimeout(timeout_s)
+
+    def _greet_over_tls(self) -> None:
+        """Exchanges the hello bytes. Raises TlsFailed: a node refuses a certificate only after our side's handshake."""
+        try:
+            self._socket.sendall(HELLO)
+            first = self._incoming.read(1)
+            if first and first != HELLO:
+                first += self._incoming.readline(200)
+        except ssl.SSLError as error:
+            self.close()
+            raise tls_failed(self.endpoint, error) from error
+        except OSError as error:
+            self.close()
+            raise NodeUnreachable(f"{self.endpoint} does not answer over TLS: {error}") from error
+        if first.startswith(REFUSED):
+            self.close()
+            raise TlsFailed(f"{self.endpoint} refuses tlsCert: {first.removeprefix(REFUSED).decode().strip()}")
+        if first != HELLO:
+            self.close()
+            raise NodeUnreachable(f"{self.endpoint} ended the connection after the TLS handshake: is it a stream node?")
+        self._unsent, self._greeted = b"", True
 
     def __enter__(self) -> Self:
         return self
@@ -134,7 +173,10 @@ class NodeConnection:
         It may be an `error`. Raises ConnectionBroken, BadAnswer.
         """
         if not self._greeted:
-            if self._read(1) != HELLO:
+            first = self._read(1)
+            if first[0] == ALERT:
+                raise tls_needed(self.endpoint)
+            if first != HELLO:
                 raise BadAnswer(f"{self.endpoint} does not speak the head framing of Ockam: it is no stream node")
             self._greeted = True
         while True:

@@ -15,6 +15,7 @@ from spark_export.decode.schema_options import SCHEMA_OPTION_NAMES, SchemaOption
 from spark_export.decode.time_texts import find_zone
 from spark_export.errors import OptionError
 from spark_export.kafka_options import advice, our_name
+from spark_export.node_tls import SYSTEM, TLS_OPTIONS, NodeTls
 from spark_export.option_values import (
     EARLIEST,
     LATEST,
@@ -37,10 +38,11 @@ READ_OPTIONS = (
     *("fetchBytes", "fetchRetries", "requestTimeoutMs", "verifyChecksums"),
     *("columnNameOfCorruptRecord", "columnNameOfProblem", "timeZone", *SCHEMA_OPTION_NAMES),
     *("columns", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "minOffsetsPerTrigger", "maxTriggerDelay"),
+    *TLS_OPTIONS,
 )
 WRITE_OPTIONS = (
     *("endpoint", "stream", "partitions", "window", "fetchRetries", "requestTimeoutMs"),
-    *("nulls", "ifExists", "writeId", "writeVersion", "delivery"),
+    *("nulls", "ifExists", "writeId", "writeVersion", "delivery", *TLS_OPTIONS),
 )
 
 SPARKS_OWN = ("checkpointlocation",)
@@ -63,6 +65,7 @@ MAX_TRIGGER_DELAY_MS = 15 * 60_000
 class ReadOptions:
     """The checked options of a read. `spark_export.source.StreamNodeSource` explains each option.
 
+    tls: how to connect with TLS; None: connections are not encrypted.
     starting, ending: EARLIEST, LATEST, or an index for each partition; starting is None if the option is absent.
     starting_time_us, ending_time_us: microseconds since 1970, for all partitions or for each; None if the option is
     absent. late_start_is_error: whether a partition without a message at starting_time_us or later raises an error.
@@ -72,6 +75,7 @@ class ReadOptions:
     """
 
     endpoint: str = "127.0.0.1:4000"
+    tls: NodeTls | None = None
     path: str | None = None
     subscribe: tuple[str, ...] = ()
     pattern: str | None = None
@@ -115,6 +119,7 @@ class WriteOptions:
     """
 
     endpoint: str = "127.0.0.1:4000"
+    tls: NodeTls | None = None
     stream: str | None = None
     partitions: int | None = None
     window: int = WINDOW
@@ -151,6 +156,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     _check_single(taken)
     options = ReadOptions(
         endpoint=taken.find("endpoint") or ReadOptions.endpoint,
+        tls=taken.tls(),
         path=taken.find("path"),
         subscribe=_names(taken.find("subscribe")),
         pattern=taken.parsed("subscribePattern", _pattern, None),
@@ -206,6 +212,7 @@ def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOpt
             raise OptionError(f"the option {name} is for {where}")
     options = WriteOptions(
         endpoint=taken.find("endpoint") or WriteOptions.endpoint,
+        tls=taken.tls(),
         stream=taken.find("stream"),
         partitions=taken.optional_number("partitions", 1),
         window=taken.number("window", 1, WINDOW),
@@ -275,6 +282,15 @@ class _Taken:
     def find(self, name: str) -> str | None:
         value = self._given.get(name.lower())
         return None if value is None or not str(value).strip() else str(value).strip()
+
+    def tls(self) -> NodeTls | None:
+        """Returns the options of TLS; None if tlsCa and tlsCert are absent, so that connections are not encrypted."""
+        ca, certificate, key, server_name = (self.find(name) for name in TLS_OPTIONS)
+        if ca is None and certificate is None:
+            if key is not None or server_name is not None:
+                raise OptionError("tlsKey and tlsServerName have no effect without tlsCa or tlsCert; give one of these")
+            return None
+        return NodeTls(ca or SYSTEM, certificate, key, server_name)
 
     def parsed(self, name: str, parse: Callable[[str], P], default: D) -> P | D:
         value = self.find(name)

@@ -7,7 +7,17 @@ blocks, must be installed where they are used.
 from __future__ import annotations
 
 _READING = (
-    *("bulk_pages", "errors", "file_catalog", "kafka_options", "node_client", "node_wire", "option_values", "options"),
+    *(
+        "bulk_pages",
+        "errors",
+        "file_catalog",
+        "kafka_options",
+        "node_client",
+        "node_tls",
+        "node_wire",
+        "option_values",
+        "options",
+    ),
     *("patterns", "plan", "range_reader", "schema", "sent_code", "sent_modules"),
     *("decode.schema_options", "decode.time_texts"),
 )

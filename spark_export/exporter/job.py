@@ -17,7 +17,7 @@ from spark_export.exporter.iceberg_catalog import TABLE_NAME, CatalogChoice, kee
 from spark_export.exporter.identity import adopt, check_place, make_consumer
 from spark_export.exporter.layout import Layout
 from spark_export.exporter.ledger import Ledger
-from spark_export.exporter.node_side import NodeSide, Selection
+from spark_export.exporter.node_side import NodeSide, Selection, source_options
 from spark_export.exporter.pace import CLUSTER_FACTOR, STEP_BYTES_MAX, STEP_ROWS_MAX, Bounds
 from spark_export.exporter.repair import Repairer
 from spark_export.exporter.rewrite import Rewriter
@@ -30,6 +30,7 @@ from spark_export.exporter.workplace import open_workplace
 from spark_export.java import JavaMissing, find_java_home
 from spark_export.session import EMBEDDED, is_embedded
 from spark_export.store.place import Place
+from stream_client import Tls
 
 INLINE = "inline"
 AUTO = "auto"
@@ -60,7 +61,8 @@ class ExportSettings:
     (the record of all runs), or None for a ledger that is stored with the table. keep_s: how many seconds replaced
     files are kept for readers, or None for the default of the format. catalog, catalog_options, catalog_table: the
     catalog of an Iceberg table, see `spark_export.exporter.iceberg_catalog.CatalogChoice`. A catalog of None means the
-    catalog that the table already has, or an SQLite file in the folder.
+    catalog that the table already has, or an SQLite file in the folder. tls: how this process and the executors connect
+    to the node with TLS; its paths must be valid on each executor.
     """
 
     folder: Path | Place
@@ -85,6 +87,7 @@ class ExportSettings:
     catalog: str | None = None
     catalog_options: dict[str, str] = field(default_factory=dict)
     catalog_table: str | None = None
+    tls: Tls | None = None
 
     def address(self) -> Address:
         """Returns the address of the export. Raises PlaceRefused."""
@@ -142,7 +145,7 @@ async def open_kept_exporter(
     the first run with new messages, after the folder and the node were checked. Raises ExportError.
     """
     identity = (settings.format, settings.consumer)
-    node = NodeSide(settings.node)
+    node = NodeSide(settings.node, settings.tls)
     async with open_workplace(settings.address(), identity=identity, now_us=now_us()) as work:
         layout, ledger = work.layout, work.ledger
         known = ledger.identity.client_id
@@ -163,7 +166,7 @@ async def open_kept_exporter(
         if ledger.identity.format == "parquet":
             await rewriter.expire()
         engine = engine or _make_engine(settings)
-        source = {"endpoint": settings.node}
+        source = source_options(settings.node, settings.tls)
         if settings.verify_checksums:
             source["verifyChecksums"] = "true"
         if settings.data_dir is not None:
@@ -213,12 +216,18 @@ async def open_compactor(folder: Path | Place | Address, *, keep_s: float | None
 
 @asynccontextmanager
 async def open_repairer(
-    folder: Path | Place | Address, node: str, *, keep_s: float | None = None, accept_lost: bool = False
+    folder: Path | Place | Address,
+    node: str,
+    *,
+    keep_s: float | None = None,
+    accept_lost: bool = False,
+    tls: Tls | None = None,
 ) -> AsyncIterator[Repairer]:
     """Opens an existing export as its only writer, to replace its damaged files.
 
     node: `host:port` of the node. keep_s: how many seconds the replaced files are kept for readers; None for the
-    default of the table's format. accept_lost: whether to give up rows that are no longer on the node. Raises
+    default of the table's format. accept_lost: whether to give up rows that are no longer on the node. tls: how to
+    connect with TLS. Raises
     ExportMismatch, ExportInUse, ExtraMissing, LedgerError, StoreError.
     """
     async with open_workplace(Address.of(folder), now_us=now_us()) as work:
@@ -228,18 +237,19 @@ async def open_repairer(
         table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
         await settle_table(layout, ledger, table, repairing=True)
         rewriter = Rewriter(layout, ledger, table, now_us=now_us, keep_s=keep_s)
-        settings = TaskSettings({"endpoint": node}, with_stream=table.with_stream)
-        yield Repairer(ledger, table, rewriter, NodeSide(node), settings=settings, accept_lost=accept_lost)
+        settings = TaskSettings(source_options(node, tls), with_stream=table.with_stream)
+        yield Repairer(ledger, table, rewriter, NodeSide(node, tls), settings=settings, accept_lost=accept_lost)
 
 
-async def adopt_table(folder: Path | Place | Address, node: str, client_id: str | None) -> str:
+async def adopt_table(folder: Path | Place | Address, node: str, client_id: str | None, tls: Tls | None = None) -> str:
     """Gives the table of an existing export a client id of its own, and returns it.
 
     The node keeps the saved indexes of the export under this id. node: `host:port` of the node. client_id: the id to
-    use, or None for a new id. Raises ExportMismatch, ExportInUse, LedgerError, StoreError, ClientErrors.
+    use, or None for a new id. tls: how to connect with TLS. Raises ExportMismatch, ExportInUse, LedgerError,
+    StoreError, ClientErrors.
     """
     async with open_workplace(Address.of(folder), now_us=now_us()) as work:
-        return await adopt(work.layout, work.ledger, NodeSide(node), client_id)
+        return await adopt(work.layout, work.ledger, NodeSide(node, tls), client_id)
 
 
 def _make_engine(settings: ExportSettings) -> Engine:

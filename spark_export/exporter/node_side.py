@@ -10,8 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from spark_export.exporter.model import PartitionEnd, Range
+from spark_export.node_tls import SYSTEM
 from spark_export.patterns import compile_pattern
-from stream_client import StreamNotFound, blocking
+from stream_client import StreamNotFound, Tls, blocking
 from stream_client.blocking import SavedIndexes, list_positions, set_position
 
 
@@ -38,8 +39,10 @@ class NodeSide:
     Every method opens its own connection, so that a daemon has no open connection between two runs.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: Tls | None = None) -> None:
+        """tls: how to connect with TLS; None: connections are not encrypted."""
         self.address = address
+        self._tls = tls
 
     def list_ends(self, selection: Selection) -> list[PartitionEnd]:
         """Returns the partitions of the chosen streams.
@@ -89,5 +92,15 @@ class NodeSide:
 
     @contextmanager
     def _connect(self) -> Iterator[blocking.StreamClient]:
-        with blocking.connect(self.address, reconnect=None) as client:
+        with blocking.connect(self.address, reconnect=None, tls=self._tls) as client:
             yield client
+
+
+def source_options(node: str, tls: Tls | None) -> dict[str, str]:
+    """Returns the options of the Spark data source with which tasks connect to the same node in the same way."""
+    options = {"endpoint": node}
+    if tls is not None:
+        given = {"tlsCa": tls.ca or SYSTEM, "tlsCert": tls.certificate, "tlsKey": tls.key}
+        given["tlsServerName"] = tls.server_name
+        options |= {name: value for name, value in given.items() if value is not None}
+    return options

@@ -30,6 +30,7 @@ from stream_node.cli.export_options import (
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption
 from stream_node.cli.output import columns, say, say_json
 from stream_node.cli.progress import progress_shown
+from stream_node.cli.request_options import tls_for, with_request_options
 from stream_node.cli.values import CommandFailed, parse_duration, time_text
 
 T = TypeVar("T")
@@ -55,7 +56,7 @@ def register(app: typer.Typer) -> None:
         ("adopt", adopt),
         ("files", files),
     ):
-        group.command(name)(command)
+        group.command(name)(with_request_options(command, tls_only=True))
     app.add_typer(group, name="export")
 
 
@@ -277,10 +278,13 @@ def repair(
 
         keep_s = None if keep is None else parse_duration(keep)
         _configure_logs(log_level)
-        where, target = address_of(folder, store_option, ledger), resolve_target(node, context, ()).address
+        where, target = address_of(folder, store_option, ledger), resolve_target(node, context, ())
 
         async def main() -> Repair:
-            async with open_repairer(where, target, keep_s=keep_s, accept_lost=accept_lost) as repairer:
+            tls = tls_for(target)
+            async with open_repairer(
+                where, target.address, keep_s=keep_s, accept_lost=accept_lost, tls=tls
+            ) as repairer:
                 return await repairer.run(lambda done, total: progress("checking", done, total))
 
         done = _run(main())
@@ -308,8 +312,9 @@ def adopt(
         from spark_export.exporter.job import adopt_table
         from stream_node.contexts import resolve_target
 
-        target = resolve_target(node, context, ()).address
-        name = _run(adopt_table(address_of(folder, store_option, ledger), target, client))
+        target = resolve_target(node, context, ())
+        where = address_of(folder, store_option, ledger)
+        name = _run(adopt_table(where, target.address, client, tls_for(target)))
     say(as_json, {"folder": str(folder), "client": name}, f"the table saves its positions under the consumer {name}")
 
 

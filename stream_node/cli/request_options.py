@@ -166,17 +166,21 @@ def make_tls(ca: str | None, certificate: str | None, key: str | None, server_na
     return Tls(trusted, shown, secret, server_name)
 
 
-def with_request_options(command: Callable[..., None], *, speaks_blocks: bool = False) -> Callable[..., None]:
+def with_request_options(
+    command: Callable[..., None], *, speaks_blocks: bool = False, tls_only: bool = False
+) -> Callable[..., None]:
     """Adds the shared options to a command that has --node. Returns any other command unchanged.
 
-    speaks_blocks: whether the command talks to the block node. Such a command gets only --timeout
-    and those of TLS and of secure channels.
+    speaks_blocks: whether the command talks to the block node. Such a command gets only --timeout and those of TLS and
+    of secure channels. tls_only: whether the command gets only those of TLS.
     """
     own = inspect.signature(command, eval_str=True).parameters
     if "node" not in own:
         return command
     shared: dict[str, Any] = {"timeout": TimeoutOption, **TLS_OPTIONS, **CHANNEL_OPTIONS}
-    if not speaks_blocks:
+    if tls_only:
+        shared = dict(TLS_OPTIONS)
+    elif not speaks_blocks:
         shared |= {"service": ServiceOption, "index_service": IndexServiceOption, "framing": FramingOption}
     named = inspect.Parameter.POSITIONAL_OR_KEYWORD
     added = [inspect.Parameter(name, named, default=None, annotation=kind) for name, kind in shared.items()]

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -33,7 +34,7 @@ from tests.spark_export.exporter.test_true_tables import data_files, flip
 SITES = ("compact_planned", "compact_written", "between_turn_and_ledger")
 
 
-def repair(world: World, **options: bool) -> Repair:
+def repair(world: World, **options: Any) -> Repair:
     async def main() -> Repair:
         async with open_repairer(world.folder, world.node.address, **options) as repairer:
             return await repairer.run()

@@ -1,0 +1,149 @@
+"""Goal: Spark's source and sink and the exporter work whole over mutual TLS, and say what is wrong with it.
+
+Method: the installed command as a node that demands certificates, a real Spark session, and real files of keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("adbc_driver_sqlite", reason="the extra `spark` is not installed")
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+import pyarrow as pa
+import pyarrow.dataset as dataset
+
+from spark_export import register
+from spark_export.errors import NodeUnreachable, OptionError, TlsFailed
+from spark_export.exporter.job import INLINE, ExportSettings, open_exporter
+from spark_export.exporter.node_side import Selection
+from spark_export.node_client import NodeConnection
+from spark_export.node_tls import NodeTls
+from spark_export.options import read_options, write_options
+from spark_export.plan import Range
+from spark_export.range_reader import RangeReader
+from stream_client import blocking
+from stream_node.config import ENVIRONMENT_PREFIX
+from stream_node.process import NodeProcess
+from tests.support.certificates import fingerprint
+from tests.tls.keys import Keys, settings
+
+pytestmark = pytest.mark.spark
+
+COUNT = 20_000
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Keys:
+    return Keys(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture(scope="module")
+def tls_node(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """A node that demands certificates, with one stream."""
+    folder = tmp_path_factory.mktemp("node")
+    (folder / "revoked.txt").write_text(fingerprint(keys.authority.issue("mallory")[0]))
+    given = settings(keys, tls_revoked=str(folder / "revoked.txt"))
+    variables = {f"{ENVIRONMENT_PREFIX}{name.upper()}": value for name, value in given.items()}
+    with NodeProcess(folder / "data", environment=variables) as node:
+        with (
+            blocking.connect(node.address, tls=keys.tls()) as client,
+            client.create("orders").publisher() as publisher,
+        ):
+            for number in range(COUNT):
+                publisher.push(b"%0200d" % number)
+        yield node
+        assert node.stop() == 0
+
+
+def tls_options(keys: Keys) -> dict[str, str]:
+    return {"tlsCa": keys.ca, "tlsCert": keys.alice[0], "tlsKey": keys.alice[1]}
+
+
+def test_a_range_is_read_in_bulk_over_mutual_tls(keys: Keys, tls_node: NodeProcess) -> None:
+    """Answers of several megabytes, in the records of TLS."""
+    options = read_options({"endpoint": tls_node.address, "subscribe": "orders", **tls_options(keys)})
+    reader = RangeReader(Range("orders", 0, 0, COUNT), options)
+    table = pa.Table.from_batches(list(reader.batches()))
+    assert reader.bulk_refusal is None
+    assert table["index"].to_pylist() == list(range(COUNT))
+    assert table["data"].to_pylist() == [b"%0200d" % number for number in range(COUNT)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ("none", "it demands a client certificate; set the options tlsCert and tlsKey"),
+        ("stranger", "does not trust the authority of tlsCert"),
+        ("expired", "tlsCert has expired"),
+        ("revoked", "refuses tlsCert: this node's operator has revoked the certificate"),
+        ("strange node", "its certificate is not accepted: .*; see the options tlsCa and tlsServerName"),
+        ("wrong name", "its certificate is not accepted: Hostname mismatch"),
+    ],
+)
+def test_each_fault_says_which_option_to_set(keys: Keys, tls_node: NodeProcess, fault: str, said: str) -> None:
+    who = {
+        "stranger": keys.strangers.issue("alice"),
+        "expired": keys.authority.issue("expired", ends_s=-10),
+        "revoked": (str(keys.folder / "authority-mallory.pem"), str(keys.folder / "authority-mallory.key")),
+    }.get(fault, keys.alice)
+    ca = keys.strangers.ca if fault == "strange node" else keys.ca
+    name = "other.example" if fault == "wrong name" else None
+    tls = NodeTls(ca, server_name=name) if fault == "none" else NodeTls(ca, *who, server_name=name)
+    with pytest.raises(TlsFailed, match=said), NodeConnection(tls_node.address, 10, tls):
+        pass
+
+
+def test_one_side_without_tls_is_told(keys: Keys, tls_node: NodeProcess, node: NodeProcess) -> None:
+    with (
+        NodeConnection(tls_node.address, 10) as connection,
+        pytest.raises(TlsFailed, match="speaks TLS, and this process does not; set the option tlsCa"),
+    ):
+        connection.list_partitions("orders")
+    with pytest.raises(NodeUnreachable, match="leave out the option tlsCa"):
+        NodeConnection(node.address, 10, NodeTls(keys.ca))
+
+
+def test_the_options_are_checked_together(keys: Keys) -> None:
+    for parse in (read_options, write_options):
+        given = {"subscribe": "orders"} if parse is read_options else {"stream": "orders"}
+        assert parse(given).tls is None
+        assert parse({**given, "tlsCa": "system"}).tls == NodeTls()
+        with pytest.raises(OptionError, match="have no effect without tlsCa"):
+            parse({**given, "tlsKey": "a.key"})
+    with pytest.raises(OptionError, match=r"none\.pem"):
+        NodeTls("none.pem").wrap(None, "127.0.0.1:4000")  # type: ignore[arg-type]
+
+
+def test_spark_reads_and_writes_over_mutual_tls(keys: Keys, tls_node: NodeProcess, spark: Any) -> None:
+    register(spark)
+    given = {"endpoint": tls_node.address, **tls_options(keys)}
+    frame = spark.read.format("stream_node").options(subscribe="orders", **given).load()
+    assert frame.count() == COUNT
+    copy = frame.where("index < 100").select("data")
+    copy.write.format("stream_node").options(stream="copied", **given).mode("append").save()
+    with blocking.connect(tls_node.address, tls=keys.tls()) as client:
+        copied = client.create("copied").pull(0, 200)
+    assert sorted(message.data for message in copied) == [b"%0200d" % number for number in range(100)]
+
+
+def test_the_exporter_runs_whole_over_mutual_tls(keys: Keys, tls_node: NodeProcess, tmp_path: Path) -> None:
+    """List, read, and save positions: the second run finds nothing new."""
+    chosen = ExportSettings(
+        tmp_path / "lake", tls_node.address, master=INLINE, selection=Selection(("orders",)), tls=keys.tls()
+    )
+
+    async def run() -> int:
+        async with open_exporter(chosen) as exporter:
+            return (await exporter.run()).rows
+
+    assert asyncio.run(run()) == COUNT
+    found = dataset.dataset(tmp_path / "lake" / "messages", partitioning="hive").to_table()
+    assert sorted(found["index"].to_pylist()) == list(range(COUNT))
+    assert asyncio.run(run()) == 0
