@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import median
 
-from bench import backfill, block, cardinal, export, export_start
+from bench import backfill, block, cardinal, export, export_start, security
 from bench.compared import BLOCKING, CEILING
 from bench.measure import PAGE_MESSAGES
 from bench.plan import MIB
@@ -54,6 +54,9 @@ def goals(report: Report) -> Iterator[Goal]:
         yield Goal(f"p50 of a single push ({system}), to that of redis", True, 2.0, single)
     grouped = ratio(report.find("slow disk", system=OURS), report.find("slow disk", system=UNGROUPED), rate)
     yield Goal("slow disk, many publishers, to one transaction a push", False, 10.0, grouped)
+    plain = report.find(security.PUSHED, system=OURS, window=1_000)
+    encrypted = ratio(report.find(security.PUSHED, system=security.TLS, window=1_000), plain, rate)
+    yield Goal("pushes over mutual TLS, window 1,000, to those without", False, 0.8, encrypted)
     yield from _of_growth(report)
     whole = typical(report.find(cardinal.REASSEMBLE), rate)
     yield Goal("Cardinal messages put together and ordered a second, in one process", False, 150_000.0, whole)

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import backfill, block, cardinal, compared, export, export_start, s3, scale
+from bench import backfill, block, cardinal, compared, export, export_start, s3, scale, security
 from bench.codec import compare
 from bench.errors import UnknownBench
 from bench.goals import goals
@@ -89,6 +89,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "export-start": lambda bench: export_start.samples(bench.plan, bench.place),
     "block": lambda bench: block.samples(bench.plan),
     "backfill": lambda bench: backfill.samples(bench.plan),
+    "security": lambda bench: security.samples(bench.plan, bench.place),
 }
 
 

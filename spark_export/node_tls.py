@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from spark_export.errors import OptionError, TlsFailed
@@ -67,6 +68,19 @@ class NodeTls:
             raise TlsFailed(
                 f"{endpoint} ended the connection during the TLS handshake; does it speak TLS at this port?"
             ) from error
+
+
+def tls_of(find: Callable[[str], str | None]) -> NodeTls | None:
+    """Returns the options of TLS; None if tlsCa and tlsCert are absent, so that connections are not encrypted.
+
+    find: returns the value of an option, or None if it is absent. Raises OptionError.
+    """
+    ca, certificate, key, server_name = map(find, TLS_OPTIONS)
+    if ca is None and certificate is None:
+        if key is not None or server_name is not None:
+            raise OptionError("tlsKey and tlsServerName have no effect without tlsCa or tlsCert; give one of these")
+        return None
+    return NodeTls(ca or SYSTEM, certificate, key, server_name)
 
 
 def tls_failed(endpoint: str, error: ssl.SSLError) -> TlsFailed:

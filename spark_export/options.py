@@ -15,7 +15,7 @@ from spark_export.decode.schema_options import SCHEMA_OPTION_NAMES, SchemaOption
 from spark_export.decode.time_texts import find_zone
 from spark_export.errors import OptionError
 from spark_export.kafka_options import advice, our_name
-from spark_export.node_tls import SYSTEM, TLS_OPTIONS, NodeTls
+from spark_export.node_tls import TLS_OPTIONS, NodeTls, tls_of
 from spark_export.option_values import (
     EARLIEST,
     LATEST,
@@ -156,7 +156,7 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     _check_single(taken)
     options = ReadOptions(
         endpoint=taken.find("endpoint") or ReadOptions.endpoint,
-        tls=taken.tls(),
+        tls=tls_of(taken.find),
         path=taken.find("path"),
         subscribe=_names(taken.find("subscribe")),
         pattern=taken.parsed("subscribePattern", _pattern, None),
@@ -212,7 +212,7 @@ def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOpt
             raise OptionError(f"the option {name} is for {where}")
     options = WriteOptions(
         endpoint=taken.find("endpoint") or WriteOptions.endpoint,
-        tls=taken.tls(),
+        tls=tls_of(taken.find),
         stream=taken.find("stream"),
         partitions=taken.optional_number("partitions", 1),
         window=taken.number("window", 1, WINDOW),
@@ -282,15 +282,6 @@ class _Taken:
     def find(self, name: str) -> str | None:
         value = self._given.get(name.lower())
         return None if value is None or not str(value).strip() else str(value).strip()
-
-    def tls(self) -> NodeTls | None:
-        """Returns the options of TLS; None if tlsCa and tlsCert are absent, so that connections are not encrypted."""
-        ca, certificate, key, server_name = (self.find(name) for name in TLS_OPTIONS)
-        if ca is None and certificate is None:
-            if key is not None or server_name is not None:
-                raise OptionError("tlsKey and tlsServerName have no effect without tlsCa or tlsCert; give one of these")
-            return None
-        return NodeTls(ca or SYSTEM, certificate, key, server_name)
 
     def parsed(self, name: str, parse: Callable[[str], P], default: D) -> P | D:
         value = self.find(name)

@@ -34,6 +34,7 @@ def build() -> typer.Typer:
         bench,
         block,
         cardinal,
+        cert,
         consume,
         demo,
         export,
@@ -54,7 +55,22 @@ def build() -> typer.Typer:
     )
     app.callback()(about)
     # The order of `--help`.
-    for module in (serve, consume, maintenance, repair, demo, bench, export, settings, rule, identity, cardinal, block):
+    modules = (
+        serve,
+        consume,
+        maintenance,
+        repair,
+        demo,
+        bench,
+        export,
+        settings,
+        cert,
+        rule,
+        identity,
+        cardinal,
+        block,
+    )
+    for module in modules:
         module.register(app)
     return app
 
@@ -140,6 +156,7 @@ CODES: dict[int, frozenset[str]] = {
             "secure_channel.errors.SecureChannelError",
             "storage.errors.StorageError",
             "stream_node.backup.BackupError",
+            "stream_node.certificates.CertificateError",
             "stream_node.cli.values.CommandFailed",
             "stream_node.demo.errors.DemoFailed",
             "stream_client.errors.ClientError",

@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.block_schemas import BLOCK_SCHEMAS
 from tests.cli.cardinal_schemas import CARDINAL_SCHEMAS
+from tests.cli.cert_schemas import CERT_SCHEMAS
 from tests.cli.export_schemas import EXPORT_SCHEMAS
 from tests.cli.identity_schemas import IDENTITY_SCHEMAS
 from tests.cli.repair_schemas import REPAIR_SCHEMAS
@@ -21,7 +22,7 @@ from tests.cli.test_help import COMMANDS
 
 def test_every_command_has_a_schema() -> None:
     promised = {*SCHEMAS, *CARDINAL_SCHEMAS, *BLOCK_SCHEMAS, *EXPORT_SCHEMAS, *IDENTITY_SCHEMAS}
-    promised |= {*REPAIR_SCHEMAS, *RULE_SCHEMAS}
+    promised |= {*REPAIR_SCHEMAS, *CERT_SCHEMAS, *RULE_SCHEMAS}
     assert sorted(" ".join(name) for name in COMMANDS) == sorted(promised)
 
 
