@@ -87,7 +87,7 @@ class TlsListener:
             chunk = bytes(await stream.receive_some(HANDSHAKE_READ_BYTES))
             if not chunk:
                 return False
-            # Each step costs up to a millisecond of cryptography. A flood of handshakes must not delay the others.
+            # Each step costs a millisecond or two of cryptography. A flood of handshakes must not delay the others.
             await turns.wait(share)
             began_s = trio.current_time()
             reply = layer.handshake(chunk)
