@@ -102,7 +102,8 @@ class EndStream(msgspec.Struct, frozen=True):
     """EndStream: the message with which a publisher ends its stream.
 
     sequence: the number of the message in the session, from 0.
-    earliest_block, latest_block: the range of blocks that the publisher can still send. None if it does not say.
+    earliest_block, latest_block: the range of blocks that the publisher can still send. None if the publisher does not
+    tell the range.
     """
 
     sequence: bare.UInt

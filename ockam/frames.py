@@ -48,7 +48,7 @@ class Header(NamedTuple):
 
 NO_ENVELOPE = -1, -1, b"", b""
 """The value while no envelope is known. An envelope is the bytes of a frame around its payload, see
-`FrameReader._learn_envelope`. No frame matches this value, because its body size is -1."""
+`FrameReader._learn_envelope`. No frame matches this value, because it has the impossible size -1."""
 
 
 class BadFrame(RemoteProtocolError):

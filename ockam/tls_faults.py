@@ -17,8 +17,8 @@ FIRST_BYTES = b"\x15\x16"
 """The first byte of each side of a TLS connection: the type of a record with an alert or a handshake message (RFC 8446
 §5.1)."""
 REFUSED = b"refused: "
-"""The first bytes over a TLS connection whose certificate the node refuses after the handshake. The reason and a line
-feed follow."""
+"""The first bytes that the node sends over a TLS connection if it refuses the peer's certificate after the handshake.
+The reason and a line feed follow."""
 
 ENDED_IN_HANDSHAKE = "it ended the connection during the TLS handshake; does it speak TLS at this port?"
 

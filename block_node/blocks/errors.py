@@ -91,7 +91,7 @@ class VerificationFailed(BlockError):
     kind: the reason.
     level: the verification level that found the fault.
     number: the expected number of the block, or the number in its header. 0 if neither is known.
-    reason: a sentence part for the log.
+    reason: a text for the log.
     """
 
     def __init__(self, kind: FailureKind, level: Level, number: int, reason: str) -> None:

@@ -118,9 +118,9 @@ class ChainLog:
     def open(self, session: Session) -> tuple[StreamRecord | None, StoredChain]:
         """Opens the chain. Returns its stream and its state; the stream is None if it does not exist.
 
-        Rebuilds the index if the index does not fit the stream, which reads the whole stream. Deletes all staged parts
-        (parts that were kept on disk before verification). Must run in a writing transaction. Creates no stream, so
-        that a node that receives no blocks leaves no trace of a chain.
+        Rebuilds the table `block_index` if the table does not fit the stream, which reads the whole stream. Deletes all
+        staged parts (parts that were kept on disk before verification). Must run in a writing transaction. Creates no
+        stream, so that a node that receives no blocks leaves no trace of a chain.
         """
         with _mapped():
             sql.ensure_tables(session)

@@ -309,7 +309,7 @@ class Blocks:
         block.deadline_s += earned_s
 
     def allow_processing(self, block: BlockInFlight, now_s: float) -> None:
-        """Sets the deadline of a block to the time that the plugins may take, counted from `now_s`."""
+        """Sets the deadline of a block: from now on the plugins may take `processing_s_max` seconds."""
         block.deadline_s = now_s + self._limits.processing_s_max
 
     def durable(self, number: int) -> bool:

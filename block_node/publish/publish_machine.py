@@ -229,7 +229,8 @@ class PublishMachine:
     # Results from the plugins.
 
     def verified(self, notification: VerificationNotification, now_s: float) -> None:
-        """Handles the result of verifying a block: a valid block is being stored next, an invalid one is refused."""
+        """Handles the result of verifying a block: a valid block now waits until it is stored, an invalid one
+        is refused."""
         number = notification.block_number
         block = self.blocks.find(number)
         if not notification.attempt:
