@@ -17,14 +17,16 @@ DENIED = "access denied: "
 
 
 class Gate(Protocol):
-    """Decides by the identity of a message's origin. The node asks the gate before a worker gets its messages."""
+    """Decides which messages a worker gets, by the identity that the sender of each message has proved. The node asks
+    the gate before it gives messages to a worker."""
 
     def admit(self, worker: Worker, run: Sequence[Message]) -> Sequence[Message]:
         """Returns the messages that the worker may get, in order. The gate answers the senders of the others."""
         ...
 
     def holds(self, origin: Origin, rights: int, name: str) -> bool:
-        """Whether the origin has one of these rights on a name. rights: the bits of `access.Right`."""
+        """Whether the sender at this origin has one of these rights on a name. rights: the bits of `access.Right`.
+        name: the name of a stream, or a client id."""
         ...
 
     def find_forward_refusal(self, origin: Origin, destination: str) -> str | None:

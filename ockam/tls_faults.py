@@ -11,8 +11,8 @@ import ssl
 from ockam.errors import RemoteProtocolError
 
 ALERT_PROTOCOL_VERSION = bytes.fromhex("15030300020246")
-"""A TLS alert: fatal, protocol_version (RFC 8446 §6). A port with TLS answers with it if the first byte of a peer is no
-TLS. Every client of ours recognizes its first bytes."""
+"""A TLS alert: fatal, protocol_version (RFC 8446 §6). A port with TLS sends this alert to a peer whose first byte is
+not that of TLS. Every client of ours recognizes the first bytes of the alert."""
 FIRST_BYTES = b"\x15\x16"
 """The first byte of each side of a TLS connection: the type of a record with an alert or a handshake message (RFC 8446
 §5.1)."""

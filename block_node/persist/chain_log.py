@@ -51,8 +51,8 @@ class StoredChain(msgspec.Struct, frozen=True):
     - stored: the available blocks and the blocks that retention has deleted. This set never shrinks.
     - blocks, size_bytes: the number of available blocks, and their total size.
     - newest: the location of the highest available block. None if no block is available.
-    - verifier_state: the state of the verifier that was stored last. Empty if no state was stored since the index
-      was built.
+    - verifier_state: the state of the verifier that was stored last. Empty if no state was stored since the table
+      `block_index` was built.
     """
 
     available: BlockRanges

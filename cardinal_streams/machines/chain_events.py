@@ -62,9 +62,9 @@ class DropReason(enum.Enum):
     """The reason why a block was dropped.
 
     OLD: the block is no heavier than the head of the chain and forks off before the final block (the newest block that
-    reorgs within the threshold may not remove), or it belongs to a reorg that was given up. BANNED: the application
-    wants another block with this number, or the block descends from a banned block. NUMBER: the block's number is not
-    higher than its parent's number. MEMORY: the limits for blocks in memory were exceeded.
+    a reorg of at most `reorg_threshold` blocks may not remove), or it belongs to a reorg that was given up. BANNED: the
+    application wants another block with this number, or the block descends from a banned block. NUMBER: the block's
+    number is not higher than its parent's number. MEMORY: the limits for blocks in memory were exceeded.
     """
 
     OLD = "old"
