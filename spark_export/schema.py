@@ -157,7 +157,10 @@ def is_marked(headers: Sequence[tuple[str, bytes]]) -> bool:
 
 
 def _marks(beside: pa.Array) -> pa.Array:
-    """Returns which messages of a bulk page stand for a row with null data. beside: the column of the page."""
+    """Returns which messages of a bulk page stand for a row with null data.
+
+    beside: the column `beside` of the page, which has the headers of the messages.
+    """
     # Few messages have the mark, so only the headers that contain its bytes are decoded.
     may_be = pc.fill_null(pc.match_substring(beside, NULL_HEADER.encode()), False)
     found = may_be.to_pylist() if pc.any(may_be).as_py() else []

@@ -30,8 +30,8 @@ CHANGED = "access_changed"
 """The reason why connections are closed after a change of the rules, for counters."""
 
 Closer = Callable[[Callable[[Identity], bool], str], int]
-"""A function that ends the connections or channels of the identities that a function chooses, for a reason. It returns
-their number."""
+"""A function that ends connections or channels, and returns their number. Its first argument is a function that says of
+an identity whether its connections end. Its second argument is the reason, for counters."""
 
 logger = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ def is_loopback(listen: str) -> bool:
 
 
 def lacking(config: Config) -> str | None:
-    """Returns the protection that a node beyond this machine lacks, as a sentence. None if it lacks nothing."""
+    """Returns a sentence about missing protection if other machines can connect to the node; None if all is there."""
     has_tls = config.tls_certificate is not None
     lacks = [text for text, there in (("TLS", has_tls), ("rules", config.access_rules is not None)) if not there]
     if is_loopback(config.listen) or not lacks:
@@ -68,10 +68,10 @@ def check_exposure(config: Config) -> None:
 
 
 class NodeAccess:
-    """The rules of one node while it runs. `watch` takes changes of their file; `reload` does so at once.
+    """The rules of one node while it runs. `watch` reads their file again when it has changed, `reload` at once.
 
-    A new file that is not valid changes nothing: the rules in force stay, and an error line says so. closers: the
-    functions that end what identities have begun, after a change of their rules.
+    If the new file is not valid, the old rules stay in force, and an error is logged. closers: the functions that end
+    the connections and channels of the identities whose rules have changed.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class NodeAccess:
         self._seen = _state_of(file)
 
     async def watch(self) -> None:
-        """Takes changes of the file, and writes the counts of the audit log, without end."""
+        """Reads the rules again when their file has changed, and writes the counts of the audit log, without end."""
         ticks = 0
         while True:
             await trio.sleep(INTERVAL_S)
@@ -97,7 +97,7 @@ class NodeAccess:
                 self._audit.end_interval()
 
     def reload(self) -> None:
-        """Reads the rules again, and opens the audit log by its name again."""
+        """Reads the rules again. Also opens the file of the audit log again, which may have been renamed or removed."""
         try:
             self._audit.reopen()
         except OSError as error:
@@ -132,9 +132,10 @@ class NodeAccess:
 def open_access(
     config: Config, node: Node, tcp: TcpTransport, now_us: Callable[[], int], nursery: trio.Nursery
 ) -> NodeAccess | None:
-    """Makes the rules of the settings the gate of the node, and watches their file. Returns None without rules.
+    """Makes the node check its messages by the rules of the settings, and watches the file of the rules.
 
-    nursery: runs the watching task until it is cancelled. Raises ConfigError.
+    nursery: runs the watching task until it is cancelled. Returns None if the settings name no rules. Raises
+    ConfigError.
     """
     if config.access_rules is None:
         return None

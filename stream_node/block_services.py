@@ -45,7 +45,7 @@ KEEPERS = (
         reason=f"a stream whose name begins with {STREAM_PREFIX!r} is made and written by the block node alone",
     ),
 )
-"""The rules that let only a part of the node change the streams that it keeps."""
+"""The built-in rules. They forbid everybody except the block node to change the streams of the block node."""
 LEVELS = {level.name.lower(): level for level in Level if level.name is not None}
 
 

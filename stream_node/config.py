@@ -148,7 +148,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The identifiers (I and 64 hexadecimal digits) of identities that may open channels, besides those of
     `stream-node trust add`."""
     secure_channel_trust_anyone: bool = False
-    """Whether every identity may open channels, also one that nobody has named as trusted."""
+    """Whether every identity may open channels, also one that nobody has named as trusted. What it may do is then up to
+    `access_rules`."""
     secure_channel_channels_max: Count = 10_000
     """The maximum number of open channels."""
     secure_channel_peer_channels_max: Count = 64

@@ -20,7 +20,7 @@ RulesOption = Annotated[
     typer.Option("--rules", metavar="FILE", help="The file of the rules. Without it: that of the settings."),
 ]
 PROVED: tuple[Literal["certificate"], Literal["token"], Literal["channel"]] = ("certificate", "token", "channel")
-"""The sources of identities that have names."""
+"""The ways in which a client can prove its name. In a rule, they stand before the name, as in `token:spark`."""
 NameArgument = Annotated[str, typer.Argument(help="The name of the rule, by which refusals are explained.")]
 
 

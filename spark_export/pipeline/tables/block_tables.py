@@ -156,10 +156,10 @@ class BlockTables:
                 self._rows[chain, number].append(_Row(root, time_us, path.name, root))
 
     def add(self, rows: pa.Table) -> pa.Table:
-        """Adds new messages. Returns the minutes in which blocks were stored, for the table gold/latency.
+        """Adds new messages. Returns the minutes for which the rows of gold/latency must be computed again.
 
-        The result has a row for each block that became complete or changed. Its columns are stream and minute
-        (microseconds since 1970). rows: as `take_file` returns them. Messages that belong to no block are ignored.
+        The result has the columns stream (the stream of the block node) and minute (microseconds since 1970). rows: as
+        `take_file` returns them. Messages that belong to no block are ignored.
         """
         times_us: set[tuple[str, int]] = set()
         if rows.num_rows and rows["stream"][0].as_py().startswith(STREAM_PREFIX):
@@ -240,9 +240,10 @@ class BlockTables:
         return changed | self._drop_open(place, kept)
 
     def _drop_open(self, place: Number, row: _Row) -> set[int]:
-        """Forgets the messages of incomplete copies of a block that has a row. Their last messages count for its time.
+        """Forgets the messages of incomplete copies of a block that has a row already.
 
-        Returns the storage times of the row if they changed.
+        If the last message of such a copy was stored earlier than that of the row, the row gets the earlier time.
+        Returns the old and new times of the row, or an empty set if nothing changed.
         """
         changed: set[int] = set()
         for copy in [each for each in self._open if each[:2] == place and self._label(place, each[2]) == row.root]:
@@ -252,7 +253,7 @@ class BlockTables:
         return changed
 
     def _set_earlier(self, row: _Row, time_us: int) -> set[int]:
-        """Sets the storage time of a row if it is earlier than the known one. Returns the old and the new time then."""
+        """Sets the storage time of a row to `time_us` if that is earlier. If so, returns the old and the new time."""
         if time_us >= row.stored_us:
             return set()
         if row.file is not None:
@@ -309,8 +310,8 @@ class BlockTables:
         self._version.write(CORRECTIONS, table_of(CORRECTIONS_SCHEMA, corrected))
 
     def _rewrite(self, name: str) -> None:
-        """Writes a file of silver/blocks again, with the present root hashes and times, and without rows that were
-        merged into others. The file with the same name in silver/items also gets the new name.
+        """Replaces a file of silver/blocks by one of another name, with the present root hashes and times, and without
+        rows that were merged into others. Its companion in silver/items, of the same name, is also replaced.
         """
         path, items_path = (self._version.folder / table / name for table in (BLOCKS, ITEMS))
         table, items = pq.ParquetFile(path).read(), pq.ParquetFile(items_path).read()
