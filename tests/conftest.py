@@ -5,6 +5,8 @@ child processes keep what they compile.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import importlib
 import os
 import re
 import shutil
@@ -55,6 +57,26 @@ SPARK_S_MAX = 600.0
 """Of one test of Spark. A test that ends in the middle of a call to the JVM spoils the session for all after it."""
 
 _began_s: list[float] = []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """In a parallel run of all tests, each process begins to import test modules at another place.
+
+    Processes that import them in one order compile all of them at the same time, each for itself. A module whose import
+    fails here is imported again by the collection, which tells why.
+    """
+    config = session.config
+    if not hasattr(config, "workerinput") or {Path(each).name for each in config.args} != set(
+        config.getini("testpaths")
+    ):
+        return
+    paths = sorted((REPOSITORY / "tests").rglob("test_*.py"))
+    number = int(config.workerinput["workerid"].removeprefix("gw"))
+    begin = len(paths) * number // config.workerinput["workercount"]
+    for path in paths[begin:] + paths[:begin]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(path.relative_to(REPOSITORY).with_suffix("").parts))
 
 
 @pytest.hookimpl(tryfirst=True)
