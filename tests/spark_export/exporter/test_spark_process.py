@@ -10,6 +10,7 @@ import os
 import re
 import signal
 import socket
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -143,8 +144,14 @@ def test_spark_listens_on_the_loopback_interface_alone(spark: Any) -> None:
 
 
 def position(world: World) -> int:
-    """How many messages the export has taken, as the node knows."""
-    return sum(world.position(partition) for partition in range(2))
+    """How many messages the export has taken, as the node knows; 0 before the first run has made the ledger."""
+    if not (Path(world.folder) / "ledger.sqlite").exists():
+        return 0
+    try:
+        return sum(world.position(partition) for partition in range(2))
+    except (sqlite3.OperationalError, TypeError):
+        # The ledger is being made: it has no table, or no row yet.
+        return 0
 
 
 def wait_until(condition: Callable[[], object]) -> None:
