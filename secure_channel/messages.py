@@ -12,7 +12,7 @@ A Payload resembles the body of a frame in the head framing (that of Ockam's TCP
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from ockam.address import Address, Route
 from ockam.errors import FrameTooLarge, RemoteProtocolError
@@ -136,29 +136,42 @@ class PlaintextWriter:
         self._known.forget()
         self._heads.forget()
 
-    def write(self, messages: Sequence[Message]) -> Iterator[bytes | FrameTooLarge]:
+    def write(self, messages: Sequence[Message]) -> list[bytes | FrameTooLarge]:
         """Returns the plaintext of each message; an error for each message that is too large.
 
         The first hop of each onward route is this channel, and is left out.
         """
         onward_route = return_route = None
-        raw = b""
+        raw = head = tail = b""
+        size_bytes = -1
+        written: list[bytes | FrameTooLarge] = []
         for message in messages:
+            payload = message.payload
             if message.onward_route is not onward_route or message.return_route is not return_route:
                 onward_route, return_route = message.onward_route, message.return_route
-                raw = self._header(onward_route[1:], return_route)
-            try:
-                yield self.plaintext(raw, message.payload)
-            except FrameTooLarge as error:
-                yield error
+                raw, size_bytes = self._header(onward_route[1:], return_route), -1
+            # Most answers of a run have the same routes and the same size, and differ in the payload only.
+            if len(payload) != size_bytes:
+                try:
+                    head, tail = self.around(raw, len(payload))
+                except FrameTooLarge as error:
+                    written.append(error)
+                    size_bytes = -1
+                    continue
+                size_bytes = len(payload)
+            written.append(head + payload + tail)
+        return written
 
-    def plaintext(self, header: bytes, payload: bytes) -> bytes:
-        """Returns a Payload. header: the result of `PlaintextWire.encode_routes`. Raises FrameTooLarge."""
-        pieces = self._heads.around(header).get(len(payload))
+    def around(self, header: bytes, size_bytes: int) -> tuple[bytes, bytes]:
+        """Returns the bytes of a Payload before and after a payload of this size. Raises FrameTooLarge.
+
+        header: the result of `PlaintextWire.encode_routes`.
+        """
+        pieces = self._heads.around(header).get(size_bytes)
         if pieces is None:
-            pieces = self._heads.make(header, len(payload))
+            pieces = self._heads.make(header, size_bytes)
         # The first four bytes are the length, which belongs to no plaintext.
-        return pieces[0][4:] + payload + pieces[1]
+        return pieces[0][4:], pieces[1]
 
     def _header(self, onward_route: Route, return_route: Route) -> bytes:
         routes = onward_route, return_route

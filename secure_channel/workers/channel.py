@@ -21,7 +21,6 @@ import trio
 
 from access.rights import NOTHING, Demand
 from ockam.address import LOCAL, Address, Route
-from ockam.errors import FrameTooLarge
 from ockam.forwarding import CONNECTION_PREFIX
 from ockam.identity import Identity
 from ockam.mailbox import Mailbox
@@ -275,12 +274,13 @@ class ChannelWorker(Worker):
             return
         seal, way_back = self.machine.sealing(), self._way_back
         sealed: list[Message] = []
+        no_route: Route = ()
         try:
             for plaintext in self._writer.write(run):
-                if isinstance(plaintext, FrameTooLarge):
-                    self._owner.count_drop("frame_too_large")
+                if isinstance(plaintext, bytes):
+                    sealed.append(Message(way_back, no_route, seal(plaintext)))
                 else:
-                    sealed.append(Message(way_back, (), seal(plaintext)))
+                    self._owner.count_drop("frame_too_large")
         except NoncesUsedUp:
             self._owner.ended(self, "nonces")
         self._node.deliver_run(sealed)

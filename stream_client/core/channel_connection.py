@@ -91,6 +91,9 @@ class ChannelConnection(ClientConnection):
         "_has_worked",
         "_inner",
         "_is_ended",
+        "_last_around",
+        "_last_bytes",
+        "_last_header",
         "_machine",
         "_open",
         "_plaintexts",
@@ -117,6 +120,8 @@ class ChannelConnection(ClientConnection):
         self._writer = PlaintextWriter()
         self._checks = self._silent = self._refused = 0
         self._worked = self._has_worked = self._is_ended = False
+        self._last_header, self._last_bytes = b"", -1
+        self._last_around = b"", b"", b"", b""
         self.handshakes = 0
 
     @property
@@ -151,14 +156,18 @@ class ChannelConnection(ClientConnection):
         # The other side may have ended the channel a moment ago. Requests are sent again through the next one.
         if self.wire is None:
             return None
+        # Most frames differ from the one before in their payload only, so the bytes around it are remembered.
+        if header is not self._last_header or len(payload) != self._last_bytes:
+            try:
+                head, tail = self._writer.around(header, len(payload))
+                # The frame around is checked before anything is encrypted, so that no nonce is wasted.
+                around = self._around(len(head) + len(payload) + len(tail) + OVERHEAD_BYTES)
+            except FrameTooLarge as error:
+                return RequestRefused(f"too large to send through the secure channel: {error}")
+            self._last_header, self._last_bytes, self._last_around = header, len(payload), (head, tail, *around)
+        head, tail, frame_head, frame_tail = self._last_around
         try:
-            plaintext = self._writer.plaintext(header, payload)
-            # The frame around is checked before anything is encrypted, so that no nonce is wasted.
-            head, tail = self._around(len(plaintext) + OVERHEAD_BYTES)
-        except FrameTooLarge as error:
-            return RequestRefused(f"too large to send through the secure channel: {error}")
-        try:
-            self._put(head + self._seal(plaintext) + tail)
+            self._put(frame_head + self._seal(head + payload + tail) + frame_tail)
         except NoncesUsedUp:
             # Unreachable in practice: the next silence makes a new channel.
             return RequestRefused("the secure channel has used up its numbers; connect again")
@@ -297,6 +306,8 @@ class ChannelConnection(ClientConnection):
         self._frame_head = self.framing.encode_routes(message.return_route, ())
         self._seal, self._open = machine.sealing(), machine.opening()
         self._plaintexts, self._writer = PlaintextReader(HERE, None), PlaintextWriter()
+        # The remembered bytes have the route of the channel before.
+        self._last_header, self._last_bytes = b"", -1
         self.wire = self.framing
         self._silent = 0
         self.on_channel(None)
