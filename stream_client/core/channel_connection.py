@@ -168,9 +168,8 @@ class ChannelConnection(ClientConnection):
         head, tail, frame_head, frame_tail = self._last_around
         try:
             self._put(frame_head + self._seal(head + payload + tail) + frame_tail)
-        except NoncesUsedUp:
-            # Unreachable in practice: the next silence makes a new channel.
-            return RequestRefused("the secure channel has used up its numbers; connect again")
+        except NoncesUsedUp as error:
+            return RequestRefused(str(error))
         return None
 
     def messages(self, data: bytes) -> Sequence[Message]:
@@ -271,7 +270,6 @@ class ChannelConnection(ClientConnection):
                 continue
             if self.wire is None:
                 self._shake(message)
-                # The channel may have opened, or the client have ended.
                 continue
             try:
                 plaintext = self._open(message.payload)
@@ -295,7 +293,6 @@ class ChannelConnection(ClientConnection):
         try:
             answer = machine.receive_2(message.payload, self._settings.now_s())
         except HandshakeFailed:
-            # A correct message 2 may still come.
             return
         except PeerRefused as error:
             self._machine = None
@@ -306,7 +303,6 @@ class ChannelConnection(ClientConnection):
         self._frame_head = self.framing.encode_routes(message.return_route, ())
         self._seal, self._open = machine.sealing(), machine.opening()
         self._plaintexts, self._writer = PlaintextReader(HERE, None), PlaintextWriter()
-        # The remembered bytes have the route of the channel before.
         self._last_header, self._last_bytes = b"", -1
         self.wire = self.framing
         self._silent = 0
@@ -327,7 +323,6 @@ class ChannelConnection(ClientConnection):
     def _lose(self, error: ClientError, *, begins: bool = True) -> None:
         self._end_machine()
         self.on_channel(error)
-        # The core may have closed the client because of the error.
         if self.framing is None:
             return
         if begins:
