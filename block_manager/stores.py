@@ -1,7 +1,7 @@
 """The stores of a block manager by name, and the blocks that are moving between memory and one of the stores.
 
 A reader always finds a block while it moves. Blocks that move into the store stay in memory until the store has
-confirmed them. Blocks that move out of the store stay in the `Transfer` until they are in the tree.
+confirmed them. Blocks that move out of the store stay in a `Transfer` object until they are in memory again.
 """
 
 from __future__ import annotations

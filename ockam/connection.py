@@ -61,9 +61,9 @@ class Connection(Worker):
     ) -> None:
         """Creates the worker. wire: the framing; None if the peer's first bytes will show the framing.
 
-        on_spoken: called once, when the first message of the peer is received. tls: the TLS connection to a node that
-        we called, after its handshake; None for a peer that called us, and without TLS. tls_listener: completes the
-        handshake of a peer that connected to us; None without TLS.
+        on_spoken: called once, when the first message of the peer is received. tls: if we have connected to the peer
+        with TLS, the TLS connection after its handshake; else None. tls_listener: completes the TLS handshake of a peer
+        that has connected to us; None if that peer uses no TLS.
         """
         self._node = node
         self._stream = stream

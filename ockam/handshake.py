@@ -64,7 +64,7 @@ def is_client_hello(first: bytes) -> bool:
 
         16 03 xx   u16 length of the record   01   u24 length of the message   03 03
 
-    As a legacy frame, these bytes would have a size of 5632 bytes or more, and hops that contradict it.
+    No legacy frame begins so: read as one, the bytes would announce 5632 bytes or more, and routes that do not fit.
     """
     if len(first) < 11 or first[:2] != b"\x16\x03" or first[5] != 1 or first[9:11] != b"\x03\x03":
         return False

@@ -1,4 +1,4 @@
-"""OwnIdentity: an identity whose secrets this process has, with the proof that it sends. It reads no files."""
+"""OwnIdentity: an identity whose secret keys this process has. The module reads no files."""
 
 from __future__ import annotations
 

@@ -131,7 +131,8 @@ def nearest_existing(
 ) -> tuple[dict[Place, Position], list[Loss]]:
     """Replaces each starting index that the partition does not have by the nearest index that the partition has.
 
-    Returns the positions, and the losses: indexes before the first message, and indexes after the end.
+    Returns the positions, and a `Loss` for each replaced index. A loss says which messages were deleted before they
+    could be read, or that the partition ends before the index at which the query would start.
     """
     moved, losses = dict(start), []
     for place, begin in start.items():

@@ -45,8 +45,9 @@ def _use_this_python(spark: Any) -> None:
 def send_by_value() -> None:
     """Makes this process send the code of this project to Spark's workers, where this project may be missing.
 
-    The format `stream_node` brings its modules. Any other object, such as a function of the program, brings the
-    functions of `SENT_BY_VALUE` that it uses. A repeated call has no further effect.
+    Spark sends Python objects to its workers by pickling them. From now on, the pickled data source `stream_node`
+    contains the modules that it needs, and every other pickled object, such as a function of the user's program,
+    contains the code of `SENT_BY_VALUE` that it uses. A repeated call has no further effect.
     """
     from importlib import import_module
 

@@ -165,10 +165,10 @@ def _forget_leases(part: Path) -> None:
 
 @contextmanager
 def _locked_directory(target: Path) -> Iterator[list[str]]:
-    """Locks the data directory while the block runs. Makes the directory if it does not exist.
+    """Returns a context manager that locks the data directory. Makes the directory if it does not exist.
 
-    Yields the names of the files that the directory had before. If the block fails, a new lock file and new folders are
-    removed. Raises DatabaseInUse, StorageError.
+    The context manager gives the names of the files that the directory had before. If the code inside the `with`
+    statement fails, a new lock file and new folders are removed. Raises DatabaseInUse, StorageError.
     """
     was_there, made = names_in(target), make_folder(target)
     lock = DirectoryLock(target)

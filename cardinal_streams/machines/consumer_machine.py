@@ -315,7 +315,7 @@ class ChainConsumer:
         self._publish(events, out)
 
     def _settle(self, hash_: bytes) -> None:
-        """Notes that the reorg with this common ancestor is over, so that checkpoints stop naming it as begun."""
+        """Notes the end of the reorg with this common ancestor. Later checkpoints do not list it as begun."""
         if self._reverted is not None and self._reverted.hash == hash_:
             self._reverted = None
         self._reverts = {of: reorg for of, reorg in self._reverts.items() if reorg is None or reorg.hash != hash_}

@@ -103,10 +103,12 @@ class ChannelWorker(Worker):
         self._owner.ended(self, "crashed")
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`.
+        """Returns the right that a message to this channel needs (`access.authorizer.Guarded`): `NOTHING` if it needs
+        none, None if it is always refused.
 
-        Whoever can encrypt for the channel has proved an identity, and what comes out of it is asked for rights. Only
-        this node's workers may send into it."""
+        A ciphertext needs no right, because the rights are checked when its plaintext goes to a worker. A plaintext
+        that is to be encrypted is accepted from this node's own workers only.
+        """
         return NOTHING if message.onward_route[0] == self.inner or message.origin.kind == "local" else None
 
     def receive(self, run: Sequence[Message]) -> None:

@@ -69,9 +69,10 @@ class _FolderFile:
 
 
 class StoreTarget:
-    """A `Target` that is an address on a store. An abandoned file is deleted if the store allows it.
+    """A `Target` (the place into which a task writes its files) that is an address on a store.
 
-    If the deletion fails, the exporter deletes the file later (`Table.sweep`).
+    A file that was begun and given up is deleted. If the deletion fails, the exporter deletes the file later
+    (`Table.sweep`).
     """
 
     def __init__(self, address: str, options: Mapping[str, str]) -> None:

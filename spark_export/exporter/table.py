@@ -88,7 +88,8 @@ class Table(Protocol):
     def publish(self, run_id: int, entries: Sequence[FileEntry], ranges: Sequence[Range] = ()) -> None:
         """Makes all rows of a run visible to readers atomically. The run must not be published yet.
 
-        ranges: the exported indexes of the run, for a log that also lists indexes.
+        ranges: the indexes of the streams' messages that the run has exported. A table on a store lists them in its
+        manifest; other tables ignore them.
         """
         ...
 

@@ -101,7 +101,7 @@ def silver_items(blocks: Any) -> Any:
 
 
 def decode_cut(cut: Any) -> tuple[Any, ...] | None:
-    """Decodes a block from its messages, given in order.
+    """Decodes a block. cut: the messages into which the block was cut, in order.
 
     Returns the fields of `BLOCK_SCHEMA`; None if the bytes are not a block.
     """

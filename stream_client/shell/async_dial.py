@@ -35,8 +35,9 @@ class Dialled(NamedTuple):
 async def dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | None) -> Dialled:
     """Opens a new connection to the node. Raises NodeUnreachable.
 
-    auto_wait_s: with the framing "auto", the seconds to wait for the node's hello. With TLS and the framing "head", the
-    hello is awaited, too: only after the client's handshake, a node refuses the client's certificate.
+    auto_wait_s: with the framing "auto", the seconds to wait for the node's hello. With TLS and the framing "head",
+    this function also waits for the hello. A node that refuses the client's certificate says so only when the client
+    has finished its handshake, so without the wait a refused connection would look open.
     """
     stream, layer = await _call(address, tls)
     if framing == "legacy" or (framing == "head" and layer is None):

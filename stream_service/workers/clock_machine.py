@@ -1,20 +1,20 @@
 """ClockMachine: computes the time from a wall clock that may jump and a steady clock that never jumps.
 
-The machine does not read the clocks itself. Messages are stored with the computed time, and retention by age uses it. A
-jump is a change of the wall clock against the steady clock by more than TOLERANCE_US between two readings. After a jump
-the new time is in doubt: the machine ignores the wall clock and continues from the old time with the steady clock.
-Meanwhile no message is deleted for its age. The doubt ends when one of these happens:
+The machine does not read the clocks itself. Messages are stored with the computed time, and retention by age uses it.
 
-    the wall clock is back at its old time      the wall clock is followed again
-    the new time has lasted `trust_after_us`    the new time is trusted
-    after a start with a clock before the newest stored message:
-    the wall clock reaches that message         the wall clock is trusted
+The wall clock jumps if, between two readings, it moves more than TOLERANCE_US farther or less far than the steady
+clock. After a jump the machine does not trust the wall clock: the computed time continues with the steady clock, and no
+message is deleted for its age. The machine trusts the wall clock again
 
-When the node starts, a wrong clock looks the same as a clock after a long stop, so the wall clock is trusted. There are
-two exceptions:
+- when the wall clock has jumped back, so that it agrees with the computed time;
+- when `trust_after_us` have passed since the jump.
 
-- The computer has not been restarted since the node stored its offset, and the wall clock has jumped since then.
-- No offset is stored, and the wall clock is more than TOLERANCE_US before the newest stored message.
+When the node starts, the machine trusts the wall clock, with two exceptions:
+
+- The wall clock has jumped since the node last ran. The machine sees this from the offset (wall clock minus steady
+  clock) that the node has stored, if the computer was not restarted since then.
+- No offset is stored, and the wall clock is more than TOLERANCE_US before the newest stored message. Then the machine
+  also trusts the wall clock as soon as it has reached the time of that message.
 """
 
 from __future__ import annotations

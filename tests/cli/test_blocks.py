@@ -247,5 +247,5 @@ def test_the_stream_of_the_blocks_is_read_by_all_and_written_by_none(at_blocks: 
         ("stream", "retention", name, "--max-messages", "1"),
     ):
         assert at_blocks(*arguments).code == 1
-    assert "made by the block node alone" in at_blocks("push", "block_node.mine", "--data", "x").failed(1)
+    assert "made and written by the block node alone" in at_blocks("push", "block_node.mine", "--data", "x").failed(1)
     assert at_blocks("stream", "info", name, "--json").text == before

@@ -37,7 +37,7 @@ def closed_lines(logs: list[Any]) -> list[Any]:
         pytest.param(b"\x00\x04\x03\x00\x00\x00", "version", id="legacy-version-3"),
         pytest.param(b"\x00\x06\x01\x00\x00\x00xx", "undecodable", id="legacy-bytes-behind"),
         pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "slow_frame", id="http"),
-        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64), "slow_frame", id="tls"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(64), "tls_unexpected", id="tls"),
         pytest.param(b"\x01\x00\x00\x00\x05garba", "undecodable", id="head-garbage"),
         pytest.param(b"\x01\x00\x00\x00\x04\x83\x80\x80\x40", "undecodable", id="head-array-of-three"),
         pytest.param(b"\x01\xff\xff\xff\xff\x84", "oversized", id="head-4-GiB"),
