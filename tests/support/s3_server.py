@@ -25,6 +25,9 @@ print("%s:%d" % server.get_host_and_port(), flush=True)
 sys.stdin.read()
 """
 CREDENTIALS = {"AWS_ACCESS_KEY_ID": "someone", "AWS_SECRET_ACCESS_KEY": "secret-of-someone", "AWS_REGION": "us-east-1"}
+HIDDEN = {"AWS_ACCESS_KEY_ID": "someone-else", "AWS_SECRET_ACCESS_KEY": "hidden-word"}
+KEYS = {each["AWS_ACCESS_KEY_ID"]: each["AWS_SECRET_ACCESS_KEY"] for each in (CREDENTIALS, HIDDEN)}
+"""What SeaweedFS takes; moto takes any keys."""
 
 
 class S3Server:
@@ -115,6 +118,7 @@ def fault_proxy(server: S3Server) -> Iterator[FaultProxy]:
             passed.endheaders(body or None)
             answer = passed.getresponse()
             content = answer.read()
+            passed.close()
             if fault is not None and fault.status == 0:
                 self.close_connection = True
                 return

@@ -1,6 +1,6 @@
 """Goal: every store keeps the two promises of `spark_export/store/store.py`, and reads back what was put.
 
-Method: the same tests on a folder, on a real S3 server, and on a file system of pyarrow that renames without
+Method: the same tests on a folder, on two real S3 servers, and on a file system of pyarrow that renames without
 overwriting, which stands for HDFS. What stands in S3 is looked at with pyarrow, not with the library that wrote it.
 """
 
@@ -40,7 +40,7 @@ class NoOverwrite(fs.LocalFileSystem):
         os.unlink(src)
 
 
-@pytest.fixture(params=["folder", "s3", "renames"])
+@pytest.fixture(params=["folder", "moto_server", "seaweedfs_server", "renames"])
 def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     if request.param == "folder":
         yield open_store(tmp_path / "store")
@@ -53,7 +53,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         return
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
-    server: S3Server = request.getfixturevalue("s3_server")
+    server: S3Server = request.getfixturevalue(request.param)
     bucket = server.make_bucket(f"contract-{abs(hash(tmp_path)):x}")
     yield open_store(f"s3://{bucket}/a/lake", {"endpoint": server.endpoint})
 

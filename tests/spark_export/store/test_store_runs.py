@@ -19,6 +19,7 @@ pytest.importorskip("duckdb", reason="DuckDB, of the extra `store-tests`, is not
 from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.manifest import CHECKPOINT_EVERY, name_of
 from tests.spark_export.store.store_world import StoreWorld
+from tests.support.s3_server import HIDDEN
 
 
 def test_runs_go_on_where_the_last_one_ended(world: StoreWorld) -> None:
@@ -115,7 +116,7 @@ def test_damage_is_found(world: StoreWorld) -> None:
 def test_secrets_are_nowhere(world: StoreWorld) -> None:
     """Neither in what the exporter writes, nor in what it says."""
     world.push(10)
-    code, out, err = world.command("run", "--json", "--log-level", "debug", AWS_SECRET_ACCESS_KEY="hidden-word")
+    code, out, err = world.command("run", "--json", "--log-level", "debug", **HIDDEN)
     assert code == 0, err
     kept = b"".join(world.reader.read(name) for name in world.objects(""))
     assert "hidden-word" not in out + err
