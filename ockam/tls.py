@@ -209,8 +209,11 @@ def _load_own(context: ssl.SSLContext, certificate: str, key: str | None) -> Non
     try:
         # Without this function, OpenSSL would ask at the terminal and wait.
         context.load_cert_chain(certificate, key, password=no_password)
-    except ssl.SSLError as error:
-        if error.reason == "KEY_VALUES_MISMATCH":
+    except OSError as error:
+        # An SSLError is an OSError. Any other one means that a file was removed after it had been read.
+        if not isinstance(error, ssl.SSLError):
+            reason = f"{certificate} or {key or 'its key'} cannot be read: {error.strerror}"
+        elif error.reason == "KEY_VALUES_MISMATCH":
             reason = f"the key {key or certificate} does not belong to the certificate {certificate}"
         else:
             reason = f"{certificate} and {key or 'its key'} are not a PEM certificate and its PEM key"

@@ -96,8 +96,13 @@ class ServiceWorker(Worker):
         self._check_partitions(partitions)
         if name is None:
             return Demand(Right.CREATE, GENERATED_PREFIX)
+        # The gate remembers and audits the name, so it must be short.
+        refusal = refusal_of_name(name)
+        if refusal is not None:
+            raise ProtocolError(refusal)
+        # Two lookups, because anybody may send creates. `_check_may_create` refuses if a partition between is missing.
         is_there = self._directory.node.is_registered
-        exists = all(is_there(stream_address(name, partition)) for partition in range(partitions))
+        exists = all(is_there(stream_address(name, partition)) for partition in (0, partitions - 1))
         return Demand(STREAM_RIGHTS if exists else Right.CREATE, name)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
@@ -146,7 +151,7 @@ class ServiceWorker(Worker):
         """
         refusal, gate = self._directory.find_create_refusal(message, name), self._directory.node.gate
         if refusal is None and gate is not None and not gate.holds(message.origin, Right.CREATE, name):
-            refusal = f"{DENIED}{rights_text(Right.CREATE)} on {name!r}: the stream was deleted"
+            refusal = f"{DENIED}{rights_text(Right.CREATE)} on {name!r}: the stream or a partition of it was deleted"
         if refusal is not None:
             raise ProtocolError(refusal)
 

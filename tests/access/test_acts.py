@@ -22,11 +22,11 @@ from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
 from stream_service.extensions import RICH_PUSH, RichStatus
-from stream_service.protocol import PUSH, Status
+from stream_service.protocol import CREATE, PUSH, CreateStream, Status
 from tests.access.acts import ACTS, ERROR, ERROR_CONFIRM, NOTHING, RICH_REFUSED, Act, table
 from tests.access.guarded_node import Guarded, guarded, may
 from tests.support.served import PATIENCE_S, wait_until
-from tests.support.stream_peer import INDEX_SERVICE, StreamPeer
+from tests.support.stream_peer import INDEX_SERVICE, SERVICE, StreamPeer
 
 WIRES = pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=["head", "legacy"])
 
@@ -191,6 +191,15 @@ async def test_what_cannot_be_decoded_is_answered_only_to_peers_with_a_right(tmp
                 else:
                     assert is_denial((await peer.ask((address,), payload)).payload), (address, payload)
         await wait_until(lambda: sum(node.refused().values()) == 4 * 7)
+
+
+async def test_a_name_that_no_stream_can_have_is_not_kept(tmp_path: Path) -> None:
+    """A peer without rights fills neither the memory nor the audit log with names."""
+    async with guarded(tmp_path, may(Right.READ, "b")) as node:
+        peer = await node.running.peer()
+        answer = await peer.ask(SERVICE, CREATE.encode_request(CreateStream("x" * 1_000_000)))
+        assert "1000000 bytes; at most" in ERROR_PROTOCOL.decode_response(answer.payload).reason
+        assert len(str(node.audit())) < 1_000
 
 
 async def test_a_change_of_rules_ends_what_began_before(tmp_path: Path) -> None:

@@ -84,11 +84,14 @@ def _is_text(node: ast.AST) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
-def _code(node: ast.AST) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        if not _is_text(child):
-            yield child
-            yield from _code(child)
+def _code(root: ast.AST) -> Iterator[ast.AST]:
+    """All nodes below this one, in no order, but no texts that stand as statements."""
+    left = [root]
+    while left:
+        for child in ast.iter_child_nodes(left.pop()):
+            if not _is_text(child):
+                yield child
+                left.append(child)
 
 
 class Project:
