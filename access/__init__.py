@@ -1,14 +1,15 @@
-"""Rules: which identity may do what on which names, asked before a worker gets a message.
+"""Rules: which identity may do what on which stream, consumer, chain or other node. A node asks them for each message.
 
     rules = load_rules(Path("access.toml"))
     decision = rules.decide(Identity("token", "spark"), Demand(Right.READ, "orders"))
     node.gate = Authorizer(node, rules, Audit(Path("audit.jsonl"), now_us))
 
 - `Right` and `Demand` say what a message needs; `Rules` decide it; `load_rules` reads them from a file.
-- `Authorizer` is the gate of an `ockam.Node`. It answers refused messages, counts them and writes the `Audit` log.
+- `Authorizer` is the gate of an `ockam.Node`: the node asks it before a worker gets a message. It answers refused
+  messages, counts them and writes the `Audit` log.
 
-This package knows no streams: each worker says what its messages demand. Each public name is imported on its first use,
-so a worker that needs only `Right` does not load the gate.
+This package does not decode messages: each worker says which right its messages demand, and on which name. Each public
+name is imported on its first use, so a worker that needs only `Right` does not load the gate.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ import msgspec
 import structlog
 
 LINES_MAX = 200
-"""The largest number of lines about different refusals in one interval. Further refusals are counted in one line."""
+"""The largest number of lines about different refusals in one second. Further refusals are counted in one line."""
 FILE_MODE = 0o640
 
 logger = structlog.get_logger(__name__)
@@ -73,7 +73,7 @@ class Audit:
             self.failed += 1
 
     def refused(self, entry: Entry) -> None:
-        """Writes one refusal, or counts it if an equal one was written in this interval."""
+        """Writes one refusal, or counts it if an equal one was written since the last call of `end_interval`."""
         if entry in self._repeated:
             self._repeated[entry] += 1
         elif len(self._repeated) < LINES_MAX:
@@ -83,7 +83,7 @@ class Audit:
             self._unlisted += 1
 
     def end_interval(self) -> None:
-        """Writes how often the refusals of this interval were repeated. Call this method every second."""
+        """Writes how often each refusal was repeated since the last call. Call this method every second."""
         repeated, self._repeated = self._repeated, {}
         for entry, count in repeated.items():
             if count:

@@ -25,7 +25,8 @@ from ockam.protocol import ProtocolError, find_name
 from ockam.worker import Worker
 
 DELAYED_ANSWERS_MAX = 10_000
-"""The largest number of refusals that wait to be sent. Further refusals are sent at once."""
+"""The largest number of answers to refused pushes that wait for `Authorizer`'s `answer_delay_s`. Further answers are
+sent at once."""
 ACTS = Right.DELETE | Right.ADMIN | Right.OPERATE
 """The rights whose use is in the audit log."""
 
@@ -33,12 +34,13 @@ logger = structlog.get_logger(__name__)
 
 
 class Frequent(NamedTuple):
-    """The messages that a worker gets most.
+    """The kind of message that a worker gets most, such as the pushes to a stream.
 
-    tags: the bytes with which their payloads begin. right: the bit of the right that they demand; a plain number, since
-    comparing a `Right` takes ten times as long. name: the name on which they demand the right.
+    tags: a payload that begins with one of them is of this kind. right: the bit of the right that such a message
+    demands; a plain number, since comparing a `Right` takes ten times as long. name: the name on which it demands the
+    right, for a push that of the stream.
 
-    The gate admits a run of such messages without asking the worker about each."""
+    The gate decides once about several such messages of one sender, and does not ask the worker about each."""
 
     tags: tuple[bytes, ...]
     right: int
@@ -51,7 +53,8 @@ class Guarded(Protocol):
     Such a worker may also have an attribute `frequent` with a `Frequent`."""
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns what the sender of this message must be allowed; None if nothing can allow it to this sender.
+        """Returns what the sender of this message must be allowed. None: the message is refused, whatever the rules
+        allow, for example because the address takes only messages of this node's own workers.
 
         Raises ProtocolError if the message cannot be decoded. Then the worker refuses the message itself."""
         ...
@@ -123,9 +126,10 @@ class Authorizer:
     # What the operator changes.
 
     def replace_rules(self, rules: Rules) -> Callable[[Identity], bool]:
-        """Takes new rules. Returns a function that says for which identities something has changed.
+        """Takes new rules. Returns a function that tells whether the rules for an identity have changed.
 
-        What such an identity has begun under the old rules, such as a waiting pull, must end.
+        The caller then closes the connections of such identities, because a request that waits there, such as a pull,
+        was allowed by the old rules.
         """
         before, self.rules = self.rules, rules
         self._last_origin = HERE
@@ -182,9 +186,10 @@ class Authorizer:
         return False
 
     def _is_answer(self, connection: Connection, message: Message) -> bool:
-        """Whether a message comes from a node to which the peer on this connection has forwarded messages.
+        """Whether a message for the peer on this connection comes from a node to which this node has forwarded messages
+        of the same peer.
 
-        The first hop of a return route is the connection through which the message came; no peer can choose it."""
+        The first hop of the return route shows the connection through which the message came: the node writes it."""
         source = self._node.find_worker(message.return_route[0]) if message.return_route else None
         if not isinstance(source, Connection) or source.open_requests is None:
             return False

@@ -15,7 +15,7 @@ class Right(enum.IntFlag):
     INDEX, SHARE: on consumers, by the client id.
         INDEX: read, save and set the positions of the consumer. SHARE: take leases of partitions as a member of it.
     BLOCK_PUBLISH, BLOCK_READ: on chains of blocks, by the name of the chain.
-    OPERATE: see how the node does, and start its work at once; by the name of the part of the node.
+    OPERATE: see the state of the block node, and start its search for missing blocks; by the name of its chain.
     FORWARD: send messages through this node to another one, by the `host:port` of the other node.
     """
 
@@ -58,7 +58,7 @@ class Demand(NamedTuple):
 
 
 NOTHING = Demand(NO_RIGHT, None)
-"""The demand of a message that needs no right, because the worker has asked its sender for it."""
+"""The demand of a message that needs no right, for example of the answer to a request that the worker has sent."""
 SOMETHING = Demand(ALL_RIGHTS, None)
-"""Any right on any name: the demand of a message that a worker answers without telling or changing anything, such as a
-message that cannot be decoded."""
+"""The demand of a message that anybody with at least one right on one name may send. An example is a message that the
+worker cannot decode: its answer is an error that tells the sender nothing else."""

@@ -134,7 +134,7 @@ def _read(file: Path) -> str:
 
 
 def _rule(table: dict[str, Any]) -> tuple[Rule, list[str]]:
-    """Returns the rule of one table, and the mistakes in it. With mistakes, the rule has no meaning."""
+    """Returns the rule of one table, and the mistakes in it. If there are mistakes, the rule must not be used."""
     mistakes = [f"unknown key {key!r}; a rule has {', '.join(_FIELDS)}" for key in table if key not in _FIELDS]
     name = table.get("name")
     if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX or not name.isprintable():

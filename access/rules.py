@@ -31,8 +31,9 @@ class Rule(msgspec.Struct, frozen=True):
         `certificate:*`), or `*` for everybody on a connection. No pattern matches this node's own workers.
     may: the rights that the rule allows. may_not: the rights that the rule forbids.
     on: the beginnings of names; "" is the beginning of every name.
-    keeper: for a rule of the node itself, which says that only one part of the node changes these names. The rule then
-        applies to every identity but the keeper, also to the node's own workers.
+    keeper: the identity of the one part of the node that may change what has these names, such as the block node with
+        its streams. The rule then applies to every other identity, also to the node's own workers, and `who` is not
+        used. None in all rules of a file.
     reason: the text that explains a refusal by the rule; empty: the text names the rule.
     """
 
@@ -55,7 +56,8 @@ OWN_WORKERS = Rule("the node's own workers", (), may=ALL_RIGHTS)
 
 
 ANYTHING_TO_ANYBODY = (Rule("everything is allowed", (EVERYBODY,), may=ALL_RIGHTS),)
-"""The rules of a node whose operator has written none, except for what the node itself keeps."""
+"""One rule, which allows everything to everybody on a connection. `StreamDirectory` takes it in place of the operator's
+rules, so that only the rules with a `keeper` forbid anything."""
 
 
 class Decision(NamedTuple):
@@ -108,7 +110,7 @@ class Grants:
 
 
 class Rules:
-    """All rules of a node. rules: those of the operator, and those of the node itself that say who keeps a stream."""
+    """All rules of a node. rules: those of the operator, and those with a `keeper`, which are built in."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self.rules = tuple(rules)

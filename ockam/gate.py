@@ -25,14 +25,15 @@ class Gate(Protocol):
         ...
 
     def holds(self, origin: Origin, rights: int, name: str) -> bool:
-        """Whether the sender at this origin has one of these rights on a name. rights: the bits of `access.Right`.
-        name: the name of a stream, or a client id."""
+        """Whether a sender has one of these rights on a name. origin: the connection, channel or worker from which the
+        sender's message came. rights: the bits of `access.Right`. name: the name of a stream, or a client id."""
         ...
 
     def find_forward_refusal(self, origin: Origin, destination: str) -> str | None:
-        """Returns the reason why messages of this origin may not be forwarded, or None if they may.
+        """Returns the reason why this node may not forward a sender's messages to another node, or None if it may.
 
-        destination: the `host:port` of the other node."""
+        origin: the connection, channel or worker from which the messages came. destination: the `host:port` of the
+        other node."""
         ...
 
 

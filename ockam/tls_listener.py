@@ -20,8 +20,8 @@ from ockam.turns import Share, Turns
 
 HANDSHAKE_TIMEOUT_S = 10.0
 HANDSHAKES_MAX = 256
-"""The largest number of handshakes at one time. A hundred are rare: each takes about a millisecond and two times the
-delay of the network."""
+"""The largest number of handshakes at one time. Even a hundred are rare, because one handshake lasts only about a
+millisecond and two times the delay of the network."""
 HANDSHAKE_READ_BYTES = 16 * 1024
 """The most bytes that are read at a time during a handshake. The two messages of a client in a TLS 1.3 handshake have
 some kilobytes, most of them certificates."""

@@ -2,11 +2,12 @@
 
     from secure_channel import create_identity, parse_identifier
 
-- An `OwnIdentity` has secrets and a file (`create_identity`, `load_identity`). Others know its identifier, `I…`.
+- An `OwnIdentity` has secrets, which are in a file (`create_identity`, `load_identity`). Others know its identifier, a
+  text that begins with `I`.
 - A `ChannelMachine` is one end of a channel: bytes in, bytes out.
 
-The suite is `OCKAM_XX_25519_AES256_GCM_SHA256`, as the head implementations have it since June 2024. Each public name
-is imported on its first use, because loading the cryptography takes time.
+The handshake is Noise XX with X25519, AES-256-GCM and SHA-256, as in Ockam since June 2024. Each public name is
+imported on its first use, because loading the cryptography takes time.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """AdmissionMachine: decides whether a handshake may begin and a channel may open. It only counts, and has no clock.
 
-Whoever reaches the listener may begin handshakes, before anything is proved. So they are bounded: in a second for a
-host, and under way for a connection and in all. The oldest one gives way to a new one, since a handshake that takes
-long is more likely to be a lost one.
+Whoever reaches the listener may begin handshakes before proving an identity. So three numbers have limits: the
+handshakes that a host begins in a second, those under way on one connection, and those under way on the node. If too
+many are under way, a new handshake takes the place of the oldest one, whose peer has probably given up.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Generic, TypeVar
 from secure_channel.limits import ChannelLimits
 
 HOSTS_MAX = 10_000
-"""The most hosts whose rate is remembered. The host that began longest ago is forgotten, and may begin anew."""
+"""The most hosts for which the handshakes of the last second are counted. With one more host, the count of the host
+whose last attempt is the oldest is forgotten."""
 
 C = TypeVar("C", bound=Hashable)
 K = TypeVar("K")
@@ -23,7 +24,7 @@ K = TypeVar("K")
 class AdmissionMachine(Generic[C]):
     """The handshakes under way and the open channels, by connection and by identity. C: a handshake or channel.
 
-    Invariant: no channel is both under way and open, and the counts are those of the channels that are kept.
+    Invariant: no channel is in both `handshakes` and `channels`, and the counts agree with these two.
     """
 
     def __init__(self, limits: ChannelLimits) -> None:
@@ -37,9 +38,10 @@ class AdmissionMachine(Generic[C]):
         self._handshakes_by_peer: dict[Hashable, dict[C, None]] = {}
 
     def may_begin(self, host: str, now_s: float) -> bool:
-        """Whether a host may begin one more handshake at this time. Counts it if so.
+        """Whether a host may begin one more handshake at this time. If so, the handshake is counted.
 
-        A host has room for as many handshakes as it may begin in a second, and the room comes back at that rate.
+        A host that has begun none for a second may begin `ChannelLimits.handshakes_per_s` handshakes at once, and then
+        one more after each 1 / `handshakes_per_s` seconds.
         """
         rate = self._limits.handshakes_per_s
         room, at_s = self._hosts.pop(host, (rate, now_s))
@@ -51,7 +53,10 @@ class AdmissionMachine(Generic[C]):
         return is_admitted
 
     def begin(self, channel: C, peer: Hashable) -> list[C]:
-        """Adds a handshake of a connection. Returns the handshakes that must be dropped to make room for it."""
+        """Adds a handshake. Returns the older handshakes that must be dropped to make room for it; mostly none.
+
+        peer: the connection of the handshake.
+        """
         dropped: list[C] = []
         own = self._handshakes_by_peer.setdefault(peer, {})
         if len(own) >= self._limits.peer_handshakes_max:

@@ -82,7 +82,7 @@ class CborReader:
             raise CborError(f"{self._end - self.at} bytes behind the message")
 
     def since(self, start: int) -> bytes:
-        """Returns the bytes from `start` to the present position, which are kept because signatures are over them."""
+        """Returns the bytes from `start` to the present position, for example to verify a signature over them."""
         return self._data[start : self.at]
 
     def _head(self, major: int) -> int:

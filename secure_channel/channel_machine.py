@@ -172,24 +172,28 @@ class ChannelMachine:
     # Messages.
 
     def sealing(self) -> Callable[[bytes], bytes]:
-        """Returns the function that encrypts plaintexts. Take it anew for each run of messages. Raises ChannelClosed.
+        """Returns a function that encrypts a plaintext. Raises ChannelClosed.
 
-        Messages must be sent in the order in which they were encrypted, each once.
+        Get the function again after anything that may have ended the channel: a kept function would still encrypt. Send
+        the messages in the order in which they were encrypted, each once.
         """
         if self._sealer is None:
             raise ChannelClosed("closed", f"the channel is {self.state.value}, not open")
         return self._sealer.seal
 
     def opening(self) -> Callable[[bytes], bytes]:
-        """Returns the function that decrypts messages, which raises CiphertextRefused. Raises ChannelClosed."""
+        """Returns a function that decrypts a message, and raises CiphertextRefused if it is not valid.
+
+        Raises ChannelClosed if the channel is not open.
+        """
         if self._opener is None:
             raise ChannelClosed("closed", f"the channel is {self.state.value}, not open")
         return self._opener.open
 
     def take_control(self, plaintext: bytes) -> None:
-        """Handles a decrypted message that is not a Payload: a Close ends the channel.
+        """Handles a decrypted message that is not for a worker: a Close ends the channel, and a Refresh renews `peer`.
 
-        Raises PlaintextRefused or IdentityRefused if the message is not valid; the channel stays.
+        Raises PlaintextRefused or IdentityRefused if the message is not valid; the channel stays open.
         """
         assert not plaintext.startswith(PAYLOAD_HEAD)
         assert self.peer is not None

@@ -17,9 +17,11 @@ class SecureChannelError(Exception):
 class IdentityRefused(SecureChannelError):
     """Error: an identity, or the proof that its owner is on the other side, is not valid.
 
-    Reasons: `undecodable`; `old_format` (an identity from before November 2023); `version`; `changes`; `signature`;
-    `wrong_subject`; `wrong_key` (the proof belongs to another Noise key, so somebody else's proof was sent);
-    `not_yet_valid`; `expired`; `outlives_key`.
+    Reasons: `undecodable`; `old_format` (an identity from before November 2023); `version` (the version or the type of
+    signed data is unknown); `changes` (the changes of the signing key do not follow from each other); `signature`;
+    `wrong_subject` (signed data is of another identity, or by a key that was replaced); `wrong_key` (the proof belongs
+    to another key, for example because somebody else's proof was sent); `not_yet_valid`; `expired`; `outlives_key` (the
+    attestation is not within the time of the key that signed it).
     """
 
 
@@ -31,10 +33,10 @@ class HandshakeFailed(SecureChannelError):
 
 
 class PeerRefused(SecureChannelError):
-    """Error: the other side has proved its identity, but this side does not accept it. The channel has ended.
+    """Error: this side does not accept the identity of the other side, or the proof of it. The channel has ended.
 
-    close: the encrypted message that tells the other side of the refusal; empty if it cannot be told. The reason is
-    that of the trust decision, or `proof` if the proof itself is not valid.
+    close: the encrypted message that tells the other side of the refusal; empty if it cannot be told. Reasons:
+    `not_trusted`, or one of IdentityRefused if the proof is not valid.
     """
 
     def __init__(self, reason: str, text: str, close: bytes = b"") -> None:

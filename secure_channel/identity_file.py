@@ -1,6 +1,8 @@
-"""The file of an own identity: made once, readable by its owner only, and its attestation renewed in time.
+"""The file with the secrets of an identity that this program uses. Only the owner of the file can read it.
 
-The file is JSON. The two secrets are 32 bytes each in hexadecimal. Whoever has a copy of the file is this identity.
+The file is JSON; its two secrets are 32 bytes each in hexadecimal. Whoever has a copy of the file can act as this
+identity. The file also has the attestation: the signed statement that one of the keys is for channels. An attestation
+ends, so this module replaces it in time.
 """
 
 from __future__ import annotations

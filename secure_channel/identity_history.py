@@ -1,7 +1,8 @@
 """Identities: the history of an identity's signing keys, its verification, and its identifier. No clock, no files.
 
-An identity is a list of changes. Each change has a signing key, is signed by this key, and, after the first one, also
-by the key before. The hash of the first change is the identifier, so nobody can take over an identifier.
+An identity is a list of changes. Each change has a new signing key and is signed by this key; every change but the
+first is also signed by the key of the change before. The hash of the first change is the identifier, so nobody can take
+over an identifier. In this table, the numbers are bytes of CBOR in hexadecimal:
 
     ChangeHistory   array of Change
     Change          82 data signature        or 83 data signature previous_signature
@@ -42,7 +43,8 @@ from secure_channel.errors import IdentityRefused, InvalidIdentifier
 CHANGES_MAX = 16
 """The most changes of a history that is read. Each change costs two signatures."""
 VERIFIED_KEPT = 1_000
-"""The number of verified histories that are remembered. Times and channel keys are checked each time."""
+"""The number of verified histories that are remembered, so that their signatures are not verified again. The times and
+the channel key of a proof are checked each time."""
 CHANGE, ATTESTATION = 1, 2
 """The types of signed data that are read here."""
 DATA_VERSION = 1
@@ -223,7 +225,10 @@ def make_history(signing_key: Ed25519PrivateKey, valid_from: int, valid_until: i
 
 
 def sign_data(signing_key: Ed25519PrivateKey, kind: int, content: bytes) -> bytes:
-    """Returns an array of data of this type and their signature."""
+    """Signs content. Returns a CBOR array of the data (version, type and content) and the signature.
+
+    kind: the type, CHANGE or ATTESTATION.
+    """
     data = write_array(write_unsigned(DATA_VERSION), write_unsigned(kind), write_bytes(content))
     signature = signing_key.sign(sha256(data).digest())
     return write_array(write_bytes(data), write_variant(signature))

@@ -31,10 +31,9 @@ class ChannelLimits(msgspec.Struct, frozen=True, kw_only=True):
 class ChannelStatistics(msgspec.Struct, frozen=True):
     """The statistics of a node's channels.
 
-    open, handshakes: the open channels and the handshakes under way. opened: the channels that were opened since the
-    start. refused: the first messages and identities that were refused since the start, by reason. ended: the channels
-    that have ended since the start, by reason. dropped: the messages in channels that were dropped since the start, by
-    reason.
+    open, handshakes: the open channels and the handshakes under way. The others count since the start. opened: the
+    channels that were opened. refused: the messages to the listener that began no handshake, by reason. ended: the
+    channels and handshakes that have ended, by reason. dropped: the messages that were dropped in channels, by reason.
     """
 
     open: int

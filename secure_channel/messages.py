@@ -6,8 +6,8 @@
     Close       82 02 80
 
 A Payload resembles the body of a frame in the head framing (that of Ockam's TCP connections since June 2024). So
-`PLAINTEXT` is a `Wire`, and `ockam.frames` reads and writes many of them at once with all that it remembers of headers
-(facts/secure_channel.md §5). It does not encrypt.
+`PLAINTEXT` is a `Wire`, the interface of a framing, and `ockam.frames` reads and writes many Payloads at once
+(facts/secure_channel.md §5). This module does not encrypt.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ _REFRESH, _CLOSE = 1, 2
 
 
 class PlaintextWire:
-    """The form of a Payload as a `Wire`, so that `ockam.frames` reads and writes it. There is no version and no hello.
+    """The form of a Payload as a `Wire` (a framing), so that `ockam.frames` reads and writes it. It has no hello.
 
-    The u32 before each plaintext exists only between this package and `ockam.frames`; it is never sent.
+    `ockam.frames` expects the length, a u32, before each frame. This package puts it before each plaintext that it
+    gives to `ockam.frames`; it is never sent.
     """
 
     name = "channel"
@@ -91,13 +92,13 @@ class PlaintextReader:
     __slots__ = ("_origin", "_prefix", "_reader")
 
     def __init__(self, origin: Origin, outer: Address | None) -> None:
-        """origin: the origin of all messages. outer: the address of the channel's plaintext side; None: add none."""
+        """origin: the origin that each message gets. outer: the outer address; None: add no hop."""
         self._origin = origin
         self._prefix: Route = () if outer is None else (outer,)
         self._reader = FrameReader(PLAINTEXT, origin, self._prefix)
 
     def forget(self) -> None:
-        """Forgets the remembered headers to free their memory."""
+        """Frees the memory of the routes that are kept to be faster. They are collected again later."""
         self._reader.forget()
 
     def read(self, plaintexts: Sequence[bytes]) -> tuple[list[Message], int]:
@@ -132,7 +133,7 @@ class PlaintextWriter:
         self._heads = FrameHeads(PLAINTEXT)
 
     def forget(self) -> None:
-        """Forgets the remembered headers to free their memory."""
+        """Frees the memory of the routes that are kept to be faster. They are collected again later."""
         self._known.forget()
         self._heads.forget()
 

@@ -7,10 +7,11 @@ It reads no sockets, no clock and no source of randomness; the ephemeral key is 
     message 2   e.pub | encrypted s.pub, 48 bytes | encrypted payload
     message 3   encrypted s.pub, 48 bytes | encrypted payload
 
-    encrypted: AES-256-GCM, nonce = 4 zero bytes | u64 big-endian counter, additional data = the hash of all before
+    e, s        the sender's ephemeral key and static key; .pub: its public half, 32 bytes
+    encrypted   AES-256-GCM, nonce = 4 zero bytes | u64 big-endian counter, additional data = the hash of all before
 
-The primitives are X25519, AES-256-GCM, SHA-256 and HKDF (Noise, revision 34, §5 and §7.5). The two keys at the end are
-crossed against the text of Noise, as in every Ockam peer: the initiator sends with the second one
+The primitives are X25519, AES-256-GCM, SHA-256 and HKDF (Noise, revision 34, §5 and §7.5). The handshake ends with two
+keys. In the text of Noise, the initiator encrypts with the first one; in every Ockam peer, with the second one
 (facts/secure_channel.md §0).
 """
 

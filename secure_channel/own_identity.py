@@ -38,8 +38,9 @@ minute behind would refuse them.
 class Secrets(msgspec.Struct, frozen=True):
     """The parts of an identity that are stored. They are secret, and are never logged.
 
-    signing_secret: the Ed25519 key. static_secret: the X25519 key. history: the identifier is made from it, and it
-    contains times; so the secrets without the history are another identity. attestation: is renewed.
+    signing_secret: the Ed25519 key. static_secret: the X25519 key. history: the signed public key and its times, from
+    which the identifier is computed; so it cannot be made again from the two keys. attestation: the signed statement
+    that the X25519 key is the channel key of this identity; `renewed` replaces it before it ends.
     """
 
     signing_secret: bytes

@@ -1,9 +1,11 @@
 """The proof of an identity: its history, and the attestation that a Noise static key belongs to it.
 
-    proof             83 ChangeHistory PurposeKeyAttestation array of credentials (80)
+    proof             83 ChangeHistory Attestation array of credentials (80)
     Attestation       82 data signature
     AttestationData   85 subject (5820 identifier) latest change (5820 hash) key created_at expires_at
     key               82 00 81 5820 X25519
+
+The numbers are bytes of CBOR in hexadecimal: 82, 83 and 85 begin arrays of 2, 3 and 5 items.
 
 A proof is public. It proves who is on the other side only together with the handshake, in which that side has shown
 that it owns the attested key. So `verify_proof` compares this key with the key of the handshake. Credentials are not

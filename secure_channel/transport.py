@@ -20,8 +20,8 @@ from secure_channel.noise import KEY_BYTES, NONCE_ZEROS, TAG_BYTES
 REKEY_INTERVAL = 32
 """The number of messages that one key encrypts."""
 WINDOW = 32
-"""How far a nonce may be from the highest one so far. A peer whose 33 messages in a row are lost is never heard again,
-and must make a new channel.
+"""How far the nonce of a message may be from the highest one accepted so far. If 32 messages in a row are lost after an
+accepted one, all later ones are refused, and a new channel must be made.
 """
 NONCE_BYTES = 8
 OVERHEAD_BYTES = NONCE_BYTES + TAG_BYTES
@@ -51,7 +51,7 @@ class Sealer:
         self.nonce = 0
 
     def seal(self, plaintext: bytes) -> bytes:
-        """Returns the encrypted message. Raises NoncesUsedUp after 2^64 - 2 messages."""
+        """Returns the encrypted message. Raises NoncesUsedUp after 2^64 - 32 messages."""
         nonce = self.nonce
         if not nonce % REKEY_INTERVAL and nonce:
             self._replace_key(nonce)
@@ -73,7 +73,8 @@ class Opener:
     highest: the highest nonce of an accepted message; -1 before the first.
 
     Invariant: the state changes only after the tag of a message was verified. Bit n of `_seen` says that the nonce
-    `highest - n` was accepted; `_keys` has the key of the interval of `highest`, and the one before if it was used.
+    `highest - n` was accepted. `_key` is the key for 32 nonces, among them `highest`, and `_previous` decrypts with the
+    key for the 32 nonces before these; None if there are none.
     """
 
     __slots__ = ("_decrypt", "_interval", "_key", "_previous", "_seen", "highest")
@@ -127,7 +128,11 @@ class Opener:
         return plaintext
 
     def _key_of(self, interval: int) -> tuple[bytes, AESGCM]:
-        """Returns the key of an interval, and a cipher with this key. The key is empty if it is the one before."""
+        """Returns the key of an interval (32 nonces that share a key), and a cipher with this key.
+
+        For the interval before the present one, only the cipher is known, so the key is empty. Raises CiphertextRefused
+        for an interval whose key is not known.
+        """
         if interval == self._interval:
             return self._key, AESGCM(self._key)
         if interval == self._interval + 1:

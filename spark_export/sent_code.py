@@ -75,9 +75,9 @@ def make_bundle(modules: tuple[str, ...]) -> Bundle:
 class Sendable:
     """The base of a class whose instances are sent to the Python processes of Spark together with their modules.
 
-    modules: the names of all modules of this project that an instance needs. follows: whether another `Sendable` of the
-    same bundle is always unpickled in the same process before the instance, so that the instance need not bring the
-    bundle. Without `send_modules`, an instance is pickled as any other object.
+    modules: the names of all modules of this project that an instance needs. follows: whether an instance is pickled
+    without the bundle of the modules. It may be true only if each process has unpickled another object with the same
+    bundle before. Without a call of `send_modules`, an instance is pickled as any other object.
     """
 
     modules: ClassVar[tuple[str, ...]] = ()

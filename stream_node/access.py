@@ -132,10 +132,10 @@ class NodeAccess:
 def open_access(
     config: Config, node: Node, tcp: TcpTransport, now_us: Callable[[], int], nursery: trio.Nursery
 ) -> NodeAccess | None:
-    """Makes the node check its messages by the rules of the settings, and watches the file of the rules.
+    """Makes the node check its messages by the rules in the file that the settings name, and watches this file.
 
-    nursery: runs the watching task until it is cancelled. Returns None if the settings name no rules. Raises
-    ConfigError.
+    Returns the rules as a running part of the node; None if the settings name no file. nursery: runs the task that
+    watches the file until it is cancelled. Raises ConfigError.
     """
     if config.access_rules is None:
         return None

@@ -44,7 +44,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Owner(Protocol):
-    """What a channel's worker calls of the owner of all channels. `SecureChannels` implements it."""
+    """The methods of the owner of all channels that a channel's worker calls. `SecureChannels` has them."""
 
     def now_s(self) -> int: ...
 
@@ -61,8 +61,8 @@ class ChannelWorker(Worker):
     inner, outer: its two addresses. used_at_s: the time of the last message, on trio's clock. gone_at_s: the time at
     which its connection was first seen to have ended; None while the connection is there.
 
-    Invariant: messages go out in the order in which they were encrypted, each to the way back that was known then. The
-    way back changes only after a message was decrypted.
+    Invariant: messages to the other side are sent in the order in which they were encrypted. The route to the other
+    side changes only after a message that came over the new route was decrypted.
     """
 
     def __init__(
@@ -188,10 +188,10 @@ class ChannelWorker(Worker):
         self._owner.ended(self, error.reason)
 
     def _move(self, message: Message) -> None:
-        """Lets answers go back the way that this message came.
+        """From now on, sends answers over the route by which this message came, for example over a new connection.
 
-        An encrypted message has no return route of its own, so the route has only the hops that nodes have added. The
-        last hop, the other side's inner address, is that of message 3.
+        The sender of an encrypted message gives no return route, so its route has only the hops that nodes have added.
+        The last hop, the other side's inner address, is known from message 3.
         """
         self._last_return = message.return_route
         inner = self._way_back[-1:]
@@ -203,7 +203,8 @@ class ChannelWorker(Worker):
         self._reader = PlaintextReader(self._origin(), self.outer)
 
     def _origin(self) -> Origin:
-        """Returns the origin of what comes out of the channel: the identity of its other end, however far that is."""
+        """Returns the origin of the decrypted messages. Its identity is that of the channel's other end, and not that
+        of the connection."""
         header_bytes = len(HEAD.encode_routes(self._way_back, ()))
         return msgspec.structs.replace(
             self._below,
@@ -239,9 +240,10 @@ class ChannelWorker(Worker):
                 self._nursery.start_soon(self._wait_room, own, full)
 
     async def _wait_room(self, own: Mailbox, full: list[Mailbox]) -> None:
-        """Admits messages again when the workers behind the channel have room.
+        """Waits until these full mailboxes of workers have room, and then lets the channel take messages again.
 
-        Until then the connections that feed this channel wait.
+        own: the mailbox of this channel, which is on hold until then, so that connections wait that have messages for
+        the channel.
         """
         for mailbox in full:
             await mailbox.wait_room()
@@ -306,7 +308,7 @@ class ChannelWorker(Worker):
         return now_s - self.gone_at_s
 
     def forget(self) -> None:
-        """Frees the memory of the remembered headers. They are learned again from the next messages."""
+        """Frees the memory of the encoded routes that the channel keeps to be faster. It collects them again later."""
         self._writer.forget()
         if self._reader is not None:
             self._reader.forget()

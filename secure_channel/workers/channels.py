@@ -32,7 +32,8 @@ from secure_channel.workers.channel import ChannelWorker
 
 LISTENER = "secure_channel"
 ADDRESSES = (LISTENER, "secure_channel_listener", "api")
-"""The addresses of the listener: the default of Elixir's service, that of the examples, and that of Rust's command."""
+"""The addresses of the listener, those at which other Ockam programs expect one: the default of Ockam for Elixir, the
+address in Ockam's examples, and the address on the nodes that the command `ockam` makes."""
 WATCH_INTERVAL_S = 0.5
 """The interval between two looks at the trust list, in seconds. An identity that is not trusted any more loses its
 channels within this time."""
@@ -213,7 +214,8 @@ class ListenerWorker(Worker):
         self.context.call_later(WATCH_INTERVAL_S, self._watch)
 
     def demand(self, message: Message) -> Demand:
-        """Returns that anybody may begin a handshake: it proves who is there, and the trust list decides."""
+        """Returns that the sender needs no right: the handshake proves the sender's identity, and then the trust list
+        decides about the channel."""
         return NOTHING
 
     def handle(self, message: Message) -> None:

@@ -1,6 +1,6 @@
 """ChannelConnection: a `ClientConnection` whose messages go through a secure channel to the node with the services.
 
-It stands between the core and the bytes of the connection, and does no I/O. The core sees routes and messages as they
+It stands between the core (`ClientCore`) and the shell, which does the I/O. The core sees routes and messages as they
 are inside the channel; nodes on the way see the route to the other end and encrypted bytes.
 
     core ── route inside, payload ──▶ ChannelConnection ── frame: route to the other end | nonce | ciphertext ──▶ shell
@@ -55,8 +55,8 @@ SILENT_HANDSHAKES_MAX = 3
 has no listener, and where it trusts nobody.
 """
 REFUSED_MAX = 2
-"""The number of channels in a row that the other side ends before it has sent a message, after which this client's
-identity counts as refused. A node that stops ends one channel so.
+"""After this many channels in a row that the other side ended before it sent a message, this client's identity counts
+as refused. One such channel is not enough, because a node that stops ends its channels too.
 """
 
 
@@ -251,7 +251,7 @@ class ChannelConnection(ClientConnection):
         self._put(head + payload + tail)
 
     def _around(self, size_bytes: int) -> tuple[bytes, bytes]:
-        """Return the bytes of a frame around an encrypted message. Raises FrameTooLarge."""
+        """Return a frame's bytes before and after an encrypted message of this size. Raises FrameTooLarge."""
         pieces = self._heads.around(self._frame_head).get(size_bytes)
         return self._heads.make(self._frame_head, size_bytes) if pieces is None else pieces
 

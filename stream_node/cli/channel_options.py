@@ -47,9 +47,10 @@ def check_peer(peer: str | None) -> str | None:
 
 
 def make_channel(peer: str | None, identity: str | None, target: Target) -> SecureChannel | None:
-    """Returns the secure channel to a node: as the options say, else as its context says. None: without a channel.
+    """Returns the settings of the secure channel to a node, or None if neither an option nor the target names a peer.
 
-    Raises UsageError if an identity is given and no peer, because a channel to anybody protects from nobody.
+    peer: the option --peer; it goes before that of the target. identity: the option --identity. Raises UsageError if an
+    identity is given and no peer, because a channel to an unknown peer is no protection.
     """
     chosen = peer or target.peer
     if chosen is None:
@@ -64,5 +65,5 @@ def make_channel(peer: str | None, identity: str | None, target: Target) -> Secu
 
 
 def absolute(file: str | None) -> str | None:
-    """Returns the absolute path of a file, since a context is used from any folder."""
+    """Returns the absolute path of a file; None for None. A saved path must be valid from every folder."""
     return None if file is None else os.path.abspath(file)
