@@ -6,6 +6,7 @@ which runs the table has. Readers of Delta ignore files that are in no transacti
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -252,7 +253,11 @@ class StoreDeltaTable(StoreFlatTable, DeltaLog):
         table = self._open()
         with _told(f"old files of {self._address} cannot be removed"):
             removed = table.vacuum(
-                retention_hours=int(keep_s // 3600), dry_run=False, enforce_retention_duration=False, full=True
+                # deltalake takes whole hours. Rounded down, half an hour would remove files at once.
+                retention_hours=math.ceil(keep_s / 3600),
+                dry_run=False,
+                enforce_retention_duration=False,
+                full=True,
             )
             checkpoint = table.version() % CHECKPOINT_COMMITS == 0
             if checkpoint:

@@ -66,18 +66,23 @@ async def verify(
     uses the state of the ledger at one moment, and ignores unpublished runs.
     """
     table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
-    listed, staged, account = await _look(layout, table, ledger)
+    generation, listed, staged, account = await _look(layout, table, ledger)
     files = account.files
     # Files of a run in state written may be in the table already, since table and ledger cannot change in one step.
     accounted = {table.locate(file).resolve() for file in (*files, *account.pending)}
     problems: list[str] = []
     there: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
+    whole: set[FilePath] = set()
     for number, file in enumerate(files):
-        problems += await asyncio.to_thread(check_file, table.locate(file), file, there, checksums)
+        found = await asyncio.to_thread(check_file, table.locate(file), file, there, checksums)
+        problems += found
+        if not found:
+            whole.add(table.locate(file).resolve())
         if on_file is not None:
             on_file(number + 1, len(files))
     problems += _check_indexes([each for _, each in account.ranges], there, account.losses)
     problems += [f"{path} is in the table, and no run wrote it" for path in sorted(listed - accounted)]
+    problems += await _find_unlisted(table, whole - listed, generation)
     at_work = {layout.run_staging(run_id) for run_id in account.unfinished}
     if account.rewrite is not None:
         at_work.add(layout.rewrite_staging(account.rewrite))
@@ -95,8 +100,26 @@ async def verify(
     )
 
 
-async def _look(layout: Layout, table: Table, ledger: Ledger) -> tuple[set[FilePath], list[Path], Account]:
-    """Returns the files that readers of the table read, the files in the staging folder, and the ledger's contents.
+async def _find_unlisted(table: Table, lacking: set[FilePath], generation: int) -> list[str]:
+    """Returns a problem for each undamaged file that the table does not list, so that readers do not see its rows.
+
+    lacking: the files that were not listed. generation: the number of rewrites that the table had then.
+    """
+    if not lacking:
+        return []
+    # The ledger was read after the list, so it may know files of a run that was published between the two.
+    again = await asyncio.to_thread(lambda: {path.resolve() for path in table.list_files()})
+    if await asyncio.to_thread(lambda: table.generation) != generation:
+        return []
+    return [
+        f"{path} is a file of a published run, and the table does not list it: its rows were "
+        "deleted, or the table was put back to an earlier state"
+        for path in sorted(lacking - again)
+    ]
+
+
+async def _look(layout: Layout, table: Table, ledger: Ledger) -> tuple[int, set[FilePath], list[Path], Account]:
+    """Returns the table's number of rewrites, the files that readers read, the staged files, and the ledger's contents.
 
     The ledger is read last: each file is recorded there before the file enters the table, so the ledger knows all
     listed files. Everything is read again if a compaction replaces the table's files meanwhile.
@@ -107,7 +130,7 @@ async def _look(layout: Layout, table: Table, ledger: Ledger) -> tuple[set[FileP
         listed = await asyncio.to_thread(lambda: {path.resolve() for path in table.list_files()})
         account = await ledger.load_account(generation)
         if await asyncio.to_thread(lambda: table.generation) == generation:
-            return listed, staged, account
+            return generation, listed, staged, account
 
 
 def _list_files(folder: Path) -> list[Path]:

@@ -184,7 +184,8 @@ def _reason(error: BaseException) -> str:
 
 def _hint(error: BaseException) -> str:
     text = " ".join(str(error).split())
-    if "169.254.169.254" in text or "metadata" in text.lower():
+    # The address of a cloud machine that gives credentials to its programs.
+    if "169.254.169.254" in text or "metadata.google.internal" in text:
         return "there are no credentials in the environment, and this machine has no role"
     if OVERLOADED.search(text):
         return "the store is overloaded (it answered 5xx to every try); try again later, or raise --store-option tries"

@@ -10,6 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,3 +151,21 @@ def test_replaced_generations_go_in_time_however_often_one_is_made(exported: Wor
     exported.compact()
     assert sorted(path.name for path in generations.iterdir()) == ["000002", "000003", "000004"]
     exported.assert_whole()
+
+
+@pytest.mark.parametrize("how", ["deleted", "restored"])
+def test_rows_that_left_the_log_of_a_delta_table_are_found(world: World, how: str) -> None:
+    """Goal: data files that are whole and that no reader reads are a problem. Method: deltalake takes rows out of the
+    table's log, by a delete of all rows and by going back to an earlier version; the files stay."""
+    deltalake = pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
+    world.settings = replace(world.settings, format="delta")
+    for _ in range(2):
+        world.push(50)
+        world.run()
+    assert world.verify().problems == ()
+    table = deltalake.DeltaTable(str(world.folder / "messages"))
+    if how == "deleted":
+        table.delete()
+    else:
+        table.restore(table.version() - 1)
+    assert any("does not list it" in problem for problem in world.verify().problems)
