@@ -108,7 +108,11 @@ async def test_its_right_alone_is_enough_for_every_act(tmp_path: Path, wire: Wir
             # For an act that leaves something behind, one right is tried; for one that only looks, each of several.
             for right in one_of(act.rights):
                 node.allow(may(right, act.name or ""))
-                answer = await ask(await node.running.peer(wire), act)
+                try:
+                    answer = await ask(await node.running.peer(wire), act)
+                except trio.TooSlowError:
+                    # Seen twice on a busy machine, with no act known; this test is about rights, not about time.
+                    answer = await ask(await node.running.peer(wire), act)
                 assert answer is None or not is_denial(answer.payload), (act.key, right)
         assert node.refused() == {}
         acted = {(line["right"], line["name"]) for line in node.audit() if line["event"] == "admitted"}
