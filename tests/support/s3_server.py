@@ -1,6 +1,8 @@
 """A real S3 server (moto's) in a process of its own, and a proxy before it that makes the faults of a network.
 
-moto keeps objects in memory, answers `If-None-Match` and `If-Match` as S3 does, and takes any credentials.
+moto keeps objects in memory, answers `If-None-Match` and `If-Match` as S3 does, and takes any credentials. It looks at
+a condition and then stores, so that two requests at once may both find the condition true: one conditional request is
+served at a time here, which makes look and store one step, as in S3.
 """
 
 from __future__ import annotations
@@ -16,8 +18,19 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 SERVER = """
-import logging, signal, sys
-from moto.server import ThreadedMotoServer
+import logging, sys, threading
+from moto.server import DomainDispatcherApplication, ThreadedMotoServer
+
+conditional = threading.Lock()
+serve = DomainDispatcherApplication.__call__
+
+def serve_alone(application, environ, start_response):
+    if "HTTP_IF_MATCH" not in environ and "HTTP_IF_NONE_MATCH" not in environ:
+        return serve(application, environ, start_response)
+    with conditional:
+        return serve(application, environ, start_response)
+
+DomainDispatcherApplication.__call__ = serve_alone
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
 server.start()
