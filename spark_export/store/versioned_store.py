@@ -2,7 +2,8 @@
 
 Each version of an object is a file with an ending: .v00000001, .v00000002 and so on. The file with the highest number
 is the current object. A write creates a file with a unique name and renames the file to the next version. If two
-writers rename to the same name, only one succeeds.
+writers rename to the same name, only one succeeds. Old versions are removed, so that a slow writer may rename to a
+number that was used and removed meanwhile. Therefore, a write succeeds only if its version is the newest afterwards.
 """
 
 from __future__ import annotations
@@ -89,6 +90,9 @@ class VersionedStore(Store):
             if version in self._versions(name):
                 raise (ObjectExists if version == 1 else ObjectChanged)(f"{self.place / name} was replaced") from error
             raise PutUnclear(f"{self.place / name} cannot be written: {one_line(error)}") from error
+        if self._versions(name)[-1:] != [version]:
+            self.data.remove(target)
+            raise (ObjectExists if version == 1 else ObjectChanged)(f"{self.place / name} was replaced meanwhile")
         return str(version)
 
     def _versions(self, name: str) -> list[int]:

@@ -128,6 +128,35 @@ def test_one_of_many_replaces_it(store: Store) -> None:
         tag = got[winner]
 
 
+@pytest.mark.parametrize("name", ["ledger", "new"])
+def test_a_slow_writer_finds_a_number_free_that_was_used_before(tmp_path: Path, name: str) -> None:
+    """Goal: a rename to a version that others used and removed replaces nothing, and is not reported as done.
+
+    Method: three other writes, of which the last ones remove the first, while a writer is about to rename its file.
+    """
+    place = parse_place(tmp_path / "store")
+    slow, others = (VersionedStore(place, complete_options(place, {})) for _ in range(2))
+    others.data.filesystem = NoOverwrite()
+    tag = others.create("ledger", b"0")
+
+    class Slow(NoOverwrite):
+        def move(self, src: str, dest: str) -> None:
+            now = tag if name == "ledger" else others.create(name, b"1")
+            for each in (b"2", b"3", b"4"):
+                now = others.swap(name, each, now)
+            super().move(src, dest)
+
+    slow.data.filesystem = Slow()
+    with pytest.raises((ObjectChanged, ObjectExists), match=name):
+        if name == "ledger":
+            slow.swap(name, b"mine", tag)
+        else:
+            slow.create(name, b"mine")
+    assert others.read(name) == b"4"
+    assert others.swap(name, b"5", others.read_tagged(name).tag) == others.read_tagged(name).tag
+    assert b"mine" not in {path.read_bytes() for path in (tmp_path / "store").iterdir()}
+
+
 def test_a_listing_has_every_object_in_order(store: Store) -> None:
     names = [f"log/{number:020d}.json" for number in range(5)]
     for name in reversed(names):
