@@ -72,15 +72,15 @@ class Compactor:
         """
         await self._rewriter.recover()
         files = await self._rewriter.load_files()
-        groups = [] if files_min is None else limit_merges(plan_merges(files, files_min), bytes_max)
-        if not groups:
+        parts = [] if files_min is None else limit_merges(plan_merges(files, files_min), bytes_max)
+        if not parts:
             expired = await self._rewriter.expire()
             return Compaction(None, len(files), len(files), 0, sum(each.entry.rows for each in files), expired)
-        merged = {id(file) for group in groups for file in group}
+        merged = {id(file) for part in parts for file in part}
         kept = [file for file in files if id(file) not in merged]
         self._check_sizes(kept)
         made = await self._rewriter.replace(
-            kept, lambda folder: [file for group in groups for file in self._merge(folder, group)]
+            kept, lambda folder: [file for part in parts for file in self._merge(folder, part)]
         )
         expired = await self._rewriter.expire()
         rows = sum(each.entry.rows for each in made)
@@ -95,27 +95,24 @@ class Compactor:
             if size != file.entry.file_bytes:
                 raise TableDamaged(f"{path} is not what run {file.run_id} wrote: {REPAIR}")
 
-    def _merge(self, folder: Path, group: Sequence[RunFile]) -> list[RunFile]:
-        """Merges the files of `group` into few large files in `folder`. Returns the new files.
+    def _merge(self, folder: Path, part: Sequence[RunFile]) -> list[RunFile]:
+        """Merges the files of `part` into few large files in `folder`. Returns the new files.
 
-        All files of the group have rows of one stream, era and date."""
-        made: list[RunFile] = []
-        for part in _parts(group):
-            first, run_id = part[0].entry, max(file.run_id for file in part)
-            writer = TableWriter(folder, uuid.uuid4().hex, with_stream=self._table.with_stream)
-            try:
-                for batch in self._sorted_batches(part):
-                    writer.write(first.stream, first.era, batch)
-                entries = writer.close()
-            finally:
-                writer.abort()
-            if sum(entry.rows for entry in entries) != sum(file.entry.rows for file in part):
-                raise ExportError(
-                    f"merging {first.stream} of {first.date} gave another number of rows; the table is as before: "
-                    "run verify"
-                )
-            made += [RunFile(run_id, entry) for entry in entries]
-        return made
+        All files of the part have rows of one stream, era and date."""
+        first, run_id = part[0].entry, max(file.run_id for file in part)
+        writer = TableWriter(folder, uuid.uuid4().hex, with_stream=self._table.with_stream)
+        try:
+            for batch in self._sorted_batches(part):
+                writer.write(first.stream, first.era, batch)
+            entries = writer.close()
+        finally:
+            writer.abort()
+        if sum(entry.rows for entry in entries) != sum(file.entry.rows for file in part):
+            raise ExportError(
+                f"merging {first.stream} of {first.date} gave another number of rows; the table is as before: run "
+                "verify"
+            )
+        return [RunFile(run_id, entry) for entry in entries]
 
     def _sorted_batches(self, files: Sequence[RunFile]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of all files in the order of partition and index. Raises TableDamaged for a damaged file."""
@@ -136,30 +133,38 @@ class Compactor:
 
 
 def plan_merges(files: Sequence[RunFile], files_min: int = 2) -> list[list[RunFile]]:
-    """Returns the groups of small files to merge. Each group has at least `files_min` files of one stream and date.
+    """Returns the parts to merge: lists of at least two small files of one stream, era and date.
 
-    If a stream was deleted and created again, files of the old and the new stream are in different groups.
+    The files of a part have at most MERGE_BYTES_MAX bytes in memory. A file that is alone in its part is not merged,
+    because the result would be the same file again. files_min: the smallest number of files that are merged of one
+    stream and date. If a stream was deleted and created again, files of the old and the new stream are in different
+    parts.
     """
     groups: dict[tuple[str, int, str], list[RunFile]] = defaultdict(list)
     for file in files:
         if file.entry.file_bytes < SMALL_BYTES and file.entry.data_bytes < MERGE_BYTES_MAX:
             groups[file.entry.stream, file.entry.era, file.entry.date].append(file)
-    return [group for group in groups.values() if len(group) >= max(2, files_min)]
+    planned: list[list[RunFile]] = []
+    for group in groups.values():
+        parts = [part for part in _parts(group) if len(part) > 1]
+        if sum(map(len, parts)) >= files_min:
+            planned += parts
+    return planned
 
 
-def limit_merges(groups: Sequence[list[RunFile]], bytes_max: int | None) -> list[list[RunFile]]:
-    """Shortens a list of groups so that their files have at most `bytes_max` bytes of message data together.
+def limit_merges(parts: Sequence[list[RunFile]], bytes_max: int | None) -> list[list[RunFile]]:
+    """Shortens a list of parts so that their files have at most `bytes_max` bytes of message data together.
 
-    Takes groups from the front of the list, and the files of a group in the order of their runs. The first two files
-    are always taken, even if they have more bytes. bytes_max: None for no limit.
+    Takes parts from the front of the list, and the files of a part in their order. The first two files are always
+    taken, even if they have more bytes. bytes_max: None for no limit.
     """
     if bytes_max is None:
-        return list(groups)
+        return list(parts)
     taken: list[list[RunFile]] = []
     filled = 0
-    for group in groups:
+    for part in parts:
         chosen: list[RunFile] = []
-        for file in sorted(group, key=lambda each: (each.run_id, each.entry.path)):
+        for file in part:
             if filled + file.entry.data_bytes > bytes_max and (taken or len(chosen) > 1):
                 break
             chosen.append(file)

@@ -24,7 +24,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from spark_export.exporter.compact import limit_merges, plan_merges
+from spark_export.exporter.compact import MERGE_BYTES_MAX, limit_merges, plan_merges
 from spark_export.exporter.model import FileEntry, RunFile
 from tests.spark_export.exporter.export_world import World, rows_of
 from tests.spark_export.exporter.table_readers import LIBRARIES, rows_in
@@ -134,3 +134,17 @@ def test_an_upkeep_merges_a_part_of_much_and_at_least_two_files() -> None:
     assert [[file.run_id for file in group] for group in limit_merges(groups, 1)] == [[1, 2]]
     assert limit_merges(groups, None) == groups
     assert plan_merges(files, 9) == []
+
+
+def test_a_file_that_nothing_can_be_merged_with_is_left_alone() -> None:
+    """Goal: an upkeep ends: files that compress well stay small, and are not merged with themselves again and again.
+
+    Method: the plan for files of which no two fit into memory together, and for two small ones after them.
+    """
+    large = MERGE_BYTES_MAX * 2 // 3
+    sizes = [large] * 20 + [100, 100]
+    files = [RunFile(run, FileEntry(f"{run}", "s", 0, "2026-11-22", 1, size, 10, "")) for run, size in enumerate(sizes)]
+    assert plan_merges(files[:20], 2) == []
+    (part,) = plan_merges(files, 3)
+    assert [file.run_id for file in part] == [19, 20, 21]
+    assert plan_merges(files, 4) == []

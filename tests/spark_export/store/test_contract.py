@@ -147,11 +147,9 @@ def test_a_slow_writer_finds_a_number_free_that_was_used_before(tmp_path: Path, 
             super().move(src, dest)
 
     slow.data.filesystem = Slow()
+    write = partial(slow.swap, tag=tag) if name == "ledger" else slow.create
     with pytest.raises((ObjectChanged, ObjectExists), match=name):
-        if name == "ledger":
-            slow.swap(name, b"mine", tag)
-        else:
-            slow.create(name, b"mine")
+        write(name, b"mine")
     assert others.read(name) == b"4"
     assert others.swap(name, b"5", others.read_tagged(name).tag) == others.read_tagged(name).tag
     assert b"mine" not in {path.read_bytes() for path in (tmp_path / "store").iterdir()}
