@@ -57,8 +57,8 @@ def compile_encoder(
 ) -> Callable[[Any], bytes]:
     """Returns a compiled function that encodes a value and returns the message.
 
-    heads: the ids of types that contain themselves, as `cycle_heads` returns them. careful: called with the value if
-    anything in the value is unusual.
+    heads: the ids of types that contain themselves, as `cycle_heads` returns them.
+    careful: encodes the values that the compiled code cannot encode, and raises the error if a value is invalid.
     """
     compiler = _Compiler(limits, heads, careful)
     source = compiler.source

@@ -128,8 +128,8 @@ class PersistedNotification(msgspec.Struct, frozen=True):
     """PersistedNotification: the event that a verified block was synced to disk, or could not be stored.
 
     Blocks are stored in the order in which they were verified. After a failure, no higher block is stored until the
-    failed block was verified and stored again. So the stored blocks have no gap at their end. Storing a block a second
-    time with the same root hash succeeds.
+    failed block was verified and stored again, so that a failure leaves no gap. Storing a block a second time with the
+    same root hash succeeds.
 
     succeeded: whether the block is on disk.
     reason: a description of the failure for the log.

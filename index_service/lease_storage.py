@@ -38,7 +38,8 @@ holder: the member that has the lease, or NULL.
 ttl_ms: the time to live of the lease, in milliseconds. After a restart of the node, the holder may use the lease for
 this time.
 
-Rows are never deleted. If fences began at 1 again, a member could save with the fence of a lease that it has lost.
+Rows are never deleted, so that the fences of a partition always grow. If they began at 1 again, a member that has lost
+its lease could hold a fence that is valid again, and could save with it.
 """
 
 lease_floor = Table(

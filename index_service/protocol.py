@@ -95,7 +95,7 @@ Request: TypeAlias = GetIndex | SaveIndex | GetPartitionIndex | SavePartitionInd
 
 
 def decode_request(payload: bytes) -> Request:
-    """Decodes a request of the index protocols, under either protocol name, with or without a partition.
+    """Decodes a request to get or save an index, with or without a partition, under either protocol name.
 
     Raises ProtocolError if the payload is not valid.
     """

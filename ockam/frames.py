@@ -275,7 +275,7 @@ class FrameHeads:
         return self._known.size_bytes
 
     def forget(self) -> None:
-        """Forgets the bytes around payloads to free their memory."""
+        """Frees the memory of all remembered bytes that stand before and after payloads in frames."""
         self._known.forget()
 
     def around(self, raw: bytes) -> Pieces:

@@ -108,7 +108,8 @@ class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow
     """The reader of streaming queries, which reads micro-batches without end. It is used in one process on the driver.
 
     `_target`: the positions where an AvailableNow query ends, fixed when the query starts; None for other queries.
-    `_ended_wait_s`: when the last wait for `minOffsetsPerTrigger` messages ended, on a clock that cannot be set back.
+    `_ended_wait_s`: the time at which the last wait for enough messages (`minOffsetsPerTrigger`) ended, on a clock that
+    cannot be set back.
     """
 
     modules = SOURCE_MODULES

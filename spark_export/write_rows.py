@@ -23,7 +23,7 @@ TYPES: dict[str, tuple[type[DataType], ...]] = {
     "partition": (IntegerType, LongType, ShortType),
     "headers": (ArrayType,),
 }
-"""The columns that a DataFrame to write may have, and the allowed Spark types of each column."""
+"""The columns that are allowed in a written DataFrame, and the allowed Spark types of each column."""
 KAFKAS = {"value": "data", "topic": "stream"}
 """Maps a column name of Spark's Kafka sink to the name of the same column in this format."""
 GIVEN_BY_NODE = ("index", "offset", "timestamp", "timestampType")

@@ -133,10 +133,8 @@ class StreamWriter(Sendable, DataSourceArrowWriter):
         return write_rows(iterator, self._options, self._attempt(), self._ends)
 
     def commit(self, messages: Sequence[Any]) -> None:
-        """If the write has a `writeId`, records in the node that the write is complete.
-
-        All messages are already stored.
-        """
+        """Records in the node that the write is complete, if the write has a `writeId`. The tasks have already pushed
+        all messages."""
         commit_written(messages, self._options, self._options.write_version)
 
     def abort(self, messages: Sequence[Any]) -> None:

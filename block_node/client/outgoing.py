@@ -1,4 +1,4 @@
-"""OutgoingBlock: a block to be published. It can produce its items repeatedly, in chunks of the size of a message."""
+"""OutgoingBlock: a block to be published. Its items can be read any number of times, in chunks that fit a message."""
 
 from __future__ import annotations
 

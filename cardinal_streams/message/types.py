@@ -76,7 +76,7 @@ class Reorg(msgspec.Struct, frozen=True, gc=False):
 class ReorgComplete(msgspec.Struct, frozen=True, gc=False):
     """The last message of a reorg channel (the topic of one reorg).
 
-    `hash` and `number` are those of the last block, or those of the common ancestor if the reorg is given up.
+    `hash` and `number` identify the last block of the new branch, or the common ancestor if the reorg is given up.
     """
 
     hash: bytes

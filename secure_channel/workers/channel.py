@@ -56,10 +56,12 @@ class Owner(Protocol):
 
 
 class ChannelWorker(Worker):
-    """One channel, from message 2 to its end.
+    """The worker of one secure channel. It sends message 2 of the handshake and stops when the channel ends.
 
-    inner, outer: its two addresses. used_at_s: the time of the last message, on trio's clock. gone_at_s: the time at
-    which its connection was first seen to have ended; None while the connection is there.
+    inner: the worker's address that receives ciphertext from the other side.
+    outer: the worker's address that receives plaintext from this node's workers, to encrypt and send it.
+    used_at_s: the time of the last message, on trio's clock.
+    gone_at_s: the time at which its connection was first seen to have ended; None while the connection is there.
 
     Invariant: messages to the other side are sent in the order in which they were encrypted. The route to the other
     side changes only after a message that came over the new route was decrypted.

@@ -1,4 +1,4 @@
-"""Reads the bronze table, which contains exported messages as stored, from the folder of an export."""
+"""Reads the bronze table from the folder of an export. The table contains the exported messages without changes."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ KNOWN: Final[Mapping[str, tuple[str, ...]]] = {
 COMMON: Final = {"timeout_s": "30", "tries": "6"}
 """The options that every store has, with their defaults.
 
-timeout_s: the longest time for one request, in seconds. tries: the largest number of times that one request is sent,
-if the store answers 5xx or does not answer.
+timeout_s: the longest time for one request, in seconds.
+tries: how many times in all a request is sent when the store answers 5xx or does not answer.
 """
 SECRETS: Final[Mapping[str, str]] = {
     "s3": "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",

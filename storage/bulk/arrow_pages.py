@@ -228,7 +228,7 @@ INTEGERS = ("index", "time_us", "checksum")
 
 
 def _names(columns: Columns) -> list[str]:
-    """Returns the SQL names of the columns index and time, and of the column checksum if it is requested."""
+    """Returns the SQL names of the columns to read: `index`, `time_us`, and `checksum` if it is requested."""
     return ['idx AS "index"', "time_us", *(["checksum"] if columns.checksum else [])]
 
 

@@ -203,7 +203,7 @@ class AsyncShell:
                 await anyio.aclose_forcefully(self._stream)
 
     async def _dial_first(self, backoff: Backoff) -> Dialled:
-        """Make the first connection of a client whose `connect` did not wait for it. The first attempt has no delay."""
+        """Make the first connection if `connect` returned without one. The first attempt has no delay."""
         try:
             return await self.dial()
         except NodeUnreachable as error:

@@ -332,7 +332,7 @@ class PullMachine(Generic[P]):
     def next_deadline_s(self) -> float:
         """The time at which `end_late` should be called next, in seconds; infinity if there is no deadline.
 
-        The time may be earlier than necessary, because the long poll with this deadline may have ended already.
+        This is the earliest deadline of all long polls, including long polls that have ended before their deadline.
         """
         return self._deadlines[0][0] if self._deadlines else math.inf
 

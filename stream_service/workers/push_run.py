@@ -143,9 +143,9 @@ def _confirm(request_id: int, decision: Decision, index: int, first_index: int) 
 
 
 def _confirm_known(request_id: int, decision: Decision) -> RichConfirm | None:
-    """Returns the answer to a rich push if the answer does not depend on whether its append was stored, else None.
+    """Returns the answer to a rich push that appends nothing, else None.
 
-    Such an answer exists for a push that is out of order, or whose message was stored by an earlier append.
+    A push appends nothing if it is out of order, or if its message is already stored.
     """
     match decision:
         case OutOfOrder(expected):

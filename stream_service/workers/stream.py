@@ -85,7 +85,7 @@ class StreamWorker(ReadableStream):
     def _decode(self, run: Sequence[Message]) -> None:
         """Decodes messages: gathers the pushes for the next append, and serves the other requests.
 
-        If a request must wait, this request and all later messages wait in the machine.
+        If a request must wait for earlier work, `_machine` keeps this request and all later messages of the run.
         """
         machine, gathered = self._machine, self._gathered
         stages = machine.state is not SERVING
@@ -258,8 +258,7 @@ class StreamWorker(ReadableStream):
         self.context.call_later(self._services.limits.error_delay_s, lambda: self.context.send_run(answers))
 
     def _send_answers_behind(self) -> None:
-        """Sends the answers that waited for the confirms of earlier pushes. Call this method when all these confirms
-        have been sent."""
+        """Sends the answers that had to wait for the confirms of earlier pushes. Called after these confirms."""
         gathered = self._gathered
         if gathered.answers_behind:
             answers, gathered.answers_behind = gathered.answers_behind, []
