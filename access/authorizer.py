@@ -118,6 +118,10 @@ class Authorizer:
         """Whether the origin has one of these rights on a name."""
         return bool(self.rules.grants(origin.identity).rights_on(name) & int(rights))
 
+    def find_next(self, origin: Origin, rights: int, name: str) -> str | None:
+        """Returns the first name, from `name` on, on which the origin has one of these rights, or None."""
+        return self.rules.grants(origin.identity).find_next(rights, name)
+
     def find_forward_refusal(self, origin: Origin, destination: str) -> str | None:
         """Returns the reason why messages of this origin may not be forwarded to a node, or None if they may."""
         decision = self._decide(origin, Demand(Right.FORWARD, destination), "")

@@ -13,6 +13,7 @@ import msgspec
 
 from access.rights import ALL_RIGHTS, NO_RIGHT, Demand, Right, rights_text
 from ockam.identity import Identity
+from storage.text_order import prefix_end
 
 EVERYBODY = "*"
 KNOWN_IDENTITIES_MAX = 10_000
@@ -100,6 +101,16 @@ class Grants:
                 self._known.clear()
             self._known[name] = known
         return known
+
+    def find_next(self, rights: int, name: str) -> str | None:
+        """Returns the first name, from `name` on in the order of names, on which one of these rights is given; None if
+        there is none."""
+        if self.rights_on(name) & int(rights):
+            return name
+        # A prefix and the end of its names are the only places where the rights change.
+        prefixes = {prefix for prefix, _ in (*self.allow, *self.deny)}
+        places = prefixes | {end for prefix in prefixes if (end := prefix_end(prefix)) is not None}
+        return next((place for place in sorted(places) if place > name and self.rights_on(place) & int(rights)), None)
 
     def has_anywhere(self, rights: int) -> bool:
         """Whether one of these rights is given on at least one name."""

@@ -56,6 +56,7 @@ from index_service.protocol import (
 from index_service.requests import access_of, is_extension, read_extension, read_plain
 from index_service.storage import Access, IndexRequests, ListPositions, PositionRow, SetPosition
 from ockam.address import local
+from ockam.log_rate import LogRate
 from ockam.message import Message, reply_to
 from ockam.node import Node
 from ockam.protocol import ProtocolError, error_payload, failed_payload
@@ -96,6 +97,7 @@ class IndexService:
         self.gets = self.saves = self.ignored = self.failed = 0
         self.refused = self.fenced = self.lists = self.sets = 0
         self.lists_waiting = 0
+        self.lines = LogRate()
 
     def register(self, node: Node, addresses: Sequence[str] = SERVICE_ADDRESSES) -> None:
         """Starts the worker of the service under these addresses."""
@@ -255,11 +257,15 @@ class IndexWorker(Worker):
         more = len(operation.rows) > len(rows)
         gate = service.node.gate if service.node is not None else None
         shown = [row for row in rows if gate is None or gate.holds(message.origin, Right.INDEX, row.client_id)]
-        # A client goes on after the last position of a page, so a page without a position would end its list.
-        if more and rows and not shown:
-            after = PositionKey(rows[-1].client_id, rows[-1].stream_name, rows[-1].partition)
-            self._list(message, msgspec.structs.replace(operation.request, after=after))
-            return
+        # A client goes on after the last position of a page, so a page without a position would end its list. The next
+        # read skips the clients that the sender may not see, whatever the number of their positions.
+        if more and rows and not shown and gate is not None:
+            following = gate.find_next(message.origin, Right.INDEX, rows[-1].client_id)
+            if following is not None:
+                after = PositionKey(following, "", -1)
+                self._list(message, msgspec.structs.replace(operation.request, after=after))
+                return
+            more = False
         service.lists += 1
         positions = [SavedPosition(*row[:5], service.groups.find_holder(row)) for row in shown]
         self.reply(
@@ -304,11 +310,14 @@ class IndexWorker(Worker):
         """
         if is_extension(message.payload):
             self._service.refused += 1
-            logger.info("index_request_refused", peer=message.origin.peer, reason=str(error))
+            self._log(message, "index_request_refused", error)
             self.reply(message, error_payload(str(error)))
         else:
             self._service.ignored += 1
-            logger.info("index_request_ignored", peer=message.origin.peer, reason=str(error))
+            self._log(message, "index_request_ignored", error)
+
+    def _log(self, message: Message, event: str, error: ProtocolError) -> None:
+        self._service.lines.log(logger.info, event, peer=message.origin.peer, reason=str(error))
 
     def _failed(self, message: Message, error: StorageError) -> None:
         self._service.failed += 1

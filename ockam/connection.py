@@ -22,7 +22,7 @@ from ockam.forwarding import OpenRequests, forward_refused, has_looped, is_sende
 from ockam.identity import ANONYMOUS, Identity
 from ockam.mailbox import Mailbox
 from ockam.memory import Holdings, PeerMemory
-from ockam.message import Message, Origin
+from ockam.message import HERE, Message, Origin
 from ockam.node import Node
 from ockam.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
 from ockam.sockets import send_nowait
@@ -121,9 +121,10 @@ class Connection(Worker):
             return
         machine.sent_at_s = trio.current_time()
         # Our own workers send no answers while the backlog is large, so the answers that they do send never wait here.
-        # Messages from other peers must wait. Otherwise two peers could fill our memory over this connection.
-        if run[0].origin.kind != "local" or machine.backlog.size_bytes > machine.soft_bytes():
-            self._keep_forwarded([message for message in run if message.origin.kind != "local"])
+        # Messages from other peers must wait, also those behind an answer. Else two peers could fill our memory here.
+        forwarded = [message for message in run if message.origin is not HERE and message.origin.kind != "local"]
+        if forwarded or machine.backlog.size_bytes > machine.soft_bytes():
+            self._keep_forwarded(forwarded)
             run = [message for message in run if message.origin.kind == "local"]
             self._send_forwarded()
         self._send_run(run)

@@ -29,6 +29,11 @@ class Gate(Protocol):
         sender's message came. rights: the bits of `access.Right`. name: the name of a stream, or a client id."""
         ...
 
+    def find_next(self, origin: Origin, rights: int, name: str) -> str | None:
+        """Returns the first name, from `name` on in the order of names, on which a sender may have one of these rights;
+        None if there is none. So a list can skip the names of which the sender may not learn. See `holds`."""
+        ...
+
     def find_forward_refusal(self, origin: Origin, destination: str) -> str | None:
         """Returns the reason why this node may not forward a sender's messages to another node, or None if it may.
 

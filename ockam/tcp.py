@@ -24,6 +24,7 @@ from ockam.errors import ConnectFailed, InvalidAddress
 from ockam.forwarding import CONNECTION_PREFIX, destination_unreachable, forward_refused, is_sender_told
 from ockam.identity import Identity
 from ockam.listener import SilentConnections, accept_all, connections_that_fit
+from ockam.log_rate import LogRate
 from ockam.mailbox import Mailbox
 from ockam.memory import MEMORY_BYTES_MAX, MemoryStatistics, PeerMemory
 from ockam.message import Message
@@ -120,6 +121,7 @@ class TcpTransport:
         self._connections: set[Connection] = set()
         self._silent = SilentConnections()
         self._refusals_told_s = -math.inf
+        self._refusal_lines = LogRate()
         # A destination has one connection for this node's own messages, and one for the messages of its peers, if only
         # the former shows this node's certificate.
         self._calls: dict[tuple[str, bool], Connection] = {}
@@ -362,8 +364,9 @@ class TcpTransport:
         """
         hop = message.onward_route[0]
         if message.origin.kind != "local" and hop.value not in self._allow_forward:
-            logger.warning("forward_refused", destination=shown(local(hop.value)), peer=message.origin.peer)
-            self._refuse(message, f"{shown(local(hop.value))} is no destination that this node allows")
+            to = shown(local(hop.value))
+            self._refusal_lines.log(logger.warning, "forward_refused", peer=message.origin.peer, destination=to)
+            self._refuse(message, f"{to} is no destination that this node allows")
             return None
         destination = hop.value.decode("utf-8", "replace")
         if message.origin.kind != "local" and self._node.gate is not None:

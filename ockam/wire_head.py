@@ -18,7 +18,7 @@ import struct
 
 from ockam.address import ADDRESS_TYPE_MAX, Address, Route
 from ockam.errors import RemoteProtocolError
-from ockam.wire_legacy import ROUTE_HOPS_MAX
+from ockam.wire_legacy import ROUTE_HOPS_MAX, refusal_of_sizes
 
 UNSIGNED, BYTE_STRING, TEXT_STRING, ARRAY = 0, 2, 3, 4
 """The CBOR major types that are used here (RFC 8949 §3.1)."""
@@ -88,7 +88,8 @@ def read_route(data: bytes, at: int, end: int) -> tuple[Route, int]:
     hops, at = read_head(data, at, end, ARRAY)
     if hops > ROUTE_HOPS_MAX:
         raise _undecodable(f"a route of {hops} hops; at most {ROUTE_HOPS_MAX}")
-    route = []
+    route: list[Address] = []
+    route_bytes = 0
     for _ in range(hops):
         parts, at = read_head(data, at, end, ARRAY)
         if parts != 2:
@@ -99,6 +100,11 @@ def read_route(data: bytes, at: int, end: int) -> tuple[Route, int]:
             raise _undecodable(f"an address type above {ADDRESS_TYPE_MAX}")
         if at + size > end:
             raise _undecodable("an address is longer than the frame")
+        # The sizes are checked before the bytes are copied.
+        route_bytes += size
+        refusal = refusal_of_sizes(size, route_bytes)
+        if refusal is not None:
+            raise _undecodable(refusal)
         route.append(Address(kind, data[at : at + size]))
         at += size
     return tuple(route), at

@@ -23,6 +23,12 @@ TRACED_VERSION = 2
 ROUTE_HOPS_MAX = 64
 """The largest number of hops in a route. The longest real route has about five hops, so a longer route is a loop or an
 attack."""
+ADDRESS_BYTES_MAX = 1024 + 64
+"""The largest size of the value of an address, in bytes: that of the longest name of a stream, with a prefix before it.
+Real addresses have at most a few tens of bytes."""
+ROUTE_BYTES_MAX = 8 * 1024
+"""The largest size of the values of all addresses of a route together, in bytes. The node keeps routes of requests that
+wait, so a peer could otherwise fill its memory with routes."""
 
 
 # type RouteAddress struct { type: uint  value: data }
@@ -99,7 +105,23 @@ def _route(addresses: list[RouteAddress]) -> Route:
         raise RemoteProtocolError("undecodable", f"a route of {len(addresses)} hops; at most {ROUTE_HOPS_MAX}")
     if any(address.type > ADDRESS_TYPE_MAX for address in addresses):
         raise RemoteProtocolError("undecodable", f"an address type above {ADDRESS_TYPE_MAX}")
+    sizes = [len(address.value) for address in addresses]
+    refusal = refusal_of_sizes(max(sizes, default=0), sum(sizes))
+    if refusal is not None:
+        raise RemoteProtocolError("undecodable", refusal)
     return tuple(Address(address.type, address.value) for address in addresses)
+
+
+def refusal_of_sizes(address_bytes: int, route_bytes: int) -> str | None:
+    """Returns the reason why a route is too large, or None if it is not.
+
+    address_bytes: the size of its largest address. route_bytes: the size of all its addresses together.
+    """
+    if address_bytes > ADDRESS_BYTES_MAX:
+        return f"an address of {address_bytes} bytes; at most {ADDRESS_BYTES_MAX}"
+    if route_bytes > ROUTE_BYTES_MAX:
+        return f"a route of {route_bytes} bytes; at most {ROUTE_BYTES_MAX}"
+    return None
 
 
 def _wire_route(route: Route) -> list[RouteAddress]:

@@ -14,6 +14,7 @@ from storage.contract import Append, Record, StreamRecord
 from storage.errors import DatabaseCorrupt, IndexConflict, StreamNotFound, corrupt_text, storage_error
 from storage.page import can_join, read_page
 from storage.seal import stream_seal
+from storage.text_order import prefix_end
 
 INDEX_MAX = 2**63 - 1
 """The largest index that the log can store: SQLite stores no larger integer."""
@@ -308,18 +309,3 @@ def _flat_rows(append: Append, base: int) -> list[Any]:
         flat += (append.stream_id, index, append.time_us, checksum, key, headers, data)
         index += 1
     return flat
-
-
-def prefix_end(prefix: str) -> str | None:
-    """Returns the smallest text that is greater than every text with this prefix, or None if no such text exists.
-
-    Texts are compared by code points, which is also the order of their UTF-8 bytes. Surrogates are skipped, since UTF-8
-    cannot encode them.
-    """
-    last = "\U0010ffff"
-    while prefix:
-        if prefix[-1] != last:
-            following = ord(prefix[-1]) + 1
-            return prefix[:-1] + chr(0xE000 if 0xD800 <= following <= 0xDFFF else following)
-        prefix = prefix[:-1]
-    return None

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import structlog
 
+from ockam.log_rate import LogRate
 from ockam.message import Message
 from ockam.protocol import error_payload
 from ockam.worker import Worker
@@ -41,6 +42,7 @@ class StreamCounters:
         self.refused = self.pushes_failed = self.pulls_failed = self.creates_failed = 0
         self.write_failure: str | None = None
         self.room_bytes = math.inf
+        self._lines = LogRate()
 
     def find_no_room(self, data: Sequence[bytes]) -> str | None:
         """Reserves disk space for one append, and returns None if there is enough space.
@@ -60,5 +62,5 @@ class StreamCounters:
         """
         self.refused += 1
         address = str(message.onward_route[0])
-        logger.info("request_refused", address=address, peer=message.origin.peer, reason=reason)
+        self._lines.log(logger.info, "request_refused", peer=message.origin.peer, address=address, reason=reason)
         worker.reply(message, error_payload(reason) if answer is None else answer)

@@ -189,11 +189,15 @@ class ServiceWorker(Worker):
             if gate is not None:
                 infos = [each for each in infos if gate.holds(message.origin, STREAM_RIGHTS, each.stream_name)]
             # A client goes on after the last stream of a page, so a page without a stream would end its list.
-            if found.infos and not infos and found.more:
-                last = found.infos[-1]
-                self._list_after(message, request, (last.stream_name, last.partition))
-                return
-            self.reply(message, LIST.encode_response(ListResponse(request.request_id, infos, found.more)))
+            # The next read skips the names that the sender may not see, whatever their number.
+            if found.infos and not infos and found.more and gate is not None:
+                following = gate.find_next(message.origin, STREAM_RIGHTS, found.infos[-1].stream_name)
+                if following is not None:
+                    self._list_after(message, request, (following, -1))
+                    return
+            self.reply(
+                message, LIST.encode_response(ListResponse(request.request_id, infos, found.more and bool(infos)))
+            )
 
         self._directory.storage.submit_read(
             DescribeStreams(

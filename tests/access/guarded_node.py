@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from access.rights import Right
+from access.rights import ALL_RIGHTS, Right
 from access.rule_file import rule_text
 from access.rules import Rule
 from tests.support.served import Served, served
@@ -37,6 +37,10 @@ class Guarded:
 
 def may(rights: Right, on: str = "", who: str = "anonymous", name: str = "may") -> Rule:
     return Rule(name, (who,), may=rights, on=(on,))
+
+
+def forbid(on: str, name: str, who: str = "*") -> Rule:
+    return Rule(name, (who,), may_not=ALL_RIGHTS, on=(on,))
 
 
 def write_rules(file: Path, rules: Sequence[Rule]) -> None:

@@ -24,7 +24,7 @@ from ockam.wire_legacy import LEGACY
 from stream_service.extensions import RICH_PUSH, RichStatus
 from stream_service.protocol import CREATE, PUSH, CreateStream, Status
 from tests.access.acts import ACTS, ERROR, ERROR_CONFIRM, NOTHING, RICH_REFUSED, Act, table
-from tests.access.guarded_node import Guarded, guarded, may
+from tests.access.guarded_node import Guarded, forbid, guarded, may
 from tests.support.served import PATIENCE_S, wait_until
 from tests.support.stream_peer import INDEX_SERVICE, SERVICE, StreamPeer
 
@@ -151,6 +151,28 @@ async def test_lists_show_only_names_on_which_the_asker_has_a_right(tmp_path: Pa
         assert await names_of(peer) == ["b1", "b2", "c1"]
         assert await clients_of(peer) == ["app-b1", "app-b2"]
         assert node.refused() == {}
+
+
+async def test_a_list_reads_no_names_that_it_must_not_show(tmp_path: Path) -> None:
+    """Among 300 streams and clients, of which the asker may see two, a page of one costs a few reads, not hundreds."""
+    async with guarded(tmp_path, may(ALL_RIGHTS)) as node:
+        peer = await node.running.peer()
+        for number in range(300):
+            await peer.send(SERVICE, CREATE.encode_request(CreateStream(f"a{number:03}")))
+            await peer.save_index(f"a{number:03}", "s", 3)
+        for _ in range(300):
+            await peer.receive()
+        for name in ("b1", "b2"):
+            await peer.create(name)
+            assert await peer.get_index(name, "s") == 0
+        node.allow(
+            may(Right.READ | Right.INDEX, "b"), may(Right.READ | Right.INDEX, "a1", name="two"), forbid("a", "three")
+        )
+        peer = await node.running.peer()
+        before = node.running.statistics().storage.reads
+        assert await names_of(peer) == ["b1", "b2"]
+        assert await clients_of(peer) == ["b1", "b2"]
+        assert node.running.statistics().storage.reads - before <= 10
 
 
 async def names_of(peer: StreamPeer) -> list[str]:

@@ -266,6 +266,9 @@ async def test_after_a_crash_the_waiting_messages_are_asked_again(tmp_path: Path
         def holds(self, origin: Origin, rights: int, name: str) -> bool:
             return not self.closed
 
+        def find_next(self, origin: Origin, rights: int, name: str) -> str | None:
+            return None if self.closed else name
+
         def find_forward_refusal(self, origin: Origin, destination: str) -> str | None:
             return None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,6 +89,19 @@ def test_a_right_on_any_name_is_a_right_on_at_least_one(
     expected = any(naive(written, identity, right, name) for right in Right if right in demanded for name in names)
     assert Rules(written).allows(identity, Demand(demanded, None)) is expected
     assert Rules(written).decide(identity, Demand(demanded, None)).allowed is expected
+
+
+@given(rules, st.sampled_from(IDENTITIES), rights, st.sampled_from(NAMES))
+def test_the_next_name_with_a_right_is_the_first_that_the_naive_reading_finds(
+    written: list[Rule], identity: Identity, demanded: Right, start: str
+) -> None:
+    """Among all names of up to three letters. The names behind a prefix differ only by the prefixes that they have."""
+    names = sorted("".join(letters) for count in range(4) for letters in product("abcd", repeat=count))
+    wanted = [one for one in Right if one in demanded]
+    expected = next(
+        (each for each in names if each >= start and any(naive(written, identity, one, each) for one in wanted)), None
+    )
+    assert Rules(written).grants(identity).find_next(demanded, start) == expected
 
 
 def test_nothing_is_allowed_without_a_rule() -> None:

@@ -11,6 +11,7 @@ import trio
 
 import bare
 from ockam.address import Route, local, tcp
+from ockam.message import Message, Origin
 from ockam.protocol import ERROR
 from ockam.wire_head import HEAD
 from tests.ockam.tcp_server import Server, serve
@@ -83,6 +84,17 @@ async def test_a_circle_by_the_addresses_of_connections_ends_too() -> None:
         await peer.send((there, back) * ROUNDS + (local("echo"),), OWN)
         answer = await peer.receive()
         assert "not passed on" in ERROR.decode_response(answer.payload).reason
+
+
+async def test_a_message_that_loops_is_dropped_also_behind_one_of_this_nodes_own() -> None:
+    """Both are in one run of the connection. The node's own message is sent."""
+    async with two_nodes() as (first, second):
+        there = await first.transport.connect(second.address)
+        looped = Message((there, local("echo")), (local("TCP_in"), there), b"", Origin("tcp", "10.0.0.1:5"))
+        first.node.send_run([Message((there, local("echo")), (local("nobody"),), b"own"), looped])
+        await all_stopped(first, second, 1)
+        (connection,) = first.transport.statistics().connections
+        assert (dropped(first), connection.sent) == (1, 1)
 
 
 async def test_a_good_client_is_answered_during_and_after_a_flood_of_circles() -> None:

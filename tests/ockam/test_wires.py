@@ -15,7 +15,9 @@ from ockam.address import LOCAL, TCP, Address, Route, local
 from ockam.errors import RemoteProtocolError
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
+from ockam.wire_legacy import ADDRESS_BYTES_MAX, LEGACY, ROUTE_BYTES_MAX
+from secure_channel.messages import PLAINTEXT
+from stream_service.names import NAME_BYTES_MAX
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "ockam"
 WIRES = {"head": HEAD, "legacy": LEGACY}
@@ -128,3 +130,20 @@ def test_addresses_that_are_not_text_come_back_untouched() -> None:
     odd = Address(LOCAL, b"\xff\x00\xfe")
     for wire in (HEAD, LEGACY):
         assert decode(wire, encode(wire, (), (odd,), b""))[1] == (odd,)
+
+
+@pytest.mark.parametrize("wire", [HEAD, LEGACY, PLAINTEXT], ids=lambda wire: wire.name)
+def test_the_sizes_of_addresses_and_routes_are_bounded(wire: Wire) -> None:
+    """The longest name of a stream fits into an address, with a prefix before it. One byte too many is refused, in both
+    routes, also if the bytes come to a channel."""
+    assert NAME_BYTES_MAX < ADDRESS_BYTES_MAX
+    largest = local(bytes(ADDRESS_BYTES_MAX))
+    none: Route = ()
+    whole = (local(bytes(1_024)),) * (ROUTE_BYTES_MAX // 1_024)
+    for route in ((largest,), whole):
+        assert decode(wire, encode(wire, route, route, b"x")) == (route, route, b"x")
+    for route in ((local(bytes(ADDRESS_BYTES_MAX + 1)),), (*whole, local(b"x")), (largest,) * 8):
+        for onward, back in ((route, none), (none, route)):
+            with pytest.raises(RemoteProtocolError, match="bytes; at most") as caught:
+                decode(wire, encode(wire, onward, back, b"x"))
+            assert caught.value.kind == "undecodable"

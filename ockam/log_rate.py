@@ -1,0 +1,54 @@
+"""LogRate: bounds the log lines that peers can cause, for example by requests that the node refuses.
+
+A peer can send thousands of such requests in a second. A line for each would fill the disk, and hide all other lines.
+This module writes no lines itself, and counts nothing else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+INTERVAL_S = 10.0
+"""The time for which lines are counted, in seconds."""
+HOST_LINES_MAX = 10
+"""The largest number of lines about one host in an interval."""
+LINES_MAX = 100
+"""The largest number of lines in an interval."""
+
+
+class LogRate:
+    """Decides for each line whether it is written. now_s: reads a clock, in seconds.
+
+    Invariant: in an interval, at most HOST_LINES_MAX lines are about one host, and at most LINES_MAX lines are written.
+    """
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        self._until_s = 0.0
+        self._hosts: Counter[str] = Counter()
+        self._lines = 0
+        self._left_out = 0
+
+    def log(self, write: Callable[..., Any], event: str, *, peer: str, **fields: Any) -> None:
+        """Writes the line, or counts it as left out. The next line that is written has this count as `left_out`.
+
+        write: a method of a logger. peer: the `host:port` that has caused the line.
+        """
+        now_s = self._now_s()
+        if now_s >= self._until_s:
+            self._until_s = now_s + INTERVAL_S
+            self._hosts.clear()
+            self._lines = 0
+        host = peer.rpartition(":")[0]
+        if self._lines >= LINES_MAX or self._hosts[host] >= HOST_LINES_MAX:
+            self._left_out += 1
+            return
+        self._hosts[host] += 1
+        self._lines += 1
+        if self._left_out:
+            fields["left_out"] = self._left_out
+            self._left_out = 0
+        write(event, peer=peer, **fields)
