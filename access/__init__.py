@@ -5,6 +5,7 @@
     node.gate = Authorizer(node, rules, Audit(Path("audit.jsonl"), now_us))
 
 - `Right` and `Demand` say what a message needs; `Rules` decide it; `load_rules` reads them from a file.
+- `Tokens` decides which tokens are valid; `create_token` and `revoke_token` change their file.
 - `Authorizer` is the gate of an `ockam.Node`: the node asks it before a worker gets a message. It answers refused
   messages, counts them and writes the `Audit` log.
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from access.rights import NOTHING, RIGHT_NAMES, SOMETHING, Demand, Right
     from access.rule_file import RulesError, add_rule, load_rules, make_rule, parse_rules, remove_rule, rule_text
     from access.rules import Decision, Grants, Rule, Rules
+    from access.tokens import TokenFileError, TokenRecord, Tokens, create_token, load_tokens, revoke_token
 
 __all__ = [
     "NOTHING",
@@ -40,11 +42,17 @@ __all__ = [
     "Rule",
     "Rules",
     "RulesError",
+    "TokenFileError",
+    "TokenRecord",
+    "Tokens",
     "add_rule",
+    "create_token",
     "load_rules",
+    "load_tokens",
     "make_rule",
     "parse_rules",
     "remove_rule",
+    "revoke_token",
     "rule_text",
 ]
 
@@ -65,11 +73,17 @@ _MODULES = {
     "Rules": "rules",
     "RulesError": "rule_file",
     "SOMETHING": "rights",
+    "TokenFileError": "tokens",
+    "TokenRecord": "tokens",
+    "Tokens": "tokens",
     "add_rule": "rule_file",
+    "create_token": "tokens",
     "load_rules": "rule_file",
+    "load_tokens": "tokens",
     "make_rule": "rule_file",
     "parse_rules": "rule_file",
     "remove_rule": "rule_file",
+    "revoke_token": "tokens",
     "rule_text": "rule_file",
 }
 """For each public name, the module of this package that defines the name."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from access.rights import ALL_RIGHTS, NO_RIGHT, RIGHT_NAMES, Right
 from access.rules import EVERYBODY, Rule, Rules
-from storage.durable_files import write_durably
+from storage.durable_files import lock_folder, write_durably
 
 NAME_CHARACTERS_MAX = 64
 SOURCES = ("anonymous", "certificate", "token", "channel")
@@ -97,15 +97,21 @@ def make_rule(name: str, who: Sequence[str], may: Sequence[str], may_not: Sequen
 
 def add_rule(file: Path, rule: Rule) -> None:
     """Writes a rule to the end of the file, in one step. Makes a missing file. Raises RulesError, OSError."""
-    text = _read(file) if file.exists() else ""
-    gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
-    changed = text + gap + rule_text(rule)
-    parse_rules(changed, str(file))
-    write_durably(file, changed.encode())
+    with lock_folder(file.parent):
+        text = _read(file) if file.exists() else ""
+        gap = "" if not text else "\n" if text.endswith("\n") else "\n\n"
+        changed = text + gap + rule_text(rule)
+        parse_rules(changed, str(file))
+        write_durably(file, changed.encode())
 
 
 def remove_rule(file: Path, name: str) -> Rule:
     """Removes a rule from the file, in one step, and returns the rule. Raises RulesError, OSError."""
+    with lock_folder(file.parent):
+        return _remove(file, name)
+
+
+def _remove(file: Path, name: str) -> Rule:
     text = _read(file)
     rules = parse_rules(text, str(file)).rules
     position = next((place for place, rule in enumerate(rules) if rule.name == name), None)

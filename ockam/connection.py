@@ -6,20 +6,21 @@ and connects to other nodes.
 
 from __future__ import annotations
 
-import fcntl
 import math
-import termios
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import structlog
 import trio
 
-from ockam.address import Address, Route
+from ockam.address import Address
+from ockam.authenticator import Authenticator
 from ockam.connection_machine import SEND_BYTES, ConnectionLimits, ConnectionMachine, ConnectionStatistics, State
 from ockam.errors import FrameTooLarge, RemoteProtocolError
-from ockam.forwarding import OpenRequests, forward_refused, has_looped, is_sender_told
+from ockam.forward_filter import ForwardFilter
+from ockam.forwarding import OpenRequests
 from ockam.identity import ANONYMOUS, Identity
+from ockam.listener import has_unread
 from ockam.mailbox import Mailbox
 from ockam.memory import Holdings, PeerMemory
 from ockam.message import HERE, Message, Origin
@@ -58,12 +59,13 @@ class Connection(Worker):
         on_spoken: Callable[[Connection], None],
         tls: TlsLayer | None = None,
         tls_listener: TlsListener | None = None,
+        authenticator: Authenticator | None = None,
     ) -> None:
         """Creates the worker. wire: the framing; None if the peer's first bytes will show the framing.
 
         on_spoken: called once, when the first message of the peer is received. tls: if we have connected to the peer
         with TLS, the TLS connection after its handshake; else None. tls_listener: completes the TLS handshake of a peer
-        that has connected to us; None if that peer uses no TLS.
+        that has connected to us; None if that peer uses no TLS. authenticator: judges the token of such a peer.
         """
         self._node = node
         self._stream = stream
@@ -71,6 +73,8 @@ class Connection(Worker):
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._tls: TlsLayer | None = None
         self._tls_listener = tls_listener
+        self._authenticator = authenticator
+        self._proved: Identity | None = None
         self._receive_some: Callable[[int], Awaitable[bytes | bytearray]] = stream.receive_some
         self.fault: RemoteProtocolError | None = None
         self.own_address = address
@@ -89,7 +93,7 @@ class Connection(Worker):
         self._sends = False
         self._wake_reader = trio.Event()
         self._closing = trio.Event()
-        self._loop_told = False
+        self._filter = ForwardFilter(node, peer)
         self._scope = trio.CancelScope()
         self._read_scope = trio.CancelScope()
         # Requests of other peers are forwarded only to nodes that we called. A peer that called us gets only answers.
@@ -124,32 +128,10 @@ class Connection(Worker):
         # Messages from other peers must wait, also those behind an answer. Else two peers could fill our memory here.
         forwarded = [message for message in run if message.origin is not HERE and message.origin.kind != "local"]
         if forwarded or machine.backlog.size_bytes > machine.soft_bytes():
-            self._keep_forwarded(forwarded)
+            machine.backlog.forwarded.extend(self._filter.passed(forwarded))
             run = [message for message in run if message.origin.kind == "local"]
             self._send_forwarded()
         self._send_run(run)
-
-    def _keep_forwarded(self, run: Sequence[Message]) -> None:
-        """Queues messages of other peers, but drops messages that have passed through this node before.
-
-        Without this check, two nodes that forward to each other would send a looping message forever.
-        """
-        last: Route | None = None
-        looped = False
-        for message in run:
-            # Most messages of a run have the same return route, which is checked once.
-            if message.return_route is not last:
-                last = message.return_route
-                looped = has_looped(last, self._node.is_registered)
-            if not looped:
-                self._machine.backlog.forwarded.append(message)
-                continue
-            self._node.count_drop("forward_circle")
-            if not self._loop_told:
-                self._loop_told = True
-                logger.warning("forward_refused", reason="it goes in a circle", peer=message.origin.peer, to=self.peer)
-            if is_sender_told(message):
-                self._node.send(forward_refused(message, "it has passed through this node before"))
 
     def _send_forwarded(self) -> None:
         """Sends as many forwarded messages as there is room for.
@@ -407,10 +389,8 @@ class Connection(Worker):
         is_first = not machine.received
         partial_before_bytes = machine.partial_bytes
         messages, failure = machine.receive_data(chunk, began_s)
-        # A connection that has sent a message is no longer closed to make room for another one.
         if is_first and messages:
-            self._share.is_known = True
-            self._on_spoken(self)
+            messages = await self._take_first(messages)
         self._note_held()
         if machine.partial_bytes != partial_before_bytes:
             self._partial_frames.note(self, partial_before_bytes, machine.partial_bytes)
@@ -434,11 +414,27 @@ class Connection(Worker):
         # This waiting time must not count against the peer either.
         machine.excuse(trio.current_time() - began_s)
 
+    async def _take_first(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Handles a token in the peer's first message. Returns the messages after it, with the proved identity, or all
+        messages if there is no token. Raises RemoteProtocolError if the token is refused, after the peer was told."""
+        if self._authenticator is not None and self._authenticator.is_meant(messages[0]):
+            proof = await self._authenticator.judge(messages[0], self.peer, self.identity, self._tls is not None)
+            if proof is None:
+                self.close("token_flood")
+                return ()
+            self._send_run([proof.answer])
+            if proof.identity is None:
+                raise RemoteProtocolError("token_refused", proof.reason)
+            self._proved = proof.identity
+            messages = self._machine.renew_origin(messages[1:])
+        # A connection that has sent a message is no longer closed to make room for another one.
+        self._share.is_known = True
+        self._on_spoken(self)
+        return messages
+
     def has_unread(self) -> bool:
         """Whether the socket has bytes from the peer that were not read yet."""
-        if self._socket is None or self._socket.fileno() < 0:
-            return False
-        return any(fcntl.ioctl(self._socket.fileno(), termios.FIONREAD, bytes(4)))
+        return self._socket is not None and has_unread(self._socket.fileno())
 
     # The memory of this connection.
 
@@ -477,6 +473,8 @@ class Connection(Worker):
 
         The names of servers come from other authorities than the names of clients, so they give no rights.
         """
+        if self._proved is not None:
+            return self._proved
         if self._tls_listener is None or self.certificate is None:
             return ANONYMOUS
         return Identity("certificate", self.certificate.name)

@@ -333,6 +333,14 @@ class ConnectionMachine:
         self._reader = FrameReader(wire, self._origin(wire), (self._address,))
         self.writer = FrameWriter(wire)
 
+    def renew_origin(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Makes the origin anew, because the identity of the peer has changed. All messages to come have it. Returns
+        these messages, which have been received already, with the new origin."""
+        assert self._reader is not None
+        assert self.wire is not None
+        origin = self._reader.origin = self._origin(self.wire)
+        return [Message(each.onward_route, each.return_route, each.payload, origin) for each in messages]
+
     def receive_data(self, chunk: bytes, now_s: float) -> tuple[Sequence[Message], BadFrame | None]:
         """Processes the next bytes. Returns the messages that are now complete, and an error or None.
 

@@ -62,15 +62,15 @@ class BadFrame(RemoteProtocolError):
 class FrameReader:
     """Splits a byte stream into frames and decodes them.
 
-    prefix: the connection's address, which is added as the first hop of each message's return route (facts/ockam.md
-    §1).
+    origin: the origin of the next messages. prefix: the connection's address, which is added as the first hop of each
+    message's return route (facts/ockam.md §1).
 
     Invariant: `_parts` are the bytes of the unfinished frame. No frame is complete until `_parts` have `_need` bytes.
     """
 
     def __init__(self, wire: Wire, origin: Origin, prefix: Route = ()) -> None:
         self._wire = wire
-        self._origin = origin
+        self.origin = origin
         self._prefix = prefix
         self._parts: list[bytes] = []
         self._waiting_bytes = 0
@@ -176,7 +176,7 @@ class FrameReader:
                 body_bytes_before = end - begin
             # A message without an onward route is a heartbeat of the head framing.
             if onward_route:
-                found.append(Message(onward_route, return_route, payload, self._origin))
+                found.append(Message(onward_route, return_route, payload, self.origin))
             at = end
         self._need = width
         return at
@@ -197,7 +197,7 @@ class FrameReader:
         Returns the position after the last of these frames. frame_bytes: the size of each frame. prefix, tail: the
         bytes that each frame has before and after its payload.
         """
-        have, prefix_bytes, tail_bytes, origin = len(data), len(prefix), len(tail), self._origin
+        have, prefix_bytes, tail_bytes, origin = len(data), len(prefix), len(tail), self.origin
         end = at + frame_bytes
         while end <= have and data.startswith(prefix, at) and data.startswith(tail, end - tail_bytes):
             found.append(Message(onward_route, return_route, data[at + prefix_bytes : end - tail_bytes], origin))

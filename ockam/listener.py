@@ -7,7 +7,9 @@ and passes each connection to a callback. This module does not serve connections
 from __future__ import annotations
 
 import errno
+import fcntl
 import resource
+import termios
 from collections.abc import Callable
 from itertools import islice
 from typing import Protocol
@@ -75,6 +77,11 @@ def connections_that_fit(connections_max: int) -> int:
     fit = max(1, soft - OPEN_FILES_RESERVE)
     logger.warning("connections_bounded", wanted=connections_max, most=fit, open_files=soft)
     return fit
+
+
+def has_unread(descriptor: int) -> bool:
+    """Whether a socket has received bytes that were not read yet. descriptor: -1 if the socket is closed."""
+    return descriptor >= 0 and any(fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4)))
 
 
 class SilentConnection(Protocol):

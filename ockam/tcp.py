@@ -18,6 +18,7 @@ import structlog
 import trio
 
 from ockam.address import LOCAL, SHOWN_BYTES_MAX, TCP, Address, local, shown, split_host_port
+from ockam.authenticator import Authenticator
 from ockam.connection import Connection
 from ockam.connection_machine import ConnectionLimits, ConnectionStatistics
 from ockam.errors import ConnectFailed, InvalidAddress
@@ -94,7 +95,7 @@ class TcpTransport:
     defaults. new_id: returns 8 random bytes as hex, for the address of a connection. connections_max: the largest
     number of open connections. memory_bytes_max: the memory limit for all peers together, see `memory`. tls: the TLS of
     the peers that connect to this node; None: they connect without TLS. outgoing_tls: the TLS of the connections that
-    this node makes.
+    this node makes. authenticator: judges the tokens of the peers that connect to this node; None: they have none.
     """
 
     def __init__(
@@ -109,8 +110,10 @@ class TcpTransport:
         memory_bytes_max: int = MEMORY_BYTES_MAX,
         tls: TlsListener | None = None,
         outgoing_tls: OutgoingTls = PLAINTEXT,
+        authenticator: Authenticator | None = None,
     ) -> None:
         self._tls = tls
+        self._authenticator = authenticator
         self._outgoing_tls = outgoing_tls
         self._node = node
         self._nursery = nursery
@@ -281,6 +284,7 @@ class TcpTransport:
             on_spoken=self._silent.discard,
             tls=tls,
             tls_listener=self._tls if wire is None else None,
+            authenticator=self._authenticator if wire is None else None,
         )
         self._node.register([address], lambda: connection)
         self._connections.add(connection)

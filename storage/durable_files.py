@@ -8,9 +8,11 @@ that writes files uses this module. This module knows no database and no file fo
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -80,6 +82,21 @@ def rename_durably(source: Path, target: Path) -> None:
     sync(target.parent)
     if source.parent != target.parent:
         sync(source.parent)
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Iterator[None]:
+    """Holds the lock of a folder while the block runs, so that two programs do not change the same file in it at once:
+    the later one would write what it read before the change of the other.
+
+    The lock is advisory, leaves no file behind, and ends with the process. Raises OSError.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_durably(file: Path, content: bytes, *, mode: int = 0o666) -> None:

@@ -7,8 +7,8 @@ errors.
         for message in await stream.pull(0, 10):
             print(message.index, message.data)
 
-This package imports `connect` and `Tls` only when a program uses them. So the blocking client works without trio and
-AnyIO, and loads OpenSSL only for TLS.
+This package imports `connect`, `Tls` and `Token` only when a program uses them. So the blocking client works without
+trio and AnyIO, and loads OpenSSL only for TLS.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from stream_client.core.pushes import Push, PushesFailed
 from stream_client.correspondent import Correspondent
 from stream_client.errors import (
     AccessDenied,
+    AuthenticationFailed,
     ChannelRefused,
     ChannelSilent,
     ClientClosed,
@@ -64,6 +65,7 @@ from stream_service.protocol import StreamMessage
 
 if TYPE_CHECKING:
     from ockam.tls import Tls
+    from ockam.token import Token
     from stream_client.connecting import connect
 
 __all__ = [
@@ -71,6 +73,7 @@ __all__ = [
     "LAST",
     "NEW",
     "AccessDenied",
+    "AuthenticationFailed",
     "ChannelRefused",
     "ChannelSilent",
     "ClientClosed",
@@ -123,6 +126,7 @@ __all__ = [
     "Tls",
     "TlsFailed",
     "TlsRequired",
+    "Token",
     "UnexpectedAnswer",
     "connect",
     "list_positions",
@@ -140,4 +144,8 @@ def __getattr__(name: str) -> Any:
         from ockam.tls import Tls
 
         return Tls
+    if name == "Token":
+        from ockam.token import Token
+
+        return Token
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

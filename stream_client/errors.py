@@ -101,6 +101,19 @@ class AccessDenied(RequestRefused):
         self.rule = found["rule"] if found is not None else None
 
 
+class AuthenticationFailed(AccessDenied):
+    """The node does not accept the token of this client, or the client does not send it. The text says what to do.
+
+    The client has ended: with the same token every further attempt would fail, too. kind: a short, fixed word:
+    `unknown`, `expired`, `revoked`, `unencrypted` (a token is sent to another machine over TLS only), `second` (a
+    certificate proves another identity), or `other` for a reason of a later node. right and rule are empty.
+    """
+
+    def __init__(self, reason: str, kind: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
 class NodeFailed(ClientError):
     """The node could not carry out the request, for example because its disk is full. The text is the node's reason.
 

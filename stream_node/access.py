@@ -70,8 +70,8 @@ def check_exposure(config: Config) -> None:
 class NodeAccess:
     """The rules of one node while it runs. `watch` reads their file again when it has changed, `reload` at once.
 
-    If the new file is not valid, the old rules stay in force, and an error is logged. closers: the functions that end
-    the connections and channels of the identities whose rules have changed.
+    If the new file is not valid, the old rules stay in force, and an error is logged. audit: the audit log. closers:
+    the functions that end the connections and channels of the identities whose rules have changed.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class NodeAccess:
         self._file = file
         self._keepers = tuple(keepers)
         self._authorizer = authorizer
-        self._audit = audit
+        self.audit = audit
         self.closers: list[Closer] = [tcp.close_identities]
         self._seen = _state_of(file)
 
@@ -94,12 +94,12 @@ class NodeAccess:
             ticks += 1
             if ticks * INTERVAL_S >= 1:
                 ticks = 0
-                self._audit.end_interval()
+                self.audit.end_interval()
 
     def reload(self) -> None:
         """Reads the rules again. Also opens the file of the audit log again, which may have been renamed or removed."""
         try:
-            self._audit.reopen()
+            self.audit.reopen()
         except OSError as error:
             logger.error("audit_not_opened", reason=str(error))
         self._load()
@@ -108,7 +108,7 @@ class NodeAccess:
         return self._authorizer.statistics()
 
     def close(self) -> None:
-        self._audit.close()
+        self.audit.close()
 
     def _load(self) -> None:
         # The state is read first: a change during the reading of the file is then seen at the next look.
@@ -119,14 +119,14 @@ class NodeAccess:
             self._authorizer.note_bad_rules()
             for mistake in error.mistakes:
                 logger.error("rules_not_taken", reason=mistake, in_force=len(self._authorizer.rules))
-            self._audit.note(Entry("rules_not_taken", reason=str(error)))
+            self.audit.note(Entry("rules_not_taken", reason=str(error)))
             return
         has_changed = self._authorizer.replace_rules(Rules([*self._keepers, *rules.rules]))
         # Waiting pulls, subscriptions and sessions began under the old rules. They end with their connection, and a
         # client connects again.
         closed = sum(close(has_changed, CHANGED) for close in self.closers)
         logger.info("rules_loaded", file=str(self._file), rules=len(rules), connections_closed=closed)
-        self._audit.note(Entry("rules_loaded", reason=f"{len(rules)} rules; {closed} connections closed"))
+        self.audit.note(Entry("rules_loaded", reason=f"{len(rules)} rules; {closed} connections closed"))
 
 
 def open_access(

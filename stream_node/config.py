@@ -247,8 +247,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The worker addresses of the listener for secure channels. Our clients use the first; real peers also use the
     others."""
     error_delay_s: Delay = 1.0
-    """The node delays the answer to a failed push or create by this time. So a peer that repeats a failed request at
-    once does not keep the node busy."""
+    """The node delays the answer to a failed push or create, and to a refused token, by this time. So a peer that
+    repeats a failed request at once does not keep the node busy."""
     header_timeout_s: Seconds | None = None
     """This setting has no effect. The node accepts it so that old files stay valid; `idle_timeout_s` closes
     silent connections."""

@@ -17,6 +17,7 @@ import platformdirs
 
 from ockam.address import DEFAULT_PORT, complete_address
 from ockam.tls import Tls
+from ockam.token import Token
 from storage.durable_files import make_folder, write_durably
 from stream_node.config import check_environment
 from stream_service.names import near_names
@@ -40,7 +41,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     on the target node. If `index_service` is None, its name is made from `service`. framing: "legacy" for Ockam
     services from before June 2024, "auto" to find it out, otherwise "head". tls: how to connect with TLS, with absolute
     paths; None: without TLS. peer: the identifier of the target node, if a secure channel to it is opened. identity:
-    the file of the own identity for the channel; None: that of the user.
+    the file of the own identity for the channel; None: that of the user. token_file: the file with the user's token
+    for the node at `address`; None: without a token.
     """
 
     address: str
@@ -51,6 +53,12 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     tls: Tls | None = None
     peer: str | None = None
     identity: str | None = None
+    token_file: str | None = None
+
+    @property
+    def token(self) -> Token | None:
+        """The token of the user, read again for each connection."""
+        return None if self.token_file is None else Token(file=self.token_file)
 
 
 class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

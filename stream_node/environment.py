@@ -12,7 +12,7 @@ OTHERS = frozenset(
     PREFIX + name
     for name in (
         *("ADDRESS", "FRAMING", "INDEX_SERVICE", "SERVICE", "TLS_CA", "TLS_CERT", "TLS_KEY", "TLS_SERVER_NAME"),
-        *("IDENTITY", "PEER"),
+        *("IDENTITY", "PEER", "TOKEN", "TOKEN_FILE"),
         *("CACHE_DIR", "CARDINAL", "CI_RUN", "EXPORT_FAILPOINT", "EXPORT_LEDGER", "FAILPOINT", "SEED", "SYNC_DELAY_MS"),
     )
 )

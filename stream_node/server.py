@@ -26,6 +26,7 @@ from ockam.address import split_host_port
 from ockam.connection_machine import ConnectionLimits
 from ockam.node import Node, NodeStatistics
 from ockam.tcp import TcpStatistics, TcpTransport
+from ockam.tls import ServerTls
 from secure_channel.limits import ChannelStatistics
 from secure_channel.workers.channels import SecureChannels
 from storage.database import Database
@@ -37,6 +38,7 @@ from stream_node.clock_note import read_known, since_boot_s, write_note
 from stream_node.config import Config, without_effect
 from stream_node.services import Services, ServicesStatistics, stored_streams, wall_clock_us
 from stream_node.tls_settings import TlsWatch, make_listener, make_outgoing_tls, make_tls
+from stream_node.token_services import NodeTokens, token_file
 
 DISK_INTERVAL_S = 1.0
 """The interval between two measurements of the free disk space, in seconds."""
@@ -116,17 +118,10 @@ class Server:
                 runner = ThreadRunner(database, batches=node)
                 try:
                     tls = make_tls(config)
-                    tcp = TcpTransport(
-                        node,
-                        nursery,
-                        tls=None if tls is None else make_listener(config, tls),
-                        outgoing_tls=make_outgoing_tls(config),
-                        allow_forward=config.allow_forward,
-                        limits=_connection_machine(config),
-                        connections_max=config.connections_max,
-                        memory_bytes_max=config.peer_memory_bytes_max,
-                    )
+                    tokens = NodeTokens(token_file(config.data_dir), refusal_delay_s=config.error_delay_s)
+                    tcp = _make_tcp(config, node, nursery, tls, tokens)
                     self._access = open_access(config, node, tcp, wall_clock_us, nursery)
+                    tokens.start(node, tcp, nursery, None if self._access is None else self._access.audit)
                     services = Services(
                         node,
                         runner,
@@ -218,6 +213,22 @@ class Server:
         stored = {"commits": statistics.storage.commits, "stored": statistics.storage.rows}
         connections = statistics.tcp.accepted
         logger.info("stopped", connections=connections, **stored, statistics=msgspec.to_builtins(statistics))
+
+
+def _make_tcp(
+    config: Config, node: Node, nursery: trio.Nursery, tls: ServerTls | None, tokens: NodeTokens
+) -> TcpTransport:
+    return TcpTransport(
+        node,
+        nursery,
+        tls=None if tls is None else make_listener(config, tls),
+        outgoing_tls=make_outgoing_tls(config),
+        allow_forward=config.allow_forward,
+        limits=_connection_machine(config),
+        connections_max=config.connections_max,
+        memory_bytes_max=config.peer_memory_bytes_max,
+        authenticator=tokens.authenticator,
+    )
 
 
 def _connection_machine(config: Config) -> ConnectionLimits:

@@ -15,6 +15,7 @@ from stream_client.shell.backoff import Reconnect
 
 if TYPE_CHECKING:
     from ockam.tls import Tls
+    from ockam.token import Token
 
 
 @asynccontextmanager
@@ -25,6 +26,7 @@ async def connect(
     reconnect: Reconnect = Reconnect(),  # noqa: B008  (frozen, no state)
     answer_s_max: float = ANSWER_S_MAX,
     tls: Tls | None = None,
+    token: Token | str | None = None,
     channel: SecureChannel | None = None,
 ) -> AsyncIterator[BlockClient]:
     """Open a client of one or several block nodes of one network.
@@ -34,6 +36,7 @@ async def connect(
     - reconnect: the delays between attempts to replace a lost connection.
     - answer_s_max: the maximum time in seconds that a node may take to answer.
     - tls: how the client connects with TLS 1.3, as for `stream_client.connect`. None: connections are not encrypted.
+    - token: proves the client's name to each node, as for `stream_client.connect`. None: there is no token.
     - channel: opens a secure channel to each node, which must have one of the identities in `channel.peer`. None:
       everything is sent as it is.
 
@@ -51,6 +54,7 @@ async def connect(
                     answer_timeout_s=answer_s_max,
                     waits=False,
                     tls=tls,
+                    token=token,
                     channel=channel,
                 )
             )

@@ -17,9 +17,11 @@ from stream_client.shell.backoff import Reconnect
 from stream_client.shell.blocking_shell import open_shell
 from stream_client.shell.defaults import ANSWER_TIMEOUT_S, Framing, OnLink
 from stream_client.shell.tls import check_tls
+from stream_client.shell.token import check_token
 
 if TYPE_CHECKING:
     from ockam.tls import Tls
+    from ockam.token import Token
 
 
 @contextmanager
@@ -36,6 +38,7 @@ def connect(
     on_link: OnLink | None = None,
     waits: bool = True,
     tls: Tls | None = None,
+    token: Token | str | None = None,
     channel: SecureChannel | None = None,
 ) -> Iterator[StreamClient]:
     """Open a client of one node. The end of the block closes the client.
@@ -65,15 +68,20 @@ def connect(
     tls: how the client connects with TLS 1.3: the trusted authorities, and the client's own certificate. The files are
     read again for a new connection if they have changed. None: the connection is not encrypted.
 
+    token: proves the client's name to the node at `address`, first on each connection: a `Token`, or its text. It is
+    sent over TLS or to this machine only. A client that is refused later ends with AuthenticationFailed.
+
     channel: opens a secure channel to the node with the services, so that nodes on the way see only encrypted bytes. If
     that node has another identity than `channel.peer`, or does not accept this client's, the client ends with
     PeerNotTrusted or ChannelRefused. None: everything is sent as it is.
 
-    Raises InvalidArgument if `address` is not an address or a file of `tls` or `channel` cannot be used, and
-    NodeUnreachable if the first connection fails; its subclass TlsFailed says what is wrong with TLS.
+    Raises InvalidArgument if `address` is not an address or a file of `tls`, `token` or `channel` cannot be used,
+    AuthenticationFailed if the token is refused, and NodeUnreachable if the first connection fails; its subclass
+    TlsFailed says what is wrong with TLS.
     """
     address = to_address(address)
     check_tls(tls)
+    checked = check_token(token)
     asks_route = contact_timeout_s is not None or on_link is not None
     core = ClientCore(
         # Inside a secure channel, the services are at its other end.
@@ -85,5 +93,5 @@ def connect(
     )
     if on_link is not None:
         core.service_route.on_link = on_link
-    with open_shell(address, core, framing, reconnect, contact_timeout_s, waits, tls) as shell:
+    with open_shell(address, core, framing, reconnect, contact_timeout_s, waits, tls, checked) as shell:
         yield StreamClient(address, core, shell, answer_timeout_s)

@@ -12,12 +12,14 @@ from ockam.address import split_host_port
 from ockam.errors import RemoteProtocolError
 from ockam.tls import Tls
 from ockam.tls_layer import TlsLayer
+from ockam.token import Token
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
-from stream_client.errors import NodeUnreachable
+from stream_client.errors import NodeUnreachable, silent
 from stream_client.shell.defaults import CONNECT_TIMEOUT_S, READ_BYTES_MAX, Framing
 from stream_client.shell.tls import check_refusal, ended_in_handshake, new_layer, silent_over_tls, tls_failed
+from stream_client.shell.token import TokenExchange
 
 
 class Dialled(NamedTuple):
@@ -32,15 +34,30 @@ class Dialled(NamedTuple):
     tls: TlsLayer | None = None
 
 
-async def dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | None) -> Dialled:
-    """Opens a new connection to the node. Raises NodeUnreachable.
+async def dial(
+    address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, token: Token | None = None
+) -> Dialled:
+    """Opens a new connection to the node, and proves the client's name there if it has a token. Raises NodeUnreachable,
+    AuthenticationFailed.
 
-    auto_wait_s: with the framing "auto", the seconds to wait for the node's hello. With TLS and the framing "head",
-    this function also waits for the hello. A node that refuses the client's certificate says so only when the client
-    has finished its handshake, so without the wait a refused connection would look open.
+    auto_wait_s: with the framing "auto", the seconds to wait for the node's hello. With TLS or a token and the framing
+    "head", this function also waits for the hello. A node that refuses the client's certificate says so only when the
+    client has finished its handshake, so without the wait a refused connection would look open. And a token is sent to
+    a node only, not to a server of another kind.
     """
+    dialled = await _dial(address, framing, auto_wait_s, tls, greets=token is not None)
+    if token is None:
+        return dialled
+    try:
+        return await _authenticate(address, dialled, token)
+    except BaseException:
+        await anyio.aclose_forcefully(dialled.stream)
+        raise
+
+
+async def _dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, *, greets: bool) -> Dialled:
     stream, layer = await _call(address, tls)
-    if framing == "legacy" or (framing == "head" and layer is None):
+    if framing == "legacy" or (framing == "head" and layer is None and not greets):
         return Dialled(stream, HEAD if framing == "head" else LEGACY, tls=layer)
     hello = await _greet(address, stream, layer, auto_wait_s if framing == "auto" else CONNECT_TIMEOUT_S)
     if hello:
@@ -48,9 +65,29 @@ async def dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | No
     # A legacy node takes our hello for the beginning of a frame, so this connection is useless.
     await anyio.aclose_forcefully(stream)
     if framing == "head":
-        raise silent_over_tls(address)
+        raise silent(address) if layer is None else silent_over_tls(address)
     stream, layer = await _call(address, tls)
     return Dialled(stream, LEGACY, tls=layer)
+
+
+async def _authenticate(address: str, dialled: Dialled, token: Token) -> Dialled:
+    stream, wire, received, layer = dialled
+    host = stream.extra(anyio.abc.SocketAttribute.remote_address)[0]
+    exchange = TokenExchange(address, token, wire, received, host=str(host), is_encrypted=layer is not None)
+    if not exchange.is_node:
+        return dialled
+    request = exchange.request()
+    try:
+        with anyio.fail_after(CONNECT_TIMEOUT_S):
+            await stream.send(request if layer is None else layer.encrypt(request))
+            while not exchange.is_done:
+                data = await stream.receive(READ_BYTES_MAX)
+                exchange.receive(data if layer is None else layer.decrypt(data))
+    except (TimeoutError, anyio.EndOfStream, anyio.BrokenResourceError) as error:
+        raise exchange.silence() from error
+    except RemoteProtocolError as fault:
+        raise tls_failed(address, fault) from fault
+    return Dialled(stream, wire, exchange.first_bytes(), layer)
 
 
 async def _call(address: str, tls: Tls | None) -> tuple[anyio.abc.SocketStream, TlsLayer | None]:

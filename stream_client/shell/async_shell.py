@@ -17,9 +17,17 @@ from ockam.errors import RemoteProtocolError
 from ockam.sockets import send_nowait
 from ockam.tls import Tls
 from ockam.tls_layer import TlsLayer
+from ockam.token import Token
 from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import Waiting
-from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, not_a_stream_node, silent
+from stream_client.errors import (
+    AuthenticationFailed,
+    ClientError,
+    ConnectionLost,
+    NodeUnreachable,
+    not_a_stream_node,
+    silent,
+)
 from stream_client.shell.async_dial import Dialled, dial, raw_socket_of
 from stream_client.shell.background import background_tasks
 from stream_client.shell.backoff import Backoff, Reconnect
@@ -47,9 +55,11 @@ async def open_shell(
     contact_timeout_s: float | None,
     waits: bool = True,
     tls: Tls | None = None,
+    token: Token | None = None,
 ) -> AsyncIterator[AsyncShell]:
-    """Run the I/O of one client while the block runs. The arguments are those of `connect`. Raises NodeUnreachable."""
-    shell = AsyncShell(address, core, framing, tls)
+    """Run the I/O of one client while the block runs. The arguments are those of `connect`. Raises NodeUnreachable,
+    AuthenticationFailed."""
+    shell = AsyncShell(address, core, framing, tls, token)
     # This is outside the task group, so that a failure is raised itself and not inside an exception group.
     first = await shell.dial() if waits else None
     async with background_tasks() as tasks:
@@ -71,9 +81,12 @@ class AsyncShell:
     last messages.
     """
 
-    def __init__(self, address: str, core: ClientCore, framing: Framing, tls: Tls | None = None) -> None:
+    def __init__(
+        self, address: str, core: ClientCore, framing: Framing, tls: Tls | None = None, token: Token | None = None
+    ) -> None:
         self.core = core
         self._tls = tls
+        self._token = token
         self._layer: TlsLayer | None = None
         # Encrypted bytes that the socket did not take at once. Unlike plain bytes, they cannot go back to the core.
         self._encrypted = b""
@@ -163,8 +176,8 @@ class AsyncShell:
         return boot_time_s()
 
     async def dial(self) -> Dialled:
-        """Open a new connection to the node. Raises NodeUnreachable."""
-        return await dial(self._address, self._framing, self._auto_wait_s, self._tls)
+        """Open a new connection to the node. Raises NodeUnreachable, AuthenticationFailed."""
+        return await dial(self._address, self._framing, self._auto_wait_s, self._tls, self._token)
 
     async def _keep_connected(self, dialled: Dialled | None, reconnect: Reconnect | None) -> None:
         """Keep the client connected: when a connection ends, make the next. If `reconnect` is None, end the
@@ -172,28 +185,36 @@ class AsyncShell:
         """
         backoff = None if reconnect is None else Backoff(reconnect, random.random)
         with self._scope:
-            if dialled is None:
-                assert backoff is not None, "a client that does not wait for its first connection makes it again"
-                dialled = await self._dial_first(backoff)
-                self._take_over(dialled)
-            while True:
-                received_bytes = self.core.connection.received_bytes
-                fault = await self._serve(dialled)
-                # Without a new connection nothing can be answered, so every present and later request fails.
-                if backoff is None:
-                    self.core.close(fault or ConnectionLost("the connection ended and is not made again"))
-                    return
-                self.core.disconnected(fault)
-                # Only a connection that brought bytes resets the delays. Otherwise a server that accepts and hangs up
-                # would be called again at once, for ever.
-                if self.core.connection.received_bytes > received_bytes:
-                    backoff.succeeded()
-                    self._auto_wait_s = AUTO_WAIT_S
-                else:
-                    self._in_doubt.set()
-                    self._auto_wait_s = AUTO_WAIT_S_MAX
-                dialled = await self._dial_again(backoff)
-                self._take_over(dialled)
+            try:
+                await self._keep_serving(dialled, backoff)
+            except AuthenticationFailed as error:
+                # The same token would be refused again and again.
+                self.core.close(error)
+
+    async def _keep_serving(self, dialled: Dialled | None, backoff: Backoff | None) -> None:
+        """Use one connection after the other. Raises AuthenticationFailed."""
+        if dialled is None:
+            assert backoff is not None, "a client that does not wait for its first connection makes it again"
+            dialled = await self._dial_first(backoff)
+            self._take_over(dialled)
+        while True:
+            received_bytes = self.core.connection.received_bytes
+            fault = await self._serve(dialled)
+            # Without a new connection nothing can be answered, so every present and later request fails.
+            if backoff is None:
+                self.core.close(fault or ConnectionLost("the connection ended and is not made again"))
+                return
+            self.core.disconnected(fault)
+            # Only a connection that brought bytes resets the delays. Otherwise a server that accepts and hangs up
+            # would be called again at once, for ever.
+            if self.core.connection.received_bytes > received_bytes:
+                backoff.succeeded()
+                self._auto_wait_s = AUTO_WAIT_S
+            else:
+                self._in_doubt.set()
+                self._auto_wait_s = AUTO_WAIT_S_MAX
+            dialled = await self._dial_again(backoff)
+            self._take_over(dialled)
 
     async def _keep_checking(self) -> None:
         """At intervals, let the core repeat late requests. Close a connection over which nothing arrives any more."""

@@ -13,21 +13,23 @@ from ockam.errors import RemoteProtocolError
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
-from stream_client.errors import NodeUnreachable
+from stream_client.errors import NodeUnreachable, silent
 from stream_client.shell.defaults import CONNECT_TIMEOUT_S, READ_BYTES_MAX, Framing
 from stream_client.shell.tls import check_refusal, ended_in_handshake, new_layer, silent_over_tls, tls_failed
+from stream_client.shell.token import TokenExchange
 
 if TYPE_CHECKING:
     from ockam.tls import Tls
     from ockam.tls_layer import TlsLayer
+    from ockam.token import Token
 
 
 class Dialled(NamedTuple):
     """A new connection, its framing and its TLS.
 
     connection: a socket that does not block. greeted: whether the hello, the byte before the first frame, has been sent
-    over it. received: decrypted bytes that have been received over it; bytes of a connection without TLS are left in
-    the socket. tls: a layer whose handshake is complete; None: the connection does not use TLS.
+    over it. received: decrypted bytes that have been received over it; bytes of a connection without TLS and without a
+    token are left in the socket. tls: a layer whose handshake is complete; None: the connection does not use TLS.
     """
 
     connection: socket.socket
@@ -37,17 +39,30 @@ class Dialled(NamedTuple):
     tls: TlsLayer | None = None
 
 
-def dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | None) -> Dialled:
-    """Open a connection and find out its framing. Raises NodeUnreachable.
+def dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, token: Token | None = None) -> Dialled:
+    """Open a connection, find out its framing, and prove the client's name if it has a token. Raises NodeUnreachable,
+    AuthenticationFailed.
 
-    auto_wait_s: with the framing "auto", the seconds to wait for the node's hello. With TLS and the framing "head", the
-    hello is awaited, too: only after the client's handshake, a node refuses the client's certificate.
+    auto_wait_s: with the framing "auto", the seconds to wait for the node's hello. With TLS or a token and the framing
+    "head", the hello is awaited, too: only after the client's handshake, a node refuses the client's certificate, and a
+    token is sent to a node only.
     """
+    dialled = _dial(address, framing, auto_wait_s, tls, greets=token is not None)
+    if token is None:
+        return dialled
+    try:
+        return _authenticate(address, dialled, token)
+    except BaseException:
+        dialled.connection.close()
+        raise
+
+
+def _dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, *, greets: bool) -> Dialled:
     connection, layer = _call(address, tls)
-    if framing == "legacy" or (framing == "head" and layer is None):
+    if framing == "legacy" or (framing == "head" and layer is None and not greets):
         return Dialled(connection, HEAD if framing == "head" else LEGACY, tls=layer)
     if layer is None:
-        if _greet(connection, auto_wait_s):
+        if _greet(connection, auto_wait_s if framing == "auto" else CONNECT_TIMEOUT_S):
             return Dialled(connection, HEAD, greeted=True)
     else:
         hello = _greet_over_tls(address, connection, layer, auto_wait_s if framing == "auto" else CONNECT_TIMEOUT_S)
@@ -56,9 +71,37 @@ def dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | None) ->
     # A legacy node takes our hello for the beginning of a frame and waits for the rest, so this connection is useless.
     connection.close()
     if framing == "head":
-        raise silent_over_tls(address)
+        raise silent(address) if layer is None else silent_over_tls(address)
     connection, layer = _call(address, tls)
     return Dialled(connection, LEGACY, tls=layer)
+
+
+def _authenticate(address: str, dialled: Dialled, token: Token) -> Dialled:
+    connection, wire, _, received, layer = dialled
+    give_up_s = time.monotonic() + CONNECT_TIMEOUT_S
+    # Without TLS, the hello of the node has come and is still in the socket.
+    if wire.hello and layer is None:
+        received = connection.recv(len(wire.hello))
+    host = connection.getpeername()[0]
+    exchange = TokenExchange(address, token, wire, received, host=host, is_encrypted=layer is not None)
+    if not exchange.is_node:
+        return dialled._replace(received=received)
+    request = exchange.request()
+    try:
+        connection.settimeout(CONNECT_TIMEOUT_S)
+        connection.sendall(request if layer is None else layer.encrypt(request))
+        while not exchange.is_done:
+            connection.settimeout(max(0.001, give_up_s - time.monotonic()))
+            data = connection.recv(READ_BYTES_MAX)
+            if not data:
+                raise exchange.silence()
+            exchange.receive(data if layer is None else layer.decrypt(data))
+        connection.setblocking(False)
+    except OSError as error:
+        raise exchange.silence() from error
+    except RemoteProtocolError as fault:
+        raise tls_failed(address, fault) from fault
+    return Dialled(connection, wire, True, exchange.first_bytes(), layer)
 
 
 def _call(address: str, tls: Tls | None) -> tuple[socket.socket, TlsLayer | None]:

@@ -22,7 +22,14 @@ from typing import TYPE_CHECKING
 from ockam.errors import RemoteProtocolError
 from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import Waiting
-from stream_client.errors import ClientError, ConnectionLost, NodeUnreachable, not_a_stream_node, silent
+from stream_client.errors import (
+    AuthenticationFailed,
+    ClientError,
+    ConnectionLost,
+    NodeUnreachable,
+    not_a_stream_node,
+    silent,
+)
 from stream_client.shell.backoff import Backoff, Reconnect
 from stream_client.shell.blocking_dial import Dialled, dial
 from stream_client.shell.clock import boot_time_s
@@ -43,6 +50,7 @@ from stream_client.shell.tls import error_of
 if TYPE_CHECKING:
     from ockam.tls import Tls
     from ockam.tls_layer import TlsLayer
+    from ockam.token import Token
 
 SLICE_S = 0.2
 """The longest single wait for the socket, in seconds. Some systems handle signals only between two waits."""
@@ -59,9 +67,11 @@ def open_shell(
     contact_timeout_s: float | None,
     waits: bool = True,
     tls: Tls | None = None,
+    token: Token | None = None,
 ) -> Iterator[BlockingShell]:
-    """Do the I/O of one client while the block runs. The arguments are those of `connect`. Raises NodeUnreachable."""
-    shell = BlockingShell(address, core, framing, reconnect, contact_timeout_s, tls)
+    """Do the I/O of one client while the block runs. The arguments are those of `connect`. Raises NodeUnreachable,
+    AuthenticationFailed."""
+    shell = BlockingShell(address, core, framing, reconnect, contact_timeout_s, tls, token)
     shell.open(waits)
     try:
         # A failure of the handshake ends the client, and every request says why.
@@ -107,9 +117,11 @@ class BlockingShell:
         reconnect: Reconnect | None,
         contact_timeout_s: float | None = None,
         tls: Tls | None = None,
+        token: Token | None = None,
     ) -> None:
         self.core = core
         self._tls = tls
+        self._token = token
         self._layer: TlsLayer | None = None
         self._contact_timeout_s = contact_timeout_s
         self._address = address
@@ -311,12 +323,15 @@ class BlockingShell:
             if self._backoff.is_over(self.now_s()):
                 self.core.fail_all(error)
             self._dial_at_s = self.now_s() + self._backoff.next_delay_s()
+        except AuthenticationFailed as error:
+            # The same token would be refused again and again.
+            self.core.close(error)
         else:
             self._adopt(dialled)
 
     def _dial(self) -> Dialled:
-        """Open a connection and find out its framing. Raises NodeUnreachable."""
-        return dial(self._address, self._framing, self._auto_wait_s, self._tls)
+        """Open a connection and find out its framing. Raises NodeUnreachable, AuthenticationFailed."""
+        return dial(self._address, self._framing, self._auto_wait_s, self._tls, self._token)
 
     def _adopt(self, dialled: Dialled) -> None:
         """Hand a new connection to the core, which sends everything over it from now on."""

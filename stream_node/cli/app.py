@@ -44,6 +44,7 @@ def build() -> typer.Typer:
         rule,
         serve,
         settings,
+        token,
     )
 
     app = typer.Typer(
@@ -66,6 +67,7 @@ def build() -> typer.Typer:
         settings,
         cert,
         rule,
+        token,
         identity,
         cardinal,
         block,
@@ -136,6 +138,7 @@ CODES: dict[int, frozenset[str]] = {
     WRONG_USAGE: frozenset(
         {
             "access.rule_file.RulesError",
+            "access.tokens.TokenFileError",
             "cardinal_streams.errors.ApplicationError",
             "cardinal_streams.errors.PrefixError",
             "cardinal_streams.errors.SimulationError",

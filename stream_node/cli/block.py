@@ -13,7 +13,7 @@ from stream_node.cli import block_backfill
 from stream_node.cli.client import check_contact, run_to_signal
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import columns, counted, say, say_json
-from stream_node.cli.request_options import channel_for, request_options, tls_for, with_request_options
+from stream_node.cli.request_options import channel_for, request_options, tls_for, token_for, with_request_options
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
@@ -284,7 +284,12 @@ def _with_blocks(
             await check_contact(target)
         via = tuple(tcp(hop) for hop in target.via)
         async with connect(
-            nodes, via=via, answer_s_max=answer_s_max, tls=tls_for(target), channel=channel_for(target)
+            nodes,
+            via=via,
+            answer_s_max=answer_s_max,
+            tls=tls_for(target),
+            token=token_for(target),
+            channel=channel_for(target),
         ) as client:
             await run(client)
 

@@ -12,7 +12,7 @@ from stream_node.cli.client import check_contact
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import columns, counted, say
 from stream_node.cli.progress import progress_shown
-from stream_node.cli.request_options import channel_for, request_options, tls_for, with_request_options
+from stream_node.cli.request_options import channel_for, request_options, tls_for, token_for, with_request_options
 from stream_node.cli.values import CommandFailed
 
 if TYPE_CHECKING:
@@ -130,7 +130,12 @@ def _with_backfill(
         answer_s_max = request_options().timeout or ANSWER_S_MAX
         via = tuple(tcp(hop) for hop in target.via)
         async with connect(
-            target.address, via=via, answer_timeout_s=answer_s_max, tls=tls_for(target), channel=channel_for(target)
+            target.address,
+            via=via,
+            answer_timeout_s=answer_s_max,
+            tls=tls_for(target),
+            token=token_for(target),
+            channel=channel_for(target),
         ) as client:
 
             async def ask(begin: bool) -> BackfillAnswer:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from stream_node.cli.channel_options import make_channel
-from stream_node.cli.request_options import RequestOptions, channel_for, request_options, tls_for
+from stream_node.cli.request_options import RequestOptions, channel_for, request_options, tls_for, token_for
 from stream_node.printable import printable
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def open_client(
     """Returns a client of this node. It waits for answers as long as --timeout says.
 
     on_link: as in `stream_client.connect`. is_given: False for a second node, such as the target of a copy. The options
-    --service, --index-service, --framing and those of TLS apply only to the first node.
+    --service, --index-service, --framing, --token-file and those of TLS apply only to the first node.
     """
     from ockam.address import tcp
     from stream_client import connect
@@ -69,6 +69,7 @@ def open_client(
         contact_timeout_s=given.contact_timeout_s,
         on_link=on_link,
         tls=given.tls or target.tls,
+        token=given.token or target.token,
         channel=make_channel(given.peer, given.identity, target),
     )
 
@@ -108,7 +109,12 @@ async def check_contact(target: Target) -> None:
     is_there = False
     try:
         async with connect(
-            target.address, via=route, contact_timeout_s=patience_s, tls=tls_for(target), channel=channel_for(target)
+            target.address,
+            via=route,
+            contact_timeout_s=patience_s,
+            tls=tls_for(target),
+            token=token_for(target),
+            channel=channel_for(target),
         ) as client:
             is_there = True
             await client.reached()

@@ -1,5 +1,5 @@
-"""The options that all commands with --node share: --timeout, those of TLS and of secure
-channels, --service, --index-service and --framing.
+"""The options that all commands with --node share: --timeout, those of TLS, --token-file, those of secure channels,
+--service, --index-service and --framing.
 
 `with_request_options` adds them to a command, so no command has them in its signature. `request_options()` returns
 their values while the command runs.
@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 import typer
 
 from stream_node.cli.channel_options import CHANNEL_OPTIONS, make_channel
+from stream_node.cli.token_options import TokenFileOption, make_token
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
     from ockam.tls import Tls
+    from ockam.token import Token
     from stream_client import SecureChannel
     from stream_node.contexts import Target
 
@@ -113,8 +115,8 @@ class RequestOptions(NamedTuple):
     """The values of the shared options; None for an option that was not given.
 
     timeout: the longest wait for an answer, in seconds. service, index_service: the names of the services on the node.
-    framing: the framing of messages on the connection. tls: how to connect with TLS. peer, identity: the identifier of
-    the node and the file of the own identity, for a secure channel.
+    framing: the framing of messages on the connection. tls: how to connect with TLS. token: what proves the name of the
+    user. peer, identity: the identifier of the node and the file of the own identity, for a secure channel.
     """
 
     timeout: float | None = None
@@ -122,6 +124,7 @@ class RequestOptions(NamedTuple):
     index_service: str | None = None
     framing: Literal["head", "legacy", "auto"] | None = None
     tls: Tls | None = None
+    token: Token | None = None
     peer: str | None = None
     identity: str | None = None
 
@@ -142,6 +145,11 @@ def request_options() -> RequestOptions:
 def tls_for(target: Target) -> Tls | None:
     """Returns how to connect to this node with TLS: as the options say, else as its context says."""
     return request_options().tls or target.tls
+
+
+def token_for(target: Target) -> Token | None:
+    """Returns the token for this node: as the option or the variable says, else that of its context."""
+    return request_options().token or target.token
 
 
 def channel_for(target: Target) -> SecureChannel | None:
@@ -171,15 +179,16 @@ def with_request_options(
 ) -> Callable[..., None]:
     """Adds the shared options to a command that has --node. Returns any other command unchanged.
 
-    speaks_blocks: whether the command talks to the block node. Such a command gets only --timeout and those of TLS and
-    of secure channels. tls_only: whether the command gets only those of TLS.
+    speaks_blocks: whether the command talks to the block node. Such a command gets only --timeout and those of TLS, of
+    tokens and of secure channels. tls_only: whether the command gets only those of TLS and of tokens.
     """
     own = inspect.signature(command, eval_str=True).parameters
     if "node" not in own:
         return command
-    shared: dict[str, Any] = {"timeout": TimeoutOption, **TLS_OPTIONS, **CHANNEL_OPTIONS}
+    proving: dict[str, Any] = {**TLS_OPTIONS, "token_file": TokenFileOption}
+    shared = {"timeout": TimeoutOption, **proving, **CHANNEL_OPTIONS}
     if tls_only:
-        shared = dict(TLS_OPTIONS)
+        shared = proving
     elif not speaks_blocks:
         shared |= {"service": ServiceOption, "index_service": IndexServiceOption, "framing": FramingOption}
     named = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -190,11 +199,12 @@ def with_request_options(
     def typed(**given: Any) -> None:
         values = {name: given.pop(name) for name in shared}
         tls = make_tls(*(values.pop(name) for name in TLS_OPTIONS))
-        token = _given.set(RequestOptions(**values, tls=tls))
+        token = make_token(values.pop("token_file"))
+        before = _given.set(RequestOptions(**values, tls=tls, token=token))
         try:
             command(**given)
         finally:
-            _given.reset(token)
+            _given.reset(before)
 
     typed.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     typed.__annotations__ = {each.name: each.annotation for each in parameters}

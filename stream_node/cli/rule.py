@@ -47,7 +47,7 @@ def add(
     """
     from access import add_rule, make_rule
 
-    file = _file(rules, config)
+    file = rules_file(rules, config)
     rule = make_rule(name, who, may or (), may_not or (), on)
     add_rule(file, rule)
     say(as_json, {**_row(rule), "file": str(file)}, f"{name!r} is in {file}")
@@ -60,7 +60,7 @@ def list_all(rules: RulesOption = None, config: ConfigOption = None, as_json: Js
     """
     from access import load_rules
 
-    file = _file(rules, config)
+    file = rules_file(rules, config)
     found = [_row(rule) for rule in load_rules(file).rules]
     head = ("name", "who", "may", "may not", "on")
     rows = [tuple(each if isinstance(each, str) else " ".join(each) or "-" for each in row.values()) for row in found]
@@ -77,7 +77,7 @@ def remove(
     """
     from access import load_rules, remove_rule
 
-    file = _file(rules, config)
+    file = rules_file(rules, config)
     rule = remove_rule(file, name)
     left = len(load_rules(file))
     say(as_json, {**_row(rule), "file": str(file)}, f"{name!r} is removed; {counted(left, 'rule')} left")
@@ -102,7 +102,7 @@ def check(
         raise UsageError(f"{right!r} is no right; there are {', '.join(RIGHT_NAMES)}")
     identity = _identity(who)
     # What the node itself keeps is decided by built-in rules, beside those of the file.
-    made = Rules([*KEEPERS, *load_rules(_file(rules, config)).rules])
+    made = Rules([*KEEPERS, *load_rules(rules_file(rules, config)).rules])
     decision = made.decide(identity, Demand(RIGHT_NAMES[right], name))
     rule = decision.rule.name if decision.rule is not None else None
     if decision.allowed:
@@ -136,7 +136,8 @@ def _row(rule: Rule) -> dict[str, str | list[str]]:
     return {"name": rule.name, "who": list(rule.who), "may": may, "may_not": may_not, "on": list(rule.on)}
 
 
-def _file(rules: Path | None, config: Path | None) -> Path:
+def rules_file(rules: Path | None, config: Path | None) -> Path:
+    """Returns the file of the rules: the given one, or that of the settings. Raises UsageError, ConfigError."""
     from stream_node.config_sources import load_config
 
     if rules is not None:

@@ -28,6 +28,7 @@ from stream_node.cli.request_options import (
     TlsServerNameOption,
     make_tls,
 )
+from stream_node.cli.token_options import TokenFileOption, keep_token, kept_token_file
 
 if TYPE_CHECKING:
     from stream_node.contexts import Target
@@ -95,6 +96,7 @@ def add(
     tls_cert: TlsCertificateOption = None,
     tls_key: TlsKeyOption = None,
     tls_server_name: TlsServerNameOption = None,
+    token_file: TokenFileOption = None,
     peer: PeerOption = None,
     identity: IdentityOption = None,
     use: Annotated[
@@ -112,10 +114,14 @@ def add(
 
     With TLS: stream-node context add office 10.0.0.5:4000 --tls-ca ca.pem --tls-cert me.pem --tls-key me.key
 
+    With a token: stream-node context add office 10.0.0.5:4000 --tls-ca ca.pem --token-file me.token
+
     With a secure channel: stream-node context add office 10.0.0.5:4000 --peer IDENTIFIER
 
     For a real Ockam service: stream-node context add hub 10.0.0.7:4000 --service stream --framing auto
     """
+    import msgspec
+
     from stream_node.contexts import Target, add_context, contexts_file, load_contexts, save_contexts
 
     file = contexts_file()
@@ -131,6 +137,9 @@ def add(
         absolute(identity),
     )
     contexts = add_context(load_contexts(file), name, target, replace=replace, use=use)
+    # The context holds no secret: it names the file of its token.
+    token = keep_token(name, token_file)
+    contexts.targets[name] = msgspec.structs.replace(contexts.targets[name], token_file=token)
     save_contexts(file, contexts)
     target = contexts.targets[name]
     current = contexts.current == name
@@ -180,6 +189,7 @@ def remove(name: NameArgument, as_json: JsonOption = False) -> None:
     file = contexts_file()
     contexts = remove_context(load_contexts(file), name)
     save_contexts(file, contexts)
+    kept_token_file(name).unlink(missing_ok=True)
     say(as_json, {"removed": name, "current": contexts.current}, f"{name} is removed")
 
 
@@ -211,6 +221,7 @@ def _context(name: str, target: Target, current: bool) -> dict[str, Any]:
         "index_service": target.index_service,
         "framing": target.framing,
         "tls": tls,
+        "token_file": target.token_file,
         "peer": target.peer,
         "identity": target.identity,
         "current": current,
@@ -223,6 +234,7 @@ def _way(target: Target) -> str:
     words += [] if target.service == STREAM_SERVICE else [f"service={target.service}"]
     words += [] if target.index_service is None else [f"index_service={target.index_service}"]
     words += [] if target.framing == "head" else [f"framing={target.framing}"]
+    words += [] if target.token_file is None else ["token"]
     words += [] if target.peer is None else ["secure channel"]
     return " ".join(words if target.tls is None else [*words, "tls"])
 

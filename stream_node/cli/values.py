@@ -53,10 +53,29 @@ def parse_index_or_time(text: str, now: datetime, others: str = "") -> int | dat
     return time
 
 
+def parse_end(text: str, now: datetime) -> datetime:
+    """Parses a time to come: a duration from `now` on, such as 90d, or a time with its time zone. Raises UsageError."""
+    if units.DURATION.fullmatch(text):
+        try:
+            return now + timedelta(seconds=parse_duration(text))
+        except OverflowError as error:
+            raise UsageError(f"{text} is too long") from error
+    time = _find_time(text)
+    if time is None:
+        raise UsageError(f"{text!r} is no time to come: write a duration (90d) or a time (2027-01-01T00:00Z)")
+    if _in_zone(text, time) <= now:
+        raise UsageError(f"{text} is over: it is {now:%Y-%m-%dT%H:%M}Z now")
+    return time
+
+
 def _parse_time(text: str, others: str) -> datetime:
     time = _find_time(text)
     if time is None:
         raise UsageError(f"{text!r} is not {others}an index, a time (2026-11-01T08:00Z) or an age (30s, 2h, 7d)")
+    return _in_zone(text, time)
+
+
+def _in_zone(text: str, time: datetime) -> datetime:
     if time.tzinfo is None:
         raise UsageError(f"{text} has no time zone: write {text}Z for UTC, or {time:%Y-%m-%dT%H:%M}+01:00")
     return time

@@ -86,6 +86,7 @@ class ContextAdded(Strict, frozen=True):
     index_service: str | None = None
     framing: str = "head"
     tls: dict[str, str] | None = None
+    token_file: str | None = None
     peer: str | None = None
     identity: str | None = None
 

@@ -27,6 +27,7 @@ SHARED = {
     "StreamInfo",
     "StreamMessage",
     "Tls",
+    "Token",
 }
 
 

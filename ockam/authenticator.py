@@ -1,0 +1,126 @@
+"""Authenticator: judges the tokens that peers send first on their connections, and delays the answers to refused ones.
+
+It knows no files and no connections: it is told how to find the verdict on a token. `authentication` has the messages.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+import trio
+
+from ockam.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateAnswer, Status, Verdict
+from ockam.identity import Identity
+from ockam.message import Message, reply_to
+from ockam.protocol import ProtocolError
+from ockam.token import is_this_machine
+from ockam.worker import Worker
+
+_ROUTE = (NODE_AUTHENTICATE,)
+REQUEST_BYTES_MAX = 512
+"""The largest payload that is decoded as an authentication. A real one has about 100 bytes."""
+WAITING_MAX = 16
+"""The largest number of refused connections of one host that wait for their answer. Further ones are closed at once,
+without an answer and without a log line, so that a flood of wrong tokens costs little."""
+
+
+class Proof(NamedTuple):
+    """What a connection has after an authentication: its identity, and the answer to send."""
+
+    identity: Identity | None
+    answer: Message
+    reason: str
+
+
+class Authenticator:
+    """Judges the tokens of all connections of a node.
+
+    Invariant: for each host, at most `waiting_max` refused connections wait for their answer.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[str], Verdict],
+        on_refused: Callable[[str, Verdict], None] = lambda peer, verdict: None,
+        *,
+        refusal_delay_s: float = 0.0,
+        waiting_max: int = WAITING_MAX,
+    ) -> None:
+        """find: returns the verdict on the text of a token. on_refused: called with the `host:port` of the peer and the
+        verdict before a refusal is answered. refusal_delay_s: the seconds between a refused token and the answer, so
+        that a peer that connects again at once does not spin."""
+        self._find = find
+        self._on_refused = on_refused
+        self._refusal_delay_s = refusal_delay_s
+        self._waiting_max = waiting_max
+        self._waiting: Counter[str] = Counter()
+
+    @staticmethod
+    def is_meant(message: Message) -> bool:
+        """Whether a message that a peer has sent is an authentication."""
+        return message.onward_route == _ROUTE
+
+    async def judge(self, message: Message, peer: str, known: Identity, is_encrypted: bool) -> Proof | None:
+        """Judges the first message of a connection, and waits before it refuses one.
+
+        peer: the `host:port` of the peer. known: the identity that the connection has without a token. is_encrypted:
+        whether the connection uses TLS. Returns None if too many refusals to this host wait already; then the
+        connection is closed without an answer.
+        """
+        host = peer.rpartition(":")[0]
+        request_id, verdict = self._decide(message.payload, host, known, is_encrypted)
+        if verdict.identity is None:
+            if self._waiting[host] >= self._waiting_max:
+                return None
+            self._on_refused(peer, verdict)
+            self._waiting[host] += 1
+            try:
+                await trio.sleep(self._refusal_delay_s)
+            finally:
+                self._waiting[host] -= 1
+                if not self._waiting[host]:
+                    del self._waiting[host]
+        answer = reply_to(message, NODE_AUTHENTICATE, _answer(request_id, verdict))
+        return Proof(verdict.identity, answer, verdict.reason)
+
+    def _decide(self, payload: bytes, host: str, known: Identity, is_encrypted: bool) -> tuple[int, Verdict]:
+        try:
+            if len(payload) > REQUEST_BYTES_MAX:
+                raise ProtocolError("the payload is too large")
+            request = AUTHENTICATE.decode_request(payload)
+        except ProtocolError:
+            return 0, Verdict(Status.UNKNOWN, reason="this is no authentication with a token (docs/wire.md)")
+        # A token that others may have read is not judged at all: the answer must not tell them whether it is valid.
+        if not is_encrypted and not is_this_machine(host):
+            reason = (
+                "a token is taken over TLS only, except from the same machine; the token went over the network without "
+                "encryption, so revoke it, make a new one, and connect with TLS"
+            )
+            return request.request_id, Verdict(Status.UNENCRYPTED, reason=reason)
+        if known.source != "anonymous":
+            reason = (
+                f"this connection is {known} already, by its certificate; a connection has one identity, so leave out "
+                "the token or the certificate"
+            )
+            return request.request_id, Verdict(Status.SECOND, reason=reason)
+        return request.request_id, self._find(request.token)
+
+
+class LateAuthentication(Worker):
+    """Answers authentications that are not the first message of their connection, or came by another way. It proves
+    nothing, and the connection stays as it is."""
+
+    def handle(self, message: Message) -> None:
+        try:
+            request_id = AUTHENTICATE.decode_request(message.payload[:REQUEST_BYTES_MAX]).request_id
+        except ProtocolError:
+            request_id = 0
+        reason = "an authentication must be the first message of a connection to the node itself; connect again"
+        self.reply(message, _answer(request_id, Verdict(Status.LATE, reason=reason)))
+
+
+def _answer(request_id: int, verdict: Verdict) -> bytes:
+    identity = "" if verdict.identity is None else str(verdict.identity)
+    return AUTHENTICATE.encode_response(AuthenticateAnswer(request_id, verdict.status, identity, verdict.reason))

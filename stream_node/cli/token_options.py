@@ -1,0 +1,73 @@
+"""The option --token-file and the variable STREAM_NODE_TOKEN, by which a command proves its name to a node.
+
+There is no option with the token itself: every user of a machine can see the options of a running process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from stream_node.cli.values import UsageError
+
+if TYPE_CHECKING:
+    from ockam.token import Token
+
+VARIABLE = "STREAM_NODE_TOKEN"
+"""The environment variable with the text of a token."""
+TokenFileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        envvar="STREAM_NODE_TOKEN_FILE",
+        help="A file with your token, which proves to the node who you are. Or set STREAM_NODE_TOKEN to the token "
+        "itself; no option takes it, because everybody on the machine can see the options of a process.",
+    ),
+]
+
+
+def make_token(file: str | None) -> Token | None:
+    """Returns the token of --token-file, else that of STREAM_NODE_TOKEN; None without both."""
+    from ockam.token import Token
+
+    if file is not None:
+        return Token(file=os.path.abspath(file))
+    return Token(variable=VARIABLE) if os.environ.get(VARIABLE) else None
+
+
+def kept_token_file(context: str) -> Path:
+    """Returns the file in which the token of a context is kept if it was given as the variable."""
+    from stream_node.contexts import contexts_file
+
+    # A context may have any name, and a file may not.
+    return contexts_file().with_name(f"token-{hashlib.sha256(context.encode()).hexdigest()[:16]}")
+
+
+def keep_token(context: str, file: str | None) -> str | None:
+    """Returns the file with the token of a new context: --token-file, else a new file, which only its owner can read,
+    with the token of STREAM_NODE_TOKEN; None without both. Raises UsageError."""
+    from ockam.token import Token, TokenError
+    from storage.durable_files import make_folder, write_durably
+    from stream_node.contexts import ContextError
+
+    try:
+        if file is not None:
+            Token(file=file).read()
+            return os.path.abspath(file)
+        if not os.environ.get(VARIABLE):
+            return None
+        kept = kept_token_file(context)
+        text = Token(variable=VARIABLE).read()
+    except TokenError as error:
+        raise UsageError(str(error)) from error
+    try:
+        make_folder(kept.parent)
+        write_durably(kept, f"{text}\n".encode(), mode=0o600)
+    except OSError as error:
+        raise ContextError(f"cannot write the token to {kept}: {error.strerror or error}") from error
+    return str(kept)

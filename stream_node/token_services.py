@@ -1,0 +1,139 @@
+"""The tokens of a running node: reads their file again when it has changed, and ends the connections of tokens that are
+not valid any more.
+
+`access.tokens` decides whether a token is valid, and `ockam.authentication` exchanges the messages.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import structlog
+import trio
+
+from access import Audit, Entry, TokenFileError, Tokens, load_tokens
+from access.rights import NOTHING, Demand
+from ockam.authentication import NODE_AUTHENTICATE, Status, Verdict
+from ockam.authenticator import Authenticator, LateAuthentication
+from ockam.identity import Identity
+from ockam.message import Message
+from ockam.node import Node
+from ockam.tcp import TcpTransport
+
+TOKEN_FILE = "tokens.json"
+"""The name of the file with the hashes of the tokens, in the data directory."""
+INTERVAL_S = 0.5
+"""The interval at which the node looks whether the file has changed and whether a token has expired, in seconds."""
+ENDED = "token_ended"
+"""The reason why connections are closed whose token was revoked, replaced or has expired, for counters."""
+
+logger = structlog.get_logger(__name__)
+
+
+def token_file(data_dir: str) -> Path:
+    """Returns the file of the tokens of the node with this data directory."""
+    return Path(data_dir) / TOKEN_FILE
+
+
+class _Late(LateAuthentication):
+    """The worker at the address of authentications. Every peer may send to it, because it only says what is wrong."""
+
+    def demand(self, message: Message) -> Demand:
+        return NOTHING
+
+
+class NodeTokens:
+    """The tokens of one node while it runs.
+
+    A file that is not valid has no tokens, so that a damaged file opens nothing; a file that cannot be read at present
+    changes nothing. Either is logged as an error.
+
+    authenticator: what the connections ask.
+    """
+
+    def __init__(self, file: Path, *, refusal_delay_s: float, now_s: Callable[[], float] = lambda: time.time()) -> None:
+        """refusal_delay_s: the seconds between a refused token and the answer. now_s: returns seconds since 1970."""
+        self._file = file
+        self._now_s = now_s
+        self._tokens = Tokens()
+        self._seen: tuple[int, ...] | None = None
+        self._trouble = ""
+        self._audit: Audit | None = None
+        self.authenticator = Authenticator(self._judge, self._note_refusal, refusal_delay_s=refusal_delay_s)
+
+    def start(self, node: Node, tcp: TcpTransport, nursery: trio.Nursery, audit: Audit | None) -> None:
+        """Reads the file, and watches it until the nursery is cancelled. audit: the audit log; None without rules."""
+        self._audit = audit
+        node.register([NODE_AUTHENTICATE], _Late)
+        self._refresh()
+        nursery.start_soon(self._watch, tcp)
+
+    async def _watch(self, tcp: TcpTransport) -> None:
+        while True:
+            await trio.sleep(INTERVAL_S)
+            before = self._tokens
+            self._refresh()
+            if not before and not self._tokens:
+                continue
+            closed = tcp.close_identities(partial(self._has_ended, before, self._now_s()), ENDED)
+            if closed:
+                logger.info("tokens_ended", connections_closed=closed)
+
+    def _has_ended(self, before: Tokens, now_s: float, identity: Identity) -> bool:
+        """Whether the connections of an identity end. before: the tokens before the last look at the file."""
+        if identity.source != "token":
+            return False
+        # A token that was replaced has another hash, and the connections of the old one end.
+        is_same = before.valid.get(identity.name) == self._tokens.valid.get(identity.name)
+        return not (is_same and self._tokens.is_valid(identity, now_s))
+
+    def _refresh(self) -> None:
+        """Reads the file again if it has changed since the last call."""
+        seen = _state_of(self._file)
+        if seen == self._seen:
+            return
+        try:
+            tokens = Tokens(load_tokens(self._file))
+        except OSError as error:
+            # The next look tries again, so the same trouble is logged once.
+            reason = error.strerror or str(error)
+            if reason != self._trouble:
+                logger.error("tokens_not_read", file=str(self._file), reason=reason, in_force=len(self._tokens))
+            self._trouble = reason
+            return
+        except TokenFileError as error:
+            logger.error("tokens_not_valid", reason=str(error), in_force="no token")
+            tokens = Tokens()
+        self._trouble = ""
+        is_first, self._seen = self._seen is None, seen
+        gone, new = self._tokens.valid.keys() - tokens.valid.keys(), tokens.valid.keys() - self._tokens.valid.keys()
+        self._tokens = tokens
+        if not is_first or tokens:
+            logger.info("tokens_loaded", tokens=len(tokens), new=len(new), gone=len(gone))
+            self._note("tokens_loaded", reason=f"{len(tokens)} tokens; {len(new)} new, {len(gone)} gone")
+
+    def _judge(self, text: str) -> Verdict:
+        return self._tokens.judge(text, self._now_s())
+
+    def _note_refusal(self, peer: str, verdict: Verdict) -> None:
+        if self._audit is not None:
+            reason = Status(verdict.status).name.lower()
+            self._audit.refused(
+                Entry("token_refused", peer=peer.rpartition(":")[0], reason=f"{reason}: {verdict.reason}")
+            )
+
+    def _note(self, event: str, *, reason: str) -> None:
+        if self._audit is not None:
+            self._audit.note(Entry(event, reason=reason))
+
+
+def _state_of(file: Path) -> tuple[int, ...]:
+    """Returns what changes when a file is written, replaced or given to another user; empty if there is no file."""
+    try:
+        found = file.stat()
+    except OSError:
+        return ()
+    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
