@@ -72,6 +72,11 @@ class Holdings:
         self.has_ended = False
         self.header_bytes = self.unread_bytes = self.parked_bytes = self.size_bytes = 0
 
+    def beside(self, forget: Callable[[], None], close: Callable[[], None]) -> Holdings:
+        """Returns the holdings of something that lives beside a connection, such as a secure channel, in the same
+        memory. forget, close: as for the connection."""
+        return Holdings(self._memory, forget, close)
+
     def note(self, header_bytes: int, unread_bytes: int) -> None:
         """Sets the counted memory of the remembered headers and of the unread answers, in bytes."""
         if self.has_ended:

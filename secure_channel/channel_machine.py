@@ -20,7 +20,7 @@ from secure_channel.identity_history import PeerIdentity
 from secure_channel.messages import CLOSE, PAYLOAD_HEAD, read_control
 from secure_channel.noise import NoiseHandshake
 from secure_channel.own_identity import OwnIdentity
-from secure_channel.proof import verify_proof
+from secure_channel.proof import read_proof
 from secure_channel.transport import Opener, Sealer
 
 
@@ -66,13 +66,14 @@ Trust = Callable[[PeerIdentity], str | None]
 class ChannelMachine:
     """One end of one channel.
 
-    state: see `State`. peer: the identity of the other side; None until it is proved and accepted.
+    state: see `State`. peer: the identity of the other side; None until it is proved and accepted. expires_s: until
+    when the proof of the other side holds, in seconds since 1970; who has the machine ends the channel then.
 
     Invariant: the handshake exists exactly in SENT_1 and SENT_2, and the two keys and the peer exactly in OPEN. So a
     machine that has ended can neither encrypt nor decrypt.
     """
 
-    __slots__ = ("_handshake", "_opener", "_own", "_sealer", "_trust", "peer", "state")
+    __slots__ = ("_handshake", "_opener", "_own", "_sealer", "_trust", "expires_s", "peer", "state")
 
     def __init__(self, own: OwnIdentity, trust: Trust) -> None:
         """own: the identity of this side. trust: decides which other identities are accepted."""
@@ -82,6 +83,7 @@ class ChannelMachine:
         self._sealer: Sealer | None = None
         self._opener: Opener | None = None
         self.peer: PeerIdentity | None = None
+        self.expires_s = 0
         self.state = State.NEW
 
     def check(self) -> None:
@@ -155,12 +157,12 @@ class ChannelMachine:
 
     def _accept(self, proof: bytes, remote_static: bytes, now_s: int) -> PeerIdentity:
         try:
-            peer = verify_proof(proof, remote_static, now_s)
+            peer, self.expires_s = read_proof(proof, remote_static, now_s)
         except IdentityRefused as error:
             raise PeerRefused(error.reason, f"the other side did not prove its identity: {error}") from error
         refusal = self._trust(peer)
         if refusal is not None:
-            raise PeerRefused("not_trusted", refusal)
+            raise PeerRefused("not_trusted", refusal, identity=str(peer))
         return peer
 
     def _open(self, handshake: NoiseHandshake, peer: PeerIdentity, *, is_initiator: bool) -> None:
@@ -202,8 +204,11 @@ class ChannelMachine:
             self._end(Event.CLOSE_RECEIVED)
         elif renewed.identifier != self.peer.identifier:
             raise IdentityRefused("wrong_subject", f"{self.peer} has sent the history of {renewed}")
+        elif renewed.changes[: len(self.peer.changes)] != self.peer.changes:
+            raise IdentityRefused("changes", f"{self.peer} has sent a history that does not go on from the known one")
         else:
-            self.peer = renewed
+            # A new key may end earlier than the attestation, and cannot make the attestation last longer.
+            self.peer, self.expires_s = renewed, min(self.expires_s, renewed.valid_until)
 
     @property
     def sent(self) -> int:

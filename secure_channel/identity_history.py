@@ -72,16 +72,21 @@ class Signature(NamedTuple):
 class PeerIdentity(msgspec.Struct, frozen=True):
     """A verified identity. It says nothing about who is on the other side of a channel; a proof does.
 
-    identifier: 32 bytes. latest_change: the hash of the last change. key: the present signing key. valid_from,
-    valid_until: the time for which this key is valid, in seconds since 1970. history: the bytes that were verified.
+    identifier: 32 bytes. changes: the hashes of all changes, the oldest first. latest_change: the last of them.
+    key: the present signing key. valid_from, valid_until: the time for which this key is valid, in seconds since 1970.
+    history: the bytes that were verified.
     """
 
     identifier: bytes
-    latest_change: bytes
+    changes: tuple[bytes, ...]
     key: PublicKey
     valid_from: int
     valid_until: int
     history: bytes
+
+    @property
+    def latest_change(self) -> bytes:
+        return self.changes[-1]
 
     def __str__(self) -> str:
         return format_identifier(self.identifier)
@@ -120,7 +125,8 @@ def read_history(reader: CborReader) -> PeerIdentity:
     count = reader.array_of(0, CHANGES_MAX)
     if not count:
         raise IdentityRefused("changes", "an identity without changes")
-    identifier = before_hash = b""
+    changes: list[bytes] = []
+    before_hash = b""
     before: tuple[PublicKey, int] | None = None
     valid_until = 0
     for _ in range(count):
@@ -138,10 +144,10 @@ def read_history(reader: CborReader) -> PeerIdentity:
             verify_signature(before[0], previous_signature, change_hash)
             if valid_from < before[1]:
                 raise IdentityRefused("changes", "a change is valid earlier than the change before")
-        identifier = identifier or change_hash
+        changes.append(change_hash)
         before, before_hash = (key, valid_from), change_hash
     assert before is not None
-    return PeerIdentity(identifier, before_hash, before[0], before[1], valid_until, reader.since(start))
+    return PeerIdentity(changes[0], tuple(changes), before[0], before[1], valid_until, reader.since(start))
 
 
 def _read_change(data: bytes, before_hash: bytes) -> tuple[PublicKey, int, int]:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from ockam.address import Address, Route
 from ockam.errors import FrameTooLarge, RemoteProtocolError
-from ockam.frames import BadFrame, FrameHeads, FrameReader
+from ockam.frames import KNOWN_HEADER_BYTES_MAX, BadFrame, FrameHeads, FrameReader
 from ockam.generation_cache import GenerationCache
 from ockam.message import Message, Origin
 from ockam.wire_head import BYTE_STRING, HEAD, read_head, read_route, write_head, write_route
@@ -97,6 +97,11 @@ class PlaintextReader:
         self._prefix: Route = () if outer is None else (outer,)
         self._reader = FrameReader(PLAINTEXT, origin, self._prefix)
 
+    @property
+    def known_bytes(self) -> int:
+        """The estimated memory of the routes that are kept to be faster, in bytes."""
+        return self._reader.known_bytes
+
     def forget(self) -> None:
         """Frees the memory of the routes that are kept to be faster. They are collected again later."""
         self._reader.forget()
@@ -131,6 +136,11 @@ class PlaintextWriter:
     def __init__(self) -> None:
         self._known = GenerationCache[tuple[Route, Route], bytes](lambda routes, raw: 250 + 2 * len(raw))
         self._heads = FrameHeads(PLAINTEXT)
+
+    @property
+    def known_bytes(self) -> int:
+        """The estimated memory of the routes that are kept to be faster, in bytes."""
+        return self._known.size_bytes + self._heads.known_bytes
 
     def forget(self) -> None:
         """Frees the memory of the routes that are kept to be faster. They are collected again later."""
@@ -179,7 +189,9 @@ class PlaintextWriter:
         raw = self._known.young.get(routes) or self._known.recall(routes)
         if raw is None:
             raw = PLAINTEXT.encode_routes(onward_route, return_route)
-            self._known.add(routes, raw)
+            # A peer that sends very long routes must not fill the memory with them.
+            if len(raw) <= KNOWN_HEADER_BYTES_MAX:
+                self._known.add(routes, raw)
         return raw
 
 

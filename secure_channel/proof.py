@@ -43,9 +43,16 @@ CHANNEL_KEY = 0
 
 
 def verify_proof(proof: bytes, remote_static: bytes, now_s: int) -> PeerIdentity:
-    """Returns the identity that owns the static key of a handshake. Raises IdentityRefused.
+    """Returns the identity that owns the static key of a handshake, see `read_proof`. Raises IdentityRefused."""
+    return read_proof(proof, remote_static, now_s)[0]
 
-    remote_static: the key of the handshake, 32 bytes. now_s: the present time in seconds since 1970.
+
+def read_proof(proof: bytes, remote_static: bytes, now_s: int) -> tuple[PeerIdentity, int]:
+    """Returns the identity that owns the static key of a handshake, and until when its attestation holds. Raises
+    IdentityRefused.
+
+    remote_static: the key of the handshake, 32 bytes. now_s: the present time in seconds since 1970; the result is in
+    the same seconds.
     """
     try:
         reader = CborReader(proof)
@@ -54,12 +61,12 @@ def verify_proof(proof: bytes, remote_static: bytes, now_s: int) -> PeerIdentity
         _skip_history(reader)
         # The history is verified once for the same bytes. The times and the key below are checked each time.
         identity = verify_history(reader.since(start))
-        _verify_attestation(reader, identity, remote_static, now_s)
+        expires_at = _verify_attestation(reader, identity, remote_static, now_s)
         skip_credentials(reader)
         reader.finish()
     except CborError as error:
         refuse_undecodable(error)
-    return identity
+    return identity, expires_at
 
 
 def _skip_history(reader: CborReader) -> None:
@@ -70,7 +77,8 @@ def _skip_history(reader: CborReader) -> None:
             read_signature(reader)
 
 
-def _verify_attestation(reader: CborReader, identity: PeerIdentity, remote_static: bytes, now_s: int) -> None:
+def _verify_attestation(reader: CborReader, identity: PeerIdentity, remote_static: bytes, now_s: int) -> int:
+    """Returns the end of the attestation, in seconds since 1970."""
     reader.array(2)
     data = reader.byte_string()
     signature = read_signature(reader)
@@ -99,6 +107,7 @@ def _verify_attestation(reader: CborReader, identity: PeerIdentity, remote_stati
         )
     if expires_at < now_s:
         raise IdentityRefused("expired", f"the attestation of {identity} has expired; its owner must renew it")
+    return expires_at
 
 
 def skip_credentials(reader: CborReader) -> int:

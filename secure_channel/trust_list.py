@@ -70,6 +70,10 @@ class TrustList:
         self.anyone = anyone
         self.refresh()
 
+    def __str__(self) -> str:
+        count = len(self._always.keys() | self._from_file.keys())
+        return "every identity is trusted" if self.anyone else f"{count} identities are trusted"
+
     @property
     def is_closed(self) -> bool:
         """Whether no identity is trusted, so that no channel can be opened."""

@@ -14,11 +14,14 @@ if TYPE_CHECKING:
 
     from ockam.node import Node
     from secure_channel.workers.channels import SecureChannels
+    from stream_node.access import NodeAccess
 
 IDENTITY_FILE = "identity.json"
 """The name of the file with an identity, in a data directory or in the user's configuration folder."""
 TRUST_FILE = "trusted_identities"
 """The name of the file with the trusted identifiers, in the data directory."""
+KNOWN_FILE = "known_identities"
+"""The name of the file with the identities that have replaced a key, in the data directory."""
 APPLICATION = "stream-node"
 
 
@@ -54,17 +57,20 @@ def check_settings(config: Config) -> None:
         raise ConfigError(*mistakes)
 
 
-def start_channels(node: Node, nursery: trio.Nursery, config: Config) -> SecureChannels | None:
+def start_channels(
+    node: Node, nursery: trio.Nursery, config: Config, access: NodeAccess | None = None
+) -> SecureChannels | None:
     """Starts the listener for secure channels; returns None if the settings turn it off.
 
-    If somebody is trusted, the node's identity is made now, so that a failure is noticed at the start. Raises
-    IdentityFileError.
+    If somebody is trusted, the node's identity is made now, so that a failure is noticed at the start. access: the
+    rules of the node; their audit log has the refusals of channels, too. Raises IdentityFileError.
     """
     if not config.secure_channel:
         return None
     import time
 
     from secure_channel.identity_file import IdentityHolder
+    from secure_channel.known_histories import KnownHistories
     from secure_channel.limits import ChannelLimits
     from secure_channel.trust_list import TrustList
     from secure_channel.workers.channels import SecureChannels
@@ -84,6 +90,11 @@ def start_channels(node: Node, nursery: trio.Nursery, config: Config) -> SecureC
         identity_channels_max=config.secure_channel_identity_channels_max,
         idle_s_max=config.secure_channel_idle_s_max,
     )
-    channels = SecureChannels(node, nursery, holder.get, trust, limits=limits)
+    # With `anyone`, peers could fill the file.
+    known = KnownHistories(None if anyone else Path(config.data_dir) / KNOWN_FILE)
+    audit = access.audit if access is not None else None
+    channels = SecureChannels(node, nursery, holder.get, trust, limits=limits, known=known, audit=audit)
     channels.start(config.secure_channel_addresses)
+    if access is not None:
+        access.closers.append(channels.end_identities)
     return channels

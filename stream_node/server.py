@@ -131,9 +131,7 @@ class Server:
                         note_offset=partial(write_note, Path(config.data_dir)),
                     )
                     services.start(stored)
-                    channels = start_channels(node, nursery, config)
-                    if self._access is not None and channels is not None:
-                        self._access.closers.append(channels.end_identities)
+                    channels = start_channels(node, nursery, config, self._access)
                     try:
                         self.addresses = await tcp.listen(*split_host_port(config.listen))
                     except OSError as error:

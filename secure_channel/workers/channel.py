@@ -40,6 +40,9 @@ from secure_channel.errors import (
 from secure_channel.identity_history import PeerIdentity
 from secure_channel.messages import AROUND_BYTES_MAX, PAYLOAD_HEAD, PlaintextReader, PlaintextWriter
 
+HANDSHAKE_FAILURES_MAX = 3
+"""The number of wrong messages 3 after which a handshake ends: each costs a Diffie-Hellman computation."""
+
 logger = structlog.get_logger(__name__)
 
 
@@ -49,6 +52,10 @@ class Owner(Protocol):
     def now_s(self) -> int: ...
 
     def opened(self, channel: ChannelWorker, peer: PeerIdentity) -> str | None: ...
+
+    def refused(self, channel: ChannelWorker, error: PeerRefused) -> None: ...
+
+    def renewed(self, channel: ChannelWorker, peer: PeerIdentity) -> None: ...
 
     def ended(self, channel: ChannelWorker, reason: str) -> None: ...
 
@@ -60,7 +67,8 @@ class ChannelWorker(Worker):
 
     inner: the worker's address that receives ciphertext from the other side.
     outer: the worker's address that receives plaintext from this node's workers, to encrypt and send it.
-    used_at_s: the time of the last message, on trio's clock.
+    used_at_s: the time of the last message, on trio's clock. A message that does not decrypt does not count, since
+        everybody can send one.
     gone_at_s: the time at which its connection was first seen to have ended; None while the connection is there.
 
     Invariant: messages to the other side are sent in the order in which they were encrypted. The route to the other
@@ -94,6 +102,9 @@ class ChannelWorker(Worker):
         self.used_at_s = trio.current_time()
         self.gone_at_s: float | None = None
         self._waits_for_room = False
+        self._failures = 0
+        # What the channel remembers counts in the same limit as what its connection remembers.
+        self._holdings = first.origin.holdings.beside(self.forget, lambda: self.end("memory"))
 
     @property
     def is_open(self) -> bool:
@@ -102,6 +113,7 @@ class ChannelWorker(Worker):
     def stopped(self) -> None:
         # Also after a crash: whoever has this object cannot encrypt with it any more.
         self.machine.end()
+        self._holdings.end()
         self._owner.ended(self, "crashed")
 
     def demand(self, message: Message) -> Demand | None:
@@ -114,7 +126,6 @@ class ChannelWorker(Worker):
         return NOTHING if message.onward_route[0] == self.inner or message.origin.kind == "local" else None
 
     def receive(self, run: Sequence[Message]) -> None:
-        self.used_at_s = trio.current_time()
         arrived: list[Message] = []
         leaving: list[Message] = []
         for message in run:
@@ -123,6 +134,7 @@ class ChannelWorker(Worker):
             self._take(arrived)
         if leaving:
             self._send(leaving)
+        self._note_held()
 
     # From the other side.
 
@@ -141,6 +153,7 @@ class ChannelWorker(Worker):
             except CiphertextRefused as error:
                 self._owner.count_drop(error.reason)
                 continue
+            self.used_at_s = trio.current_time()
             # Only a message that is authentic and newer than all others may move the way back.
             if has_moved and self.machine.highest_received > before:
                 self._hand_on(plaintexts)
@@ -164,6 +177,10 @@ class ChannelWorker(Worker):
                 self.machine.receive_3(message.payload, self._owner.now_s())
             except HandshakeFailed as error:
                 self._owner.count_drop(error.reason)
+                self._failures += 1
+                if self._failures >= HANDSHAKE_FAILURES_MAX:
+                    self.end("handshake_failed")
+                    return []
                 continue
             except PeerRefused as error:
                 self._refuse(message, error)
@@ -176,6 +193,7 @@ class ChannelWorker(Worker):
         assert self.machine.peer is not None
         self.identity = self.machine.peer
         self._way_back = message.return_route
+        self.used_at_s = trio.current_time()
         refusal = self._owner.opened(self, self.identity)
         if refusal is not None:
             self.end(refusal)
@@ -184,9 +202,9 @@ class ChannelWorker(Worker):
 
     def _refuse(self, message: Message, error: PeerRefused) -> None:
         """Tells the other side, which believes that the channel is open, that it is refused."""
-        logger.warning("channel_refused", peer=self.peer, reason=error.reason, text=str(error))
+        self._owner.refused(self, error)
         if error.close and message.return_route:
-            self._node.deliver(Message(message.return_route, (), error.close))
+            self._node.send(Message(message.return_route, (), error.close))
         self._owner.ended(self, error.reason)
 
     def _move(self, message: Message) -> None:
@@ -261,6 +279,9 @@ class ChannelWorker(Worker):
             return True
         if not self.is_open:
             self._owner.ended(self, "closed_by_peer")
+        elif self.machine.peer is not None and self.machine.peer is not self.identity:
+            self.identity = self.machine.peer
+            self._owner.renewed(self, self.identity)
         return self.is_open
 
     # To the other side.
@@ -278,6 +299,8 @@ class ChannelWorker(Worker):
         if not self.is_open:
             self._owner.count_drop("channel_closed", len(run))
             return
+        if run:
+            self.used_at_s = trio.current_time()
         seal, way_back = self.machine.sealing(), self._way_back
         sealed: list[Message] = []
         no_route: Route = ()
@@ -297,7 +320,7 @@ class ChannelWorker(Worker):
         """Ends the channel and tells the other side, if the channel is open. Safe to repeat."""
         data = self.machine.close()
         if data:
-            self._node.deliver(Message(self._way_back, (), data))
+            self._node.send(Message(self._way_back, (), data))
         self._owner.ended(self, reason)
 
     def note_connection(self, now_s: float) -> float:
@@ -314,6 +337,13 @@ class ChannelWorker(Worker):
         self._writer.forget()
         if self._reader is not None:
             self._reader.forget()
+        self._note_held()
+
+    def _note_held(self) -> None:
+        """Updates the counted memory of the remembered routes, if it has changed."""
+        known_bytes = self._writer.known_bytes + (self._reader.known_bytes if self._reader is not None else 0)
+        if known_bytes != self._holdings.header_bytes:
+            self._holdings.note(known_bytes, 0)
 
 
 def _is_local(onward: Route) -> bool:

@@ -15,16 +15,18 @@ import structlog
 import trio
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
+from access.audit import Audit, Entry
 from access.rights import NOTHING, Demand
 from ockam.address import local
-from ockam.identity import Identity
+from ockam.identity import ANONYMOUS, Identity
 from ockam.message import Message
 from ockam.node import Node
 from ockam.worker import Worker
 from secure_channel.admission_machine import AdmissionMachine
 from secure_channel.channel_machine import ChannelMachine
-from secure_channel.errors import HandshakeFailed, IdentityFileError
+from secure_channel.errors import HandshakeFailed, IdentityFileError, PeerRefused
 from secure_channel.identity_history import PeerIdentity
+from secure_channel.known_histories import KnownHistories
 from secure_channel.limits import ChannelLimits, ChannelStatistics
 from secure_channel.own_identity import OwnIdentity
 from secure_channel.trust_list import TrustList
@@ -46,8 +48,9 @@ logger = structlog.get_logger(__name__)
 class SecureChannels:
     """All secure channels of one node. `start` registers the listener.
 
-    identity: returns the identity of this node; it is called for each handshake, and raises IdentityFileError. now_s:
-    returns seconds since 1970. new_id: returns 8 random bytes as hex. ephemeral: returns a new key.
+    identity: returns the identity of this node; it is called for each handshake, and raises IdentityFileError. known:
+    the identities that have replaced a key. audit: the log of refused peers and of changes of `trust`. now_s: returns
+    seconds since 1970. new_id: returns 8 random bytes as hex. ephemeral: returns a new key.
     """
 
     def __init__(
@@ -58,6 +61,8 @@ class SecureChannels:
         trust: TrustList,
         *,
         limits: ChannelLimits | None = None,
+        known: KnownHistories | None = None,
+        audit: Audit | None = None,
         now_s: Callable[[], int] = lambda: int(time.time()),
         new_id: Callable[[], str] = lambda: secrets.token_hex(8),
         ephemeral: Callable[[], X25519PrivateKey] = X25519PrivateKey.generate,
@@ -67,6 +72,8 @@ class SecureChannels:
         self._identity = identity
         self._trust = trust
         self._limits = limits if limits is not None else ChannelLimits()
+        self._known = known if known is not None else KnownHistories(None)
+        self._audit = audit
         self._now_s = now_s
         self._new_id = new_id
         self._ephemeral = ephemeral
@@ -89,11 +96,8 @@ class SecureChannels:
         """Ends the channels of all identities that the function chooses. Returns the number of channels.
 
         reason: a short, fixed word for counters."""
-        channels = [each for each in self._admission.channels if each.identity is not None]
-        meant = [each for each in channels if is_meant(Identity("channel", str(each.identity)))]
-        for channel in meant:
-            channel.end(reason)
-        return len(meant)
+        with self._node.batch():
+            return self._end_where(lambda channel, peer: is_meant(Identity("channel", str(peer))), reason)
 
     def statistics(self) -> ChannelStatistics:
         return ChannelStatistics(
@@ -118,10 +122,11 @@ class SecureChannels:
         refusal = self._reason_to_refuse(message)
         if refusal is not None:
             self._refused[refusal] += 1
+            self._note_refusal(message.origin.peer, "", refusal)
             return
         now_s = self._now_s()
         try:
-            machine = ChannelMachine(self._identity(now_s), self._trust.refusal)
+            machine = ChannelMachine(self._identity(now_s), self._refusal)
             answer = machine.receive_1(message.payload, self._ephemeral())
         except IdentityFileError as error:
             self._refused["no_identity"] += 1
@@ -158,11 +163,14 @@ class SecureChannels:
         interval: the number of this interval of WATCH_INTERVAL_S.
         """
         if self._trust.refresh():
-            for channel in list(self._admission.channels):
-                if channel.identity is not None and self._trust.refusal(channel.identity) is not None:
-                    channel.end("not_trusted")
+            ended = self._end_where(lambda channel, peer: self._trust.refusal(peer) is not None, "not_trusted")
+            if self._audit is not None:
+                self._audit.note(Entry("trust_changed", reason=f"{self._trust}; {ended} channels ended"))
         if interval % IDLE_INTERVALS:
             return
+        # The proof of the other side was valid at the handshake, and ends later.
+        unix_s = self._now_s()
+        self._end_where(lambda channel, peer: channel.machine.expires_s < unix_s, "expired")
         now_s = trio.current_time()
         for channel in list(self._admission.channels):
             if now_s - channel.used_at_s > self._limits.idle_s_max:
@@ -183,7 +191,21 @@ class SecureChannels:
         if refusal is None:
             self._opened += 1
             logger.info("channel_opened", peer=channel.peer, identity=str(peer))
+            self.renewed(channel, peer)
+        else:
+            self._note_refusal(channel.peer, str(peer), refusal)
         return refusal
+
+    def refused(self, channel: ChannelWorker, error: PeerRefused) -> None:
+        """Notes that the other side has not proved an identity that this node accepts."""
+        logger.warning("channel_refused", peer=channel.peer, reason=error.reason, text=str(error))
+        self._note_refusal(channel.peer, error.identity, error.reason)
+
+    def renewed(self, channel: ChannelWorker, peer: PeerIdentity) -> None:
+        """Keeps the history of an identity. If the identity has replaced its key, ends its channels with older keys."""
+        if self._known.learn(peer):
+            logger.info("channel_identity_renewed", peer=channel.peer, identity=str(peer), changes=len(peer.changes))
+            self._end_where(lambda other, theirs: self._known.refusal(theirs) is not None, "key_replaced")
 
     def ended(self, channel: ChannelWorker, reason: str) -> None:
         """Notes the end of a channel or a handshake, and stops its worker. Safe to repeat: the first reason counts."""
@@ -195,6 +217,22 @@ class SecureChannels:
             self._ended[reason] += 1
             logger.info("channel_ended", peer=channel.peer, identity=str(channel.identity), reason=reason)
         self._node.unregister(channel.inner)
+
+    def _refusal(self, peer: PeerIdentity) -> str | None:
+        return self._trust.refusal(peer) or self._known.refusal(peer)
+
+    def _note_refusal(self, peer: str, identifier: str, reason: str) -> None:
+        if self._audit is not None:
+            identity = Identity("channel", identifier) if identifier else ANONYMOUS
+            self._audit.refused(Entry("channel_refused", identity=str(identity), peer=peer, reason=reason))
+
+    def _end_where(self, is_meant: Callable[[ChannelWorker, PeerIdentity], bool], reason: str) -> int:
+        """Ends the open channels that the function chooses. Returns their number."""
+        known = [(each, each.identity) for each in self._admission.channels if each.identity is not None]
+        meant = [channel for channel, peer in known if is_meant(channel, peer)]
+        for channel in meant:
+            channel.end(reason)
+        return len(meant)
 
     def _knows(self, channel: ChannelWorker) -> bool:
         return channel in self._admission.channels or channel in self._admission.handshakes

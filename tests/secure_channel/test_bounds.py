@@ -10,9 +10,10 @@ import trio
 import trio.testing
 
 from ockam.address import local
+from ockam.memory import Holdings, PeerMemory
 from ockam.message import Message, Origin
 from secure_channel.limits import ChannelLimits
-from secure_channel.messages import CLOSE
+from secure_channel.messages import CLOSE, PlaintextWriter
 from tests.secure_channel.channel_node import LISTENER, channel_node
 
 ECHO, ME = local("echo"), local("me")
@@ -96,6 +97,74 @@ async def test_idle_channels_and_those_without_a_connection_end(autojump_clock: 
         assert world.channels.statistics().ended == {"idle": 1, "connection_gone": 1}
         assert idle.plaintexts() == [CLOSE]
         assert len(busy.received()) == 8
+
+
+async def test_messages_that_do_not_decrypt_keep_no_channel(autojump_clock: trio.testing.MockClock) -> None:
+    """Everybody who knows the address can send them, also to the outer one."""
+    async with channel_node(limits=ChannelLimits(idle_s_max=600)) as world:
+        peer, attacker = world.initiator().open(), world.initiator()
+        peer.send((ECHO,), (ME,), b"x")
+        outer = world.echo.messages[0].return_route[0]
+        for _ in range(8):
+            await trio.sleep(100)
+            attacker.arrive(peer.way, (), bytes(60))
+            attacker.arrive((outer, ME), (), b"x")
+        assert world.channels.statistics().ended == {"idle": 1}
+
+
+async def test_a_handshake_ends_at_the_third_wrong_message_3() -> None:
+    async with channel_node() as world:
+        peers = [world.initiator(), world.initiator()]
+        for peer, wrong in zip(peers, (2, 3), strict=True):
+            peer.begin()
+            (answer,) = peer.taken()
+            third = peer.machine.receive_2(answer.payload, world.now_s)
+            for _ in range(wrong):
+                peer.arrive(answer.return_route, (peer.inner,), third[:-1] + bytes([third[-1] ^ 1]))
+            peer.arrive(answer.return_route, (peer.inner,), third)
+        statistics = world.channels.statistics()
+        assert (statistics.open, statistics.handshakes) == (1, 0)
+        assert statistics.ended == {"handshake_failed": 1}
+        assert statistics.dropped == {"unauthentic": 5}
+
+
+async def test_what_channels_remember_counts_in_the_memory_of_all_peers() -> None:
+    """Both directions remember routes. Above the limit they are forgotten, and no channel ends."""
+    memory = PeerMemory(100_000)
+    async with channel_node() as world:
+        peers = [world.initiator() for _ in range(3)]
+        for peer in peers:
+            peer.origin = Origin("tcp", "host:1", holdings=Holdings(memory, lambda: None, lambda: None))
+            peer.open()
+        remembered = 0
+        for number in range(400):
+            for peer in peers:
+                peer.send((ECHO,), (local(f"one of many {number}"),), b"x")
+                remembered = max(remembered, memory.header_bytes)
+                assert memory.size_bytes <= memory.bytes_max
+                assert len(peer.received()) == 1
+        assert remembered > 80_000
+        assert memory.statistics().forgotten > 0
+        assert world.channels.statistics().open == 3
+        for peer in peers:
+            peer.arrive(peer.way, (), peer.machine.close())
+        assert memory.size_bytes == 0
+
+
+def test_a_long_route_is_not_remembered() -> None:
+    writer = PlaintextWriter()
+    for number in range(100):
+        message = Message((local("outer"), local(b"%d" % number + bytes(1_000))), (), b"x")
+        assert isinstance(writer.write([message])[0], bytes)
+    assert writer.known_bytes == 0
+
+
+async def test_the_end_of_a_channel_is_told_at_once() -> None:
+    """Not only when the node handles the next message: a change of the rules comes from a timer."""
+    async with channel_node() as world:
+        peer = world.initiator().open()
+        assert world.channels.end_identities(lambda identity: identity.source == "channel", "access_changed") == 1
+        assert peer.plaintexts() == [CLOSE]
 
 
 async def test_a_message_1_that_is_none_makes_no_state() -> None:

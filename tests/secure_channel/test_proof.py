@@ -12,19 +12,16 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from secure_channel.cbor import write_array, write_boolean, write_bytes, write_null, write_unsigned
 from secure_channel.errors import IdentityRefused, InvalidIdentifier
 from secure_channel.identity_history import (
-    CHANGE,
     CHANGES_MAX,
     parse_identifier,
-    sign_data,
     verify_history,
-    write_variant,
 )
 from secure_channel.noise import public_bytes
 from secure_channel.own_identity import ATTESTATION_S, BACKDATED_S, IDENTITY_S, OwnIdentity
 from secure_channel.proof import CLOCK_SKEW_S, make_attestation, make_proof, verify_proof
+from tests.secure_channel.rotations import KEYS, changes
 from tests.secure_channel.samples import NOW_S, identity, kept
 
 ALICE, BOB = identity("alice"), identity("bob")
@@ -120,7 +117,7 @@ def test_an_attestation_of_an_older_change_is_refused() -> None:
     outdated = make_attestation(
         signing_key(ALICE),
         verify_history(ALICE.secrets.history).__class__(
-            ALICE.identifier, bytes(32), ALICE.peer.key, 0, 1 << 40, ALICE.secrets.history
+            ALICE.identifier, (bytes(32),), ALICE.peer.key, 0, 1 << 40, ALICE.secrets.history
         ),
         static_of(ALICE),
         NOW_S - 10,
@@ -153,37 +150,6 @@ def test_the_last_seconds_of_a_proof(now_s: int) -> None:
 def test_an_attestation_beyond_its_key_is_refused(created_at: int, expires_at: int) -> None:
     attestation = make_attestation(signing_key(ALICE), ALICE.peer, static_of(ALICE), created_at, expires_at)
     assert reason_of(make_proof(ALICE.secrets.history, attestation)) == "outlives_key"
-
-
-def changes(*keys: Ed25519PrivateKey, valid_from: tuple[int, ...] | None = None, breaks: str = "") -> bytes:
-    """A history with a change for each key. breaks: what is wrong with the last change."""
-    from hashlib import sha256
-
-    history, before = [], write_null()
-    for number, key in enumerate(keys):
-        is_last = number == len(keys) - 1
-        begin = NOW_S if valid_from is None else valid_from[number]
-        named = write_bytes(bytes(32)) if is_last and breaks == "names another change" else before
-        content = write_array(
-            named,
-            write_variant(key.public_key().public_bytes_raw()),
-            write_boolean(False),
-            write_unsigned(begin),
-            write_unsigned(NOW_S + 1000),
-        )
-        change = sign_data(key, CHANGE, content)
-        # The data are the first item after the array's head and have fewer than 256 bytes.
-        data = change[3 : 3 + change[2]]
-        digest = sha256(data).digest()
-        if number and not (is_last and breaks == "not signed by the key before"):
-            other = key if is_last and breaks == "signed by its own key twice" else keys[number - 1]
-            change = b"\x83" + change[1:] + write_variant(other.sign(digest))
-        history.append(change)
-        before = write_bytes(digest)
-    return write_array(*history)
-
-
-KEYS = [Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32) for number in range(1, CHANGES_MAX + 2)]
 
 
 def test_a_history_of_several_changes() -> None:
