@@ -18,6 +18,11 @@ from ockam.address import split_host_port
 from ockam.errors import OckamError
 from ockam.tls_layer import PeerCertificate, TlsLayer
 
+# The limits of `ockam.tls_listener` stand here, so that the settings of a node can be read without trio.
+HANDSHAKE_TIMEOUT_S = 10.0
+HANDSHAKES_MAX = 256
+"""The largest number of handshakes at one time. Even a hundred are rare, because one handshake lasts only about a
+millisecond and two times the delay of the network."""
 _FINGERPRINT = re.compile("[0-9a-f]{64}")
 
 

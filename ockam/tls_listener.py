@@ -13,15 +13,11 @@ from collections.abc import Callable
 import trio
 
 from ockam.listener import SilentConnection, SilentConnections
-from ockam.tls import ServerTls
+from ockam.tls import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX, ServerTls
 from ockam.tls_faults import REFUSED, TlsFault
 from ockam.tls_layer import PeerCertificate, TlsLayer
 from ockam.turns import Share, Turns
 
-HANDSHAKE_TIMEOUT_S = 10.0
-HANDSHAKES_MAX = 256
-"""The largest number of handshakes at one time. Even a hundred are rare, because one handshake lasts only about a
-millisecond and two times the delay of the network."""
 HANDSHAKE_READ_BYTES = 16 * 1024
 """The most bytes that are read at a time during a handshake. The two messages of a client in a TLS 1.3 handshake have
 some kilobytes, most of them certificates."""

@@ -16,7 +16,7 @@ import platformdirs
 
 from index_service.limits import LEASE_LIMITS
 from ockam.memory import MEMORY_BYTES_MAX
-from ockam.tls_listener import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX
+from ockam.tls import HANDSHAKE_TIMEOUT_S, HANDSHAKES_MAX
 from stream_node.environment import PREFIX, unknown_variables
 
 Seconds: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)]
