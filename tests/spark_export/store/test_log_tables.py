@@ -133,9 +133,10 @@ def test_a_paused_exporter_publishes_nothing_after_another_took_over(
             assert code == 0, err
         original(table, run_id, entries, ranges)
 
-    with monkeypatch.context() as patch, pytest.raises(ExportError, match="taken over"):
+    with monkeypatch.context() as patch:
         patch.setattr(store_flat_table.StoreFlatTable, "publish", publish)
-        world.run()
+        with pytest.raises(ExportError, match="taken over"):
+            world.run()
     assert world.rows() == world.stored()
     world.push(3)
     world.run()
