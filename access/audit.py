@@ -1,13 +1,14 @@
 """Audit: writes refusals and administrative acts to a file of their own, one JSON object on each line.
 
-Equal refusals within a second become one line with their number, and a second has a limited number of lines, so a flood
-of refused requests does not fill the disk. The file is made for its owner only, and only ever extended; `reopen` is for
-programs that rotate it.
+Equal refusals within a second become one line with their number. The number of lines in a second is limited in all, and
+for each identity, so a flood of refused requests neither fills the disk nor hides the refusals of others. The file is
+made for its owner only, and only ever extended; `reopen` is for programs that rotate it.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,9 +16,18 @@ from pathlib import Path
 import msgspec
 import structlog
 
+from ockam.identity import ANONYMOUS
+
 LINES_MAX = 200
-"""The largest number of lines about different refusals in one second. Further refusals are counted in one line."""
+"""The largest number of lines about different refusals in one second."""
+IDENTITY_LINES_MAX = 50
+"""The largest number of lines about different refusals of one identity in one second; of one host, for peers that have
+proved no identity. Further refusals are counted in one line for each identity."""
+IDENTITIES_MAX = 50
+"""The largest number of identities whose further refusals have a line in one second. Those of all others share one."""
 FILE_MODE = 0o640
+_TOO_MANY = "too many different refusals in one second"
+_OTHERS = "others", ""
 
 logger = structlog.get_logger(__name__)
 
@@ -54,7 +64,8 @@ class Audit:
         self._now_us = now_us
         self._descriptor: int | None = None
         self._repeated: dict[Entry, int] = {}
-        self._unlisted = 0
+        self._lines: Counter[str] = Counter()
+        self._unlisted: Counter[tuple[str, str]] = Counter()
         self.failed = 0
         self.reopen()
 
@@ -73,14 +84,19 @@ class Audit:
             self.failed += 1
 
     def refused(self, entry: Entry) -> None:
-        """Writes one refusal, or counts it if an equal one was written since the last call of `end_interval`."""
+        """Writes one refusal. Counts it if an equal one was written since the last call of `end_interval`, or too many
+        others."""
+        who = entry.identity if entry.identity != str(ANONYMOUS) else entry.peer.rpartition(":")[0]
         if entry in self._repeated:
             self._repeated[entry] += 1
-        elif len(self._repeated) < LINES_MAX:
+        elif len(self._repeated) < LINES_MAX and self._lines[who] < IDENTITY_LINES_MAX:
             self._repeated[entry] = 0
+            self._lines[who] += 1
             self.note(entry)
         else:
-            self._unlisted += 1
+            unlisted = entry.identity, who if entry.identity != who else ""
+            is_full = unlisted not in self._unlisted and len(self._unlisted) >= IDENTITIES_MAX
+            self._unlisted[_OTHERS if is_full else unlisted] += 1
 
     def end_interval(self) -> None:
         """Writes how often each refusal was repeated since the last call. Call this method every second."""
@@ -88,9 +104,10 @@ class Audit:
         for entry, count in repeated.items():
             if count:
                 self.note(msgspec.structs.replace(entry, event="refused_again", count=count))
-        unlisted, self._unlisted = self._unlisted, 0
-        if unlisted:
-            self.note(Entry("refused_more", reason="too many different refusals in one second", count=unlisted))
+        unlisted, self._unlisted = self._unlisted, Counter()
+        self._lines.clear()
+        for (identity, host), number in unlisted.items():
+            self.note(Entry("refused_more", identity, host, reason=_TOO_MANY, count=number))
 
     def reopen(self) -> None:
         """Opens the file again by its name, after a program has moved it away. Raises OSError; then the log goes on in

@@ -148,11 +148,17 @@ def _rule(table: dict[str, Any]) -> tuple[Rule, list[str]]:
     elif not _QUOTES.isdisjoint(name):
         mistakes.append("name: has a quotation mark or a backslash, and refusals quote the name")
     who = _texts(table, "who", mistakes)
+    mistakes += [f"who: {each!r}: a star stands at the end only" for each in who if "*" in each[:-1]]
     mistakes += [each for pattern in who if (each := _wrong_pattern(pattern))]
     if ("may" in table) == ("may_not" in table):
         mistakes.append("has to have either `may` or `may_not`; write two rules to allow and to forbid")
     may, may_not = (_rights(table, field, mistakes) if field in table else NO_RIGHT for field in ("may", "may_not"))
     on = _texts(table, "on", mistakes)
+    mistakes += [
+        f"on: {each!r}: a star means nothing here, since `on` is the beginning of names; write what stands before it"
+        for each in on
+        if "*" in each
+    ]
     return Rule(str(name), who, may, may_not, on), mistakes
 
 

@@ -310,7 +310,8 @@ def _has_log(path: Path) -> bool:
 
 def _make_folder(path: Path) -> None:
     try:
-        make_folder(path)
+        # The messages are for the user of the node only. An existing folder keeps its permissions.
+        make_folder(path, mode=0o700)
     except OSError as error:
         raise storage_error(error) from error
 

@@ -11,6 +11,7 @@ import errno
 import fcntl
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,8 +23,10 @@ file system is read-only or cannot sync folders. The program cannot make the nam
 need not: the names are older than the program's files."""
 
 
-def make_folder(folder: Path) -> list[Path]:
+def make_folder(folder: Path, *, mode: int = 0o777) -> list[Path]:
     """Create a folder and its missing parent folders. Returns the created folders, the topmost first.
+
+    mode: the permissions of the folder itself if it is created, before the user's umask is applied.
 
     When this function returns, the names of all folders on the path are on disk. This includes folders that existed
     before: another process may have created a folder and ended before it synced the folder. Raises OSError.
@@ -34,7 +37,7 @@ def make_folder(folder: Path) -> list[Path]:
         above = above.parent
     made = list(reversed(missing))
     for each in made:
-        each.mkdir(exist_ok=True)
+        each.mkdir(mode if each == folder else 0o777, exist_ok=True)
     if not made:
         # Raises FileExistsError if the path is a file.
         folder.mkdir(exist_ok=True)
@@ -99,21 +102,40 @@ def lock_folder(folder: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def write_durably(file: Path, content: bytes, *, mode: int = 0o666) -> None:
+def write_durably(file: Path, content: bytes, *, mode: int | None = None) -> None:
     """Create or replace a file as a whole: readers find the complete old content or the complete new content, even
     after a power cut.
 
-    When this function returns, the content is on disk. The folder must exist. mode: the permissions of a new file,
-    before the user's umask is applied. Raises OSError. After an error the file has its old content, or the new
+    When this function returns, the content is on disk. The folder must exist. A file that is replaced keeps its
+    permissions, and its owner and group if this process may set them. mode: the permissions of the file, for secrets; a
+    file that is replaced keeps only those of its permissions that are in `mode`. None: a new file gets the usual
+    permissions. Raises OSError. After an error the file has its old content, or the new
     content if only the last sync failed.
     """
     part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
     try:
-        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
         with os.fdopen(descriptor, "wb") as writing:
+            # The permissions are set before there is content to read.
+            _keep_permissions(file, descriptor, mode)
             writing.write(content)
             writing.flush()
             os.fsync(descriptor)
         rename_durably(part, file)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _keep_permissions(file: Path, descriptor: int, mode: int | None) -> None:
+    """Gives an open new file the owner, group and permissions of the file that it will replace, if there is one."""
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return
+    own = os.fstat(descriptor)
+    if (found.st_uid, found.st_gid) != (own.st_uid, own.st_gid):
+        # Only the superuser may give files away. Other users keep the file as their own, and may write it as before.
+        with suppress(PermissionError):
+            os.fchown(descriptor, found.st_uid, found.st_gid)
+    kept = stat.S_IMODE(found.st_mode)
+    os.fchmod(descriptor, kept if mode is None else kept & mode)

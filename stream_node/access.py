@@ -86,10 +86,13 @@ class NodeAccess:
 
     async def watch(self) -> None:
         """Reads the rules again when their file has changed, and writes the counts of the audit log, without end."""
-        ticks = 0
+        ticks, looks = 0, self._seen
         while True:
             await trio.sleep(INTERVAL_S)
-            if _state_of(self._file) != self._seen:
+            # A program may write the file in parts, and the beginning of the rules may be valid by itself. So a change
+            # counts only when the file looks the same twice.
+            before, looks = looks, _state_of(self._file)
+            if looks != self._seen and looks == before:
                 self._load()
             ticks += 1
             if ticks * INTERVAL_S >= 1:

@@ -187,7 +187,7 @@ def _make_folder(target: Path) -> list[Path]:
     if names_in(target):
         raise BackupError(f"{target} is not empty; choose a new folder for each backup")
     try:
-        return make_folder(target)
+        return make_folder(target, mode=0o700)
     except OSError as error:
         raise BackupError(f"{target} cannot be made: {error.strerror or error}; choose another folder") from error
 

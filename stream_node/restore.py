@@ -170,7 +170,7 @@ def _locked_directory(target: Path) -> Iterator[list[str]]:
     The context manager gives the names of the files that the directory had before. If the code inside the `with`
     statement fails, a new lock file and new folders are removed. Raises DatabaseInUse, StorageError.
     """
-    was_there, made = names_in(target), make_folder(target)
+    was_there, made = names_in(target), make_folder(target, mode=0o700)
     lock = DirectoryLock(target)
     try:
         yield was_there

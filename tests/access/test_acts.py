@@ -11,20 +11,27 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from access.rights import ALL_RIGHTS, Right, rights_text
+from access.rule_file import rule_text
 from block_node.protocol_reading import SUBSCRIBE, Subscribed
 from ockam.gate import DENIED
-from ockam.message import Message
+from ockam.message import Message, Origin
+from ockam.node import Node
 from ockam.protocol import ERROR as ERROR_PROTOCOL
 from ockam.protocol import REFUSAL
+from ockam.tcp import TcpTransport
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
+from stream_node.access import open_access
+from stream_node.block_services import KEEPERS
+from stream_node.config import Config
 from stream_service.extensions import RICH_PUSH, RichStatus
 from stream_service.protocol import CREATE, PUSH, CreateStream, Status
 from tests.access.acts import ACTS, ERROR, ERROR_CONFIRM, NOTHING, RICH_REFUSED, Act, table
-from tests.access.guarded_node import Guarded, forbid, guarded, may
+from tests.access.guarded_node import Guarded, forbid, guarded, may, write_rules
 from tests.support.served import PATIENCE_S, wait_until
 from tests.support.stream_peer import INDEX_SERVICE, SERVICE, StreamPeer
 
@@ -261,6 +268,34 @@ async def test_a_changed_file_is_taken_without_a_signal(tmp_path: Path) -> None:
             while node.running.statistics().access.reloads == 0:  # type: ignore[union-attr]
                 await trio.sleep(0.01)
         assert not is_denial((await (await node.running.peer()).ask((first.address,), first.payload)).payload)
+
+
+async def test_rules_that_are_written_in_parts_are_taken_as_a_whole(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The first part is valid by itself, and allows what the second part forbids. Text that stays invalid changes
+    nothing."""
+    file = tmp_path / "access.toml"
+    write_rules(file, [may(Right.READ)])
+    async with trio.open_nursery() as nursery:
+        node = Node(nursery)
+        config = Config(data_dir=str(tmp_path), access_rules=str(file))
+        access = open_access(config, node, TcpTransport(node, nursery), lambda: 0, nursery)
+        assert access is not None
+        assert node.gate is not None
+        parts = ["", rule_text(may(ALL_RIGHTS)), rule_text(forbid("", "but no deletion"))]
+        for end in range(1, len(parts) + 1):
+            file.write_text("".join(parts[:end]))
+            await trio.sleep(0.45)
+            assert access.statistics().reloads == 0
+        await trio.sleep(1)
+        assert access.statistics().reloads == 1
+        assert not node.gate.holds(Origin("tcp"), Right.READ, "orders")
+        file.write_text("[[rule]")
+        await trio.sleep(10)
+        statistics = access.statistics()
+        assert (statistics.reloads, statistics.reloads_failed, statistics.rules) == (1, 1, 2 + len(KEEPERS))
+        nursery.cancel_scope.cancel()
 
 
 def test_the_table_in_the_documents_is_that_of_the_acts() -> None:

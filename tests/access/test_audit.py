@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from access.audit import FILE_MODE, LINES_MAX, Audit, Entry
+from access.audit import FILE_MODE, IDENTITIES_MAX, IDENTITY_LINES_MAX, LINES_MAX, Audit, Entry
 
 
 class Clock:
@@ -60,12 +60,34 @@ def test_different_refusals_of_one_second_are_bounded(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     audit = Audit(file, Clock())
     for number in range(5_000):
-        audit.refused(Entry("refused", "anonymous", right="read", name=str(number)))
+        host = f"10.0.{number % 100}.1"
+        audit.refused(Entry("refused", "anonymous", f"{host}:{number}", right="read", name=str(number)))
     audit.end_interval()
     found = lines(file)
-    assert len(found) == LINES_MAX + 1
-    assert (found[-1]["event"], found[-1]["count"]) == ("refused_more", 5_000 - LINES_MAX)
+    assert len(found) == LINES_MAX + IDENTITIES_MAX + 1
+    more = [line for line in found if line["event"] == "refused_more"]
+    assert sum(int(str(line["count"])) for line in more) == 5_000 - LINES_MAX
+    assert [line["identity"] for line in more] == IDENTITIES_MAX * ["anonymous"] + ["others"]
     audit.close()
+
+
+def test_a_flood_of_one_identity_hides_nobody_elses_refusal(tmp_path: Path) -> None:
+    """A flooding certificate, and a flooding host without one. How many of whom were left out is told."""
+    file = tmp_path / "audit.jsonl"
+    audit = Audit(file, Clock())
+    for number in range(1_000):
+        audit.refused(Entry("refused", "certificate:flood", f"10.0.0.1:{number}", "read", str(number)))
+        audit.refused(Entry("refused", "anonymous", f"10.0.0.2:{number}", "read", str(number)))
+    audit.refused(Entry("refused", "certificate:alice", "10.0.0.1:5", "read", "a"))
+    audit.refused(Entry("refused", "anonymous", "10.0.0.3:5", "read", "a"))
+    audit.close()
+    found = lines(file)
+    peers = [line["peer"] for line in found if line["event"] == "refused"]
+    assert (len(peers), peers[-2:]) == (2 * IDENTITY_LINES_MAX + 2, ["10.0.0.1:5", "10.0.0.3:5"])
+    assert [(line["event"], line["identity"], line.get("peer"), line["count"]) for line in found[-2:]] == [
+        ("refused_more", "certificate:flood", None, 1_000 - IDENTITY_LINES_MAX),
+        ("refused_more", "anonymous", "10.0.0.2", 1_000 - IDENTITY_LINES_MAX),
+    ]
 
 
 def test_a_file_that_was_moved_away_is_made_again(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -220,3 +221,50 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path, monkeypatch: pytest.Monke
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
     write_durably(file, b"new")
     assert file.read_bytes() == b"new"
+
+
+def modes(*files: Path) -> list[int]:
+    return [stat.S_IMODE(file.stat().st_mode) for file in files]
+
+
+def test_a_replaced_file_keeps_its_permissions_and_a_secret_never_gains_any(tmp_path: Path) -> None:
+    shared, secret = tmp_path / "rules.toml", tmp_path / "key"
+    for file, mode in ((shared, None), (secret, 0o600)):
+        write_durably(file, b"first", mode=mode)
+    assert modes(secret) == [0o600]
+    shared.chmod(0o660)
+    secret.chmod(0o640)
+    for file, mode in ((shared, None), (secret, 0o600)):
+        write_durably(file, b"second", mode=mode)
+        assert file.read_bytes() == b"second"
+    assert modes(shared, secret) == [0o660, 0o600]
+    secret.chmod(0o400)
+    write_durably(secret, b"third", mode=0o600)
+    assert modes(secret) == [0o400]
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only the superuser may give files away")
+def test_a_file_that_the_superuser_replaces_stays_with_its_owner(tmp_path: Path) -> None:
+    """As `sudo stream-node rule add` does with the rules of the node's user."""
+    file = tmp_path / "rules.toml"
+    file.write_bytes(b"first")
+    os.chown(file, 12_345, 23_456)
+    write_durably(file, b"second")
+    assert (file.stat().st_uid, file.stat().st_gid) == (12_345, 23_456)
+
+
+def test_only_the_folder_itself_gets_the_asked_permissions(tmp_path: Path) -> None:
+    """A data directory is for its user. One that was there keeps its permissions."""
+    make_folder(tmp_path / "above" / "data", mode=0o700)
+    assert modes(tmp_path / "above" / "data") == [0o700]
+    assert modes(tmp_path / "above") == modes(_made(tmp_path / "plain"))
+    (tmp_path / "above" / "data").chmod(0o750)
+    make_folder(tmp_path / "above" / "data", mode=0o700)
+    assert modes(tmp_path / "above" / "data") == [0o750]
+    Database.open(tmp_path / "new").close()
+    assert modes(tmp_path / "new") == [0o700]
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
