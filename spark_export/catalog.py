@@ -41,16 +41,16 @@ class NodeCatalog:
         self._options = options
 
     def list_streams(self, prefix: str = "") -> list[StreamEnds]:
-        with NodeConnection(self._options.endpoint, self._options.request_timeout_s, self._options.tls) as node:
+        with NodeConnection.to(self._options) as node:
             return list(node.list_streams(prefix))
 
     def index_at(self, end: StreamEnds, time_us: int) -> int:
         def check() -> None:
-            with NodeConnection(self._options.endpoint, self._options.request_timeout_s, self._options.tls) as asked:
+            with NodeConnection.to(self._options) as asked:
                 if end.partition not in [each.partition for each in asked.list_partitions(end.stream)]:
                     raise StreamMissing(f"{end.stream}/{end.partition} was deleted while the query was planned")
 
-        with NodeConnection(self._options.endpoint, self._options.request_timeout_s, self._options.tls) as node:
+        with NodeConnection.to(self._options) as node:
             node.when_quiet = check
             return node.index_at(end.stream, end.partition, time_us)
 

@@ -22,6 +22,10 @@ class TlsFailed(NodeUnreachable):
     """No TLS connection to the node could be opened. The text says which side refused, and what to do."""
 
 
+class TokenRefused(SourceError):
+    """The node does not accept the token of this process, or the token must not be sent over this connection."""
+
+
 class ConnectionBroken(SourceError):
     """The connection ended, or an answer did not arrive in time. A repeated request may succeed."""
 

@@ -53,7 +53,7 @@ SOURCE = (
         "kafka.isolation.level", None, "there are no transactions: every stored message can be read; leave it out"
     ),
     KafkaOption("kafka.security.protocol", None, "tlsCa turns on TLS; leave it out"),
-    KafkaOption("kafka.sasl.…", None, "leave it out: a certificate says who you are (tlsCert, tlsKey)"),
+    KafkaOption("kafka.sasl.…", None, "leave it out: a certificate (tlsCert) or a token says who you are"),
     KafkaOption("kafka.ssl.…", None, "leave it out: tlsCa, tlsCert and tlsKey name PEM files on each executor"),
     KafkaOption("kafka.…", None, CLIENT),
 )

@@ -9,26 +9,26 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import socket
 import ssl
 import struct
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self
 
 import pyarrow as pa
 
+from spark_export.endpoint import resolve_endpoint, split_endpoint
 from spark_export.errors import (
     BadAnswer,
     ConnectionBroken,
     NodeUnreachable,
-    OptionError,
     RequestRefused,
     StreamMissing,
     TlsFailed,
 )
 from spark_export.node_tls import ALERT, REFUSED, NodeTls, tls_failed, tls_needed
+from spark_export.node_token import ADDRESS, PROTOCOL, NodeToken, check_answer
 from spark_export.node_wire import (
     FRAME_BYTES_MAX,
     HELLO,
@@ -57,46 +57,32 @@ QUIET_S = 2.0
 PULL_PAGE_MESSAGES = 1_000
 
 
-def resolve_endpoint(endpoint: str) -> str:
-    """Returns the address `host:port` of a node or service. endpoint: the address itself, `env:NAME` or `file:PATH`.
+class Way(Protocol):
+    """The options by which a process reaches a node; `spark_export.options` has them for reads and for writes."""
 
-    `env:NAME`: the environment variable NAME contains the address. `file:PATH`: the file PATH contains it. Each process
-    that connects calls this function, so each executor can have its own address, and Spark's plans do not show it.
-    Raises OptionError if the variable or the file is missing.
-    """
-    kind, separator, place = endpoint.partition(":")
-    if kind == "env" and separator:
-        value = os.environ.get(place)
-        if not value:
-            raise OptionError(f"endpoint env:{place}: this process has no environment variable {place}")
-        return value.strip()
-    if kind == "file" and separator:
-        try:
-            with open(place, encoding="utf-8") as opened:
-                return opened.read().strip()
-        except OSError as error:
-            raise OptionError(f"endpoint file:{place}: {error}") from error
-    return endpoint
-
-
-def split_endpoint(endpoint: str) -> tuple[str, int]:
-    """Splits `host:port` into host and port. An IPv6 host is written in brackets. Raises OptionError."""
-    host, separator, port = endpoint.rpartition(":")
-    if not separator or not host or not port.isdecimal() or int(port) > 65535:
-        raise OptionError(f"endpoint {endpoint!r}: write it as host:port, such as 127.0.0.1:4000")
-    return host.strip("[]"), int(port)
+    @property
+    def endpoint(self) -> str: ...
+    @property
+    def request_timeout_s(self) -> float: ...
+    @property
+    def tls(self) -> NodeTls | None: ...
+    @property
+    def token(self) -> NodeToken | None: ...
 
 
 class NodeConnection:
     """A connection to a node, as a context manager. Raises NodeUnreachable if the connection cannot be opened.
 
-    tls: how to connect with TLS; None: the connection is not encrypted. timeout_s: the seconds without data after which
-    the wait for an answer ends. when_quiet: a function that is called once in each wait for an answer that takes longer
+    tls: how to connect with TLS; None: the connection is not encrypted. token: what proves the name of this process
+    first; raises TokenRefused if the node refuses it. timeout_s: the seconds without data after which the wait for an
+    answer ends. when_quiet: a function that is called once in each wait for an answer that takes longer
     than QUIET_S. The node does not answer requests to a stream that was deleted, so the function may ask through
     another connection whether the stream exists, and may raise.
     """
 
-    def __init__(self, endpoint: str, timeout_s: float, tls: NodeTls | None = None) -> None:
+    def __init__(
+        self, endpoint: str, timeout_s: float, tls: NodeTls | None = None, token: NodeToken | None = None
+    ) -> None:
         self.endpoint = resolve_endpoint(endpoint)
         self._number = 0
         self.when_quiet: Callable[[], None] | None = None
@@ -117,7 +103,24 @@ class NodeConnection:
         self._greeted = False
         if tls is not None:
             self._greet_over_tls()
+        if token is not None:
+            self._authenticate(token, is_encrypted=tls is not None)
         self._socket.settimeout(timeout_s)
+
+    def _authenticate(self, token: NodeToken, *, is_encrypted: bool) -> None:
+        """Proves the name of this process. Raises TokenRefused, OptionError, and the errors of `receive`."""
+        try:
+            token.check_way(self.endpoint, self._socket.getpeername()[0], is_encrypted)
+            # A token is sent to a node only, so its hello is awaited first.
+            if not self._greeted:
+                self._send_bytes(HELLO)
+                self._unsent = b""
+                self._receive_hello()
+            self.send(ADDRESS, PROTOCOL, token.request())
+            check_answer(self.endpoint, self.receive())
+        except BaseException:
+            self.close()
+            raise
 
     def _greet_over_tls(self) -> None:
         """Exchanges the hello bytes. Raises TlsFailed: a node refuses a certificate only after our side's handshake."""
@@ -139,6 +142,11 @@ class NodeConnection:
             self.close()
             raise NodeUnreachable(f"{self.endpoint} ended the connection after the TLS handshake: is it a stream node?")
         self._unsent, self._greeted = b"", True
+
+    @classmethod
+    def to(cls, way: Way) -> Self:
+        """Opens a connection as the options say."""
+        return cls(way.endpoint, way.request_timeout_s, way.tls, way.token)
 
     def __enter__(self) -> Self:
         return self
@@ -172,13 +180,7 @@ class NodeConnection:
 
         It may be an `error`. Raises ConnectionBroken, BadAnswer.
         """
-        if not self._greeted:
-            first = self._read(1)
-            if first[0] == ALERT:
-                raise tls_needed(self.endpoint)
-            if first != HELLO:
-                raise BadAnswer(f"{self.endpoint} does not speak the head framing of Ockam: it is no stream node")
-            self._greeted = True
+        self._receive_hello()
         while True:
             self._notice_quiet()
             (size,) = struct.unpack(">I", self._read(4))
@@ -187,6 +189,16 @@ class NodeConnection:
             answer = read_frame(self._read(size))
             if answer is not None:
                 return answer
+
+    def _receive_hello(self) -> None:
+        if self._greeted:
+            return
+        first = self._read(1)
+        if first[0] == ALERT:
+            raise tls_needed(self.endpoint)
+        if first != HELLO:
+            raise BadAnswer(f"{self.endpoint} does not speak the head framing of Ockam: it is no stream node")
+        self._greeted = True
 
     def ask(self, address: bytes, protocol: str, body: bytes) -> memoryview:
         """Sends a request and returns the body of its answer. Raises RequestRefused, ConnectionBroken, BadAnswer."""

@@ -36,6 +36,14 @@ def parse_offsets(value: str) -> int | Offsets:
     return _by_partition(value, 'write "earliest", "latest" or JSON such as {"orders":{"0":23,"1":-1}}', EARLIEST)
 
 
+def parse_assign(value: str) -> dict[str, tuple[int, ...]]:
+    """Parses the partitions of each stream, such as `{"orders":[0,1]}`."""
+    found = load_object(value)
+    if not isinstance(found, dict) or not found:
+        raise ValueError('write it as JSON, such as {"orders":[0,1]}')
+    return {str(stream): tuple(sorted({parse_whole(each, 0) for each in found[stream]})) for stream in sorted(found)}
+
+
 def parse_times(value: str) -> Offsets:
     """Parses times. Returns microseconds since 1970.
 

@@ -16,15 +16,15 @@ from spark_export.decode.time_texts import find_zone
 from spark_export.errors import OptionError
 from spark_export.kafka_options import advice, our_name
 from spark_export.node_tls import TLS_OPTIONS, NodeTls, tls_of
+from spark_export.node_token import TOKEN_OPTION, NodeToken, token_of
 from spark_export.option_values import (
     EARLIEST,
     LATEST,
     Offsets,
-    load_object,
+    parse_assign,
     parse_duration_ms,
     parse_offsets,
     parse_times,
-    parse_whole,
 )
 from spark_export.patterns import compile_pattern
 
@@ -38,11 +38,11 @@ READ_OPTIONS = (
     *("fetchBytes", "fetchRetries", "requestTimeoutMs", "verifyChecksums"),
     *("columnNameOfCorruptRecord", "columnNameOfProblem", "timeZone", *SCHEMA_OPTION_NAMES),
     *("columns", "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "minOffsetsPerTrigger", "maxTriggerDelay"),
-    *TLS_OPTIONS,
+    *(*TLS_OPTIONS, TOKEN_OPTION),
 )
 WRITE_OPTIONS = (
     *("endpoint", "stream", "partitions", "window", "fetchRetries", "requestTimeoutMs"),
-    *("nulls", "ifExists", "writeId", "writeVersion", "delivery", *TLS_OPTIONS),
+    *("nulls", "ifExists", "writeId", "writeVersion", "delivery", *TLS_OPTIONS, TOKEN_OPTION),
 )
 
 SPARKS_OWN = ("checkpointlocation",)
@@ -65,7 +65,7 @@ MAX_TRIGGER_DELAY_MS = 15 * 60_000
 class ReadOptions:
     """The checked options of a read. `spark_export.source.StreamNodeSource` explains each option.
 
-    tls: how to connect with TLS; None: connections are not encrypted.
+    tls: how to connect with TLS; None: connections are not encrypted. token: what proves who reads; None: nothing.
     starting, ending: EARLIEST, LATEST, or an index for each partition; starting is None if the option is absent.
     starting_time_us, ending_time_us: microseconds since 1970, for all partitions or for each; None if the option is
     absent. late_start_is_error: whether a partition without a message at starting_time_us or later raises an error.
@@ -76,6 +76,7 @@ class ReadOptions:
 
     endpoint: str = "127.0.0.1:4000"
     tls: NodeTls | None = None
+    token: NodeToken | None = None
     path: str | None = None
     subscribe: tuple[str, ...] = ()
     pattern: str | None = None
@@ -120,6 +121,7 @@ class WriteOptions:
 
     endpoint: str = "127.0.0.1:4000"
     tls: NodeTls | None = None
+    token: NodeToken | None = None
     stream: str | None = None
     partitions: int | None = None
     window: int = WINDOW
@@ -157,10 +159,11 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     options = ReadOptions(
         endpoint=taken.find("endpoint") or ReadOptions.endpoint,
         tls=tls_of(taken.find),
+        token=token_of(taken.find),
         path=taken.find("path"),
         subscribe=_names(taken.find("subscribe")),
         pattern=taken.parsed("subscribePattern", _pattern, None),
-        assign=taken.parsed("assign", _assign, None),
+        assign=taken.parsed("assign", parse_assign, None),
         starting=taken.parsed("startingOffsets", parse_offsets, None),
         ending=taken.parsed("endingOffsets", parse_offsets, LATEST),
         starting_time_us=taken.time_us("startingTimestamp", "startingOffsetsByTimestamp"),
@@ -213,6 +216,7 @@ def write_options(given: Mapping[str, str], streaming: bool = False) -> WriteOpt
     options = WriteOptions(
         endpoint=taken.find("endpoint") or WriteOptions.endpoint,
         tls=tls_of(taken.find),
+        token=token_of(taken.find),
         stream=taken.find("stream"),
         partitions=taken.optional_number("partitions", 1),
         window=taken.number("window", 1, WINDOW),
@@ -339,10 +343,3 @@ def _pattern(value: str) -> str:
 def _zone(value: str) -> str:
     find_zone(value)
     return value
-
-
-def _assign(value: str) -> dict[str, tuple[int, ...]]:
-    found = load_object(value)
-    if not isinstance(found, dict) or not found:
-        raise ValueError('write it as JSON, such as {"orders":[0,1]}')
-    return {str(stream): tuple(sorted({parse_whole(each, 0) for each in found[stream]})) for stream in sorted(found)}

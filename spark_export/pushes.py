@@ -87,7 +87,7 @@ class Pushes:
         self._doubted: dict[Place, dict[int, tuple[int, bytes]]] = {}
         if attempt is not None:
             self._asked(lambda node: self._find_earlier(node, attempt))
-        self._node = NodeConnection(options.endpoint, options.request_timeout_s, options.tls)
+        self._node = NodeConnection.to(options)
 
     def __enter__(self) -> Pushes:
         return self
@@ -219,7 +219,7 @@ class Pushes:
         """Calls `ask` with a new connection and returns the result. Repeats the call if the connection breaks."""
         for left in range(self._options.fetch_retries, -1, -1):
             try:
-                with NodeConnection(self._options.endpoint, self._options.request_timeout_s, self._options.tls) as node:
+                with NodeConnection.to(self._options) as node:
                     return ask(node)
             except (ConnectionBroken, NodeUnreachable):
                 if not left:
@@ -252,7 +252,7 @@ class Pushes:
 
     def _count(self, stream: str) -> int:
         """Returns the number of partitions of a stream. Creates a missing stream with one partition."""
-        with NodeConnection(self._options.endpoint, self._options.request_timeout_s, self._options.tls) as node:
+        with NodeConnection.to(self._options) as node:
             found = node.list_partitions(stream)
             if not found:
                 node.create_stream(stream, 1)
@@ -336,7 +336,7 @@ class Pushes:
             pause(RETRY_DELAY_S)
             self._node.close()
             try:
-                self._node = NodeConnection(self._options.endpoint, self._options.request_timeout_s, self._options.tls)
+                self._node = NodeConnection.to(self._options)
                 for return_address, (place, body, _, _) in self._unconfirmed.items():
                     self._node.send(stream_address(*place), PROTOCOL, body, return_address)
                 return

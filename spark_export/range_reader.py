@@ -70,7 +70,7 @@ class RangeReader:
         while self.next_index < self.wanted.end:
             reached = self.next_index
             try:
-                with NodeConnection(self._options.endpoint, self._options.request_timeout_s, self._options.tls) as node:
+                with NodeConnection.to(self._options) as node:
                     # A deleted stream answers nothing, so the node is asked first whether the stream exists.
                     self._check_same(self._created_us(node))
                     node.when_quiet = self._notice_change
@@ -169,7 +169,7 @@ class RangeReader:
         """Raises _Changed if the stream was deleted since the driver planned the range, even if it was
         created again.
         """
-        with NodeConnection(self._options.endpoint, self._options.request_timeout_s, self._options.tls) as node:
+        with NodeConnection.to(self._options) as node:
             created_us = self._created_us(node)
         if created_us is None or self.wanted.created_us not in (0, created_us):
             raise _Changed("the stream is no longer the planned one")

@@ -9,11 +9,13 @@ from __future__ import annotations
 _READING = (
     *(
         "bulk_pages",
+        "endpoint",
         "errors",
         "file_catalog",
         "kafka_options",
         "node_client",
         "node_tls",
+        "node_token",
         "node_wire",
         "option_values",
         "options",

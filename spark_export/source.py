@@ -63,6 +63,8 @@ class StreamNodeSource(Sendable, DataSource):
       `tlsKey`: PEM files with the certificate and the private key that prove who reads. `tlsServerName`: the name that
       the node's certificate must have, if the host of the endpoint is another. The driver and each executor read these
       files under the same paths; Spark sends the paths, and never the keys.
+    - `token`: `env:NAME` or `file:PATH` of a token that proves who reads. Each process reads its own variable or file,
+      so Spark's plans do not show the token. It is sent over TLS, or to the same machine.
     - `path`: the node's data directory, if the node and all executors run on one machine. Spark then reads the
       database file, without requests to the node.
     - `maxOffsetsPerTrigger`: about how many messages a micro-batch reads at most. Each partition gets a share in
@@ -95,8 +97,8 @@ class StreamNodeSource(Sendable, DataSource):
 
     A write has these options:
 
-    - `endpoint`, `requestTimeoutMs`, `tlsCa`, `tlsCert`, `tlsKey`, `tlsServerName`: as for a read. `fetchRetries` (3):
-      how often a broken connection is opened again.
+    - `endpoint`, `requestTimeoutMs`, `tlsCa`, `tlsCert`, `tlsKey`, `tlsServerName`, `token`: as for a read.
+      `fetchRetries` (3): how often a broken connection is opened again.
     - `stream`: the stream for rows without a value in the column `stream`. If the stream is missing, the
       write creates the stream with `partitions` (1) partitions.
     - `window` (1,000): the largest number of unconfirmed pushes of a task.

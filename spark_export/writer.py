@@ -60,7 +60,7 @@ def prepare_streams(schema: StructType, options: WriteOptions, overwrite: bool) 
     if overwrite:
         raise OptionError("a stream is never overwritten: write with mode('append'), or outputMode('append')")
     check_columns(schema, options)
-    with NodeConnection(options.endpoint, options.request_timeout_s, options.tls) as node:
+    with NodeConnection.to(options) as node:
         if options.stream is not None:
             found = node.list_partitions(options.stream)
             if options.partitions is not None or not found:
@@ -101,7 +101,7 @@ def commit_written(messages: Sequence[Any], options: WriteOptions, batch: int) -
     if not written or written[0].query is None:
         return
     check_tasks(set().union(*(each.seen for each in written)), (each.task for each in written), batch)
-    with NodeConnection(options.endpoint, options.request_timeout_s, options.tls) as node:
+    with NodeConnection.to(options) as node:
         commit_batch(node, written[0].query, batch, set().union(*(each.counts for each in written)))
 
 

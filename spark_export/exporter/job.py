@@ -30,7 +30,7 @@ from spark_export.exporter.workplace import open_workplace
 from spark_export.java import JavaMissing, find_java_home
 from spark_export.session import EMBEDDED, is_embedded
 from spark_export.store.place import Place
-from stream_client import Tls
+from stream_client import Tls, Token
 
 INLINE = "inline"
 AUTO = "auto"
@@ -62,7 +62,8 @@ class ExportSettings:
     files are kept for readers, or None for the default of the format. catalog, catalog_options, catalog_table: the
     catalog of an Iceberg table, see `spark_export.exporter.iceberg_catalog.CatalogChoice`. A catalog of None means the
     catalog that the table already has, or an SQLite file in the folder. tls: how this process and the executors connect
-    to the node with TLS; its paths must be valid on each executor.
+    to the node with TLS; its paths must be valid on each executor. token: what proves to the node who exports; its file
+    or variable must be there on each executor, too.
     """
 
     folder: Path | Place
@@ -88,6 +89,7 @@ class ExportSettings:
     catalog_options: dict[str, str] = field(default_factory=dict)
     catalog_table: str | None = None
     tls: Tls | None = None
+    token: Token | None = None
 
     def address(self) -> Address:
         """Returns the address of the export. Raises PlaceRefused."""
@@ -145,7 +147,7 @@ async def open_kept_exporter(
     the first run with new messages, after the folder and the node were checked. Raises ExportError.
     """
     identity = (settings.format, settings.consumer)
-    node = NodeSide(settings.node, settings.tls)
+    node = NodeSide(settings.node, settings.tls, settings.token)
     async with open_workplace(settings.address(), identity=identity, now_us=now_us()) as work:
         layout, ledger = work.layout, work.ledger
         known = ledger.identity.client_id
@@ -166,7 +168,7 @@ async def open_kept_exporter(
         if ledger.identity.format == "parquet":
             await rewriter.expire()
         engine = engine or _make_engine(settings)
-        source = source_options(settings.node, settings.tls)
+        source = source_options(settings.node, settings.tls, settings.token)
         if settings.verify_checksums:
             source["verifyChecksums"] = "true"
         if settings.data_dir is not None:
@@ -222,13 +224,13 @@ async def open_repairer(
     keep_s: float | None = None,
     accept_lost: bool = False,
     tls: Tls | None = None,
+    token: Token | None = None,
 ) -> AsyncIterator[Repairer]:
     """Opens an existing export as its only writer, to replace its damaged files.
 
     node: `host:port` of the node. keep_s: how many seconds the replaced files are kept for readers; None for the
-    default of the table's format. accept_lost: whether to give up rows that are no longer on the node. tls: how to
-    connect with TLS. Raises
-    ExportMismatch, ExportInUse, ExtraMissing, LedgerError, StoreError.
+    default of the table's format. accept_lost: whether to give up rows that are no longer on the node. tls, token: as
+    in `ExportSettings`. Raises ExportMismatch, ExportInUse, ExtraMissing, LedgerError, StoreError.
     """
     async with open_workplace(Address.of(folder), now_us=now_us()) as work:
         layout, ledger = work.layout, work.ledger
@@ -237,19 +239,25 @@ async def open_repairer(
         table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
         await settle_table(layout, ledger, table, repairing=True)
         rewriter = Rewriter(layout, ledger, table, now_us=now_us, keep_s=keep_s)
-        settings = TaskSettings(source_options(node, tls), with_stream=table.with_stream)
-        yield Repairer(ledger, table, rewriter, NodeSide(node, tls), settings=settings, accept_lost=accept_lost)
+        settings = TaskSettings(source_options(node, tls, token), with_stream=table.with_stream)
+        yield Repairer(ledger, table, rewriter, NodeSide(node, tls, token), settings=settings, accept_lost=accept_lost)
 
 
-async def adopt_table(folder: Path | Place | Address, node: str, client_id: str | None, tls: Tls | None = None) -> str:
+async def adopt_table(
+    folder: Path | Place | Address,
+    node: str,
+    client_id: str | None,
+    tls: Tls | None = None,
+    token: Token | None = None,
+) -> str:
     """Gives the table of an existing export a client id of its own, and returns it.
 
     The node keeps the saved indexes of the export under this id. node: `host:port` of the node. client_id: the id to
-    use, or None for a new id. tls: how to connect with TLS. Raises ExportMismatch, ExportInUse, LedgerError,
+    use, or None for a new id. tls, token: as in `ExportSettings`. Raises ExportMismatch, ExportInUse, LedgerError,
     StoreError, ClientErrors.
     """
     async with open_workplace(Address.of(folder), now_us=now_us()) as work:
-        return await adopt(work.layout, work.ledger, NodeSide(node, tls), client_id)
+        return await adopt(work.layout, work.ledger, NodeSide(node, tls, token), client_id)
 
 
 def _make_engine(settings: ExportSettings) -> Engine:

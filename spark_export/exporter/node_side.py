@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from spark_export.errors import OptionError
 from spark_export.exporter.model import PartitionEnd, Range
 from spark_export.node_tls import SYSTEM
+from spark_export.node_token import TOKEN_OPTION
 from spark_export.patterns import compile_pattern
-from stream_client import StreamNotFound, Tls, blocking
+from stream_client import StreamNotFound, Tls, Token, blocking
 from stream_client.blocking import SavedIndexes, list_positions, set_position
 
 
@@ -39,10 +41,11 @@ class NodeSide:
     Every method opens its own connection, so that a daemon has no open connection between two runs.
     """
 
-    def __init__(self, address: str, tls: Tls | None = None) -> None:
-        """tls: how to connect with TLS; None: connections are not encrypted."""
+    def __init__(self, address: str, tls: Tls | None = None, token: Token | None = None) -> None:
+        """tls: how to connect with TLS; None: connections are not encrypted. token: what proves who exports."""
         self.address = address
         self._tls = tls
+        self._token = token
 
     def list_ends(self, selection: Selection) -> list[PartitionEnd]:
         """Returns the partitions of the chosen streams.
@@ -92,13 +95,20 @@ class NodeSide:
 
     @contextmanager
     def _connect(self) -> Iterator[blocking.StreamClient]:
-        with blocking.connect(self.address, reconnect=None, tls=self._tls) as client:
+        with blocking.connect(self.address, reconnect=None, tls=self._tls, token=self._token) as client:
             yield client
 
 
-def source_options(node: str, tls: Tls | None) -> dict[str, str]:
-    """Returns the options of the Spark data source with which tasks connect to the same node in the same way."""
+def source_options(node: str, tls: Tls | None, token: Token | None) -> dict[str, str]:
+    """Returns the options of the Spark data source with which tasks connect to the same node in the same way.
+
+    Raises OptionError if the token is given as a text: Spark would show it.
+    """
     options = {"endpoint": node}
+    if token is not None:
+        if token.file is None and token.variable is None:
+            raise OptionError("token: give a file or an environment variable; Spark would show the token itself")
+        options[TOKEN_OPTION] = f"env:{token.variable}" if token.file is None else f"file:{token.file}"
     if tls is not None:
         given = {"tlsCa": tls.ca or SYSTEM, "tlsCert": tls.certificate, "tlsKey": tls.key}
         given["tlsServerName"] = tls.server_name

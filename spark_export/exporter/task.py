@@ -136,7 +136,7 @@ def _is_of_the_stream(error: Exception, options: ReadOptions) -> bool:
     if options.path is not None or not isinstance(error, (NodeUnreachable, ConnectionBroken)):
         return True
     try:
-        with NodeConnection(options.endpoint, options.request_timeout_s, options.tls) as node:
+        with NodeConnection.to(options) as node:
             next(node.list_streams(), None)
     except SourceError:
         return False

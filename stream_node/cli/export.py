@@ -30,7 +30,7 @@ from stream_node.cli.export_options import (
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption
 from stream_node.cli.output import columns, say, say_json
 from stream_node.cli.progress import progress_shown
-from stream_node.cli.request_options import tls_for, with_request_options
+from stream_node.cli.request_options import tls_for, token_for, with_request_options
 from stream_node.cli.values import CommandFailed, parse_duration, time_text
 
 T = TypeVar("T")
@@ -281,9 +281,9 @@ def repair(
         where, target = address_of(folder, store_option, ledger), resolve_target(node, context, ())
 
         async def main() -> Repair:
-            tls = tls_for(target)
+            tls, token = tls_for(target), token_for(target)
             async with open_repairer(
-                where, target.address, keep_s=keep_s, accept_lost=accept_lost, tls=tls
+                where, target.address, keep_s=keep_s, accept_lost=accept_lost, tls=tls, token=token
             ) as repairer:
                 return await repairer.run(lambda done, total: progress("checking", done, total))
 
@@ -314,7 +314,7 @@ def adopt(
 
         target = resolve_target(node, context, ())
         where = address_of(folder, store_option, ledger)
-        name = _run(adopt_table(where, target.address, client, tls_for(target)))
+        name = _run(adopt_table(where, target.address, client, tls_for(target), token_for(target)))
     say(as_json, {"folder": str(folder), "client": name}, f"the table saves its positions under the consumer {name}")
 
 

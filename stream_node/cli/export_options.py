@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from stream_node.cli.options import ContextOption, NodeOption
-from stream_node.cli.request_options import tls_for
+from stream_node.cli.request_options import tls_for, token_for
 from stream_node.cli.values import UsageError, parse_size
 
 
@@ -256,6 +256,7 @@ def settings_of(
         "folder": folder,
         "node": target.address,
         "tls": tls_for(target),
+        "token": token_for(target),
         "data_dir": data_dir,
         "selection": Selection(tuple(stream or ()), pattern),
         "client_id": client,

@@ -1,0 +1,168 @@
+"""Goal: Spark's source and sink and the exporter prove their name by a token, which appears in no plan.
+
+Method: the installed command as a node whose rules allow everything to a token and nothing else, a real Spark session,
+and the plans and options that Spark shows and pickles.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("adbc_driver_sqlite", reason="the extra `spark` is not installed")
+pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
+pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
+
+import pyarrow as pa
+
+from access import create_token
+from spark_export import register
+from spark_export.errors import ConnectionBroken, OptionError, RequestRefused, TokenRefused
+from spark_export.exporter.job import INLINE, ExportSettings, open_exporter
+from spark_export.exporter.node_side import Selection, source_options
+from spark_export.node_client import NodeConnection
+from spark_export.node_token import NodeToken
+from spark_export.options import read_options, write_options
+from spark_export.plan import Range
+from spark_export.range_reader import RangeReader
+from stream_client import Token, blocking
+from stream_node.process import NodeProcess
+from tests.access.guarded_node import write_rules
+from tests.support.strangers import answering, redis
+from tests.tokens.token_node import UNKNOWN, everything_to_tokens, own_address
+
+pytestmark = pytest.mark.spark
+
+COUNT = 5_000
+
+
+class Place:
+    """A node, and a file with its token."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "spark.token"
+        self.text, _ = create_token(folder / "data" / "tokens.json", "spark", int(time.time()))
+        self.file.write_text(self.text + "\n")
+        write_rules(folder / "access.toml", [everything_to_tokens()])
+        variables = {"STREAM_NODE_ACCESS_RULES": str(folder / "access.toml")}
+        self.node = NodeProcess(folder / "data", environment=variables)
+
+    @property
+    def options(self) -> dict[str, str]:
+        return {"endpoint": self.node.address, "token": f"file:{self.file}"}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    made = Place(tmp_path_factory.mktemp("node"))
+    with made.node:
+        with (
+            blocking.connect(made.node.address, token=made.text) as client,
+            client.create("orders").publisher() as publisher,
+        ):
+            for number in range(COUNT):
+                publisher.push(b"%0200d" % number)
+        yield made
+        assert made.node.stop() == 0
+
+
+def test_a_range_is_read_with_a_token_and_not_without(place: Place) -> None:
+    options = read_options({"subscribe": "orders", **place.options})
+    table = pa.Table.from_batches(list(RangeReader(Range("orders", 0, 0, COUNT), options).batches()))
+    assert table["index"].to_pylist() == list(range(COUNT))
+    with NodeConnection(place.node.address, 10) as connection, pytest.raises(RequestRefused, match="for anonymous"):
+        connection.create_stream("other", 1)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        (UNKNOWN, TokenRefused, "does not accept the token: this node does not know"),
+        ("hunter2", OptionError, "there is no token in this file"),
+        (None, OptionError, "No such file"),
+    ],
+)
+def test_each_fault_is_said_without_the_token(
+    place: Place, tmp_path: Path, given: str | None, error: type[Exception], said: str
+) -> None:
+    if given is not None:
+        (tmp_path / "t").write_text(given)
+    with pytest.raises(error, match=said) as caught:
+        NodeConnection(place.node.address, 10, None, NodeToken(f"file:{tmp_path / 't'}"))
+    assert given is None or given not in str(caught.value)
+
+
+def test_a_variable_is_read_by_each_process(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    token = NodeToken("env:MY_TOKEN")
+    with pytest.raises(OptionError, match="env:MY_TOKEN: this process has no token there"):
+        NodeConnection(place.node.address, 10, None, token)
+    monkeypatch.setenv("MY_TOKEN", place.text)
+    with NodeConnection(place.node.address, 10, None, token) as connection:
+        assert connection.list_partitions("orders")
+
+
+def test_the_token_itself_is_refused_as_an_option(place: Place) -> None:
+    """Neither the error nor the checked options have it, also pickled as Spark sends them."""
+    for parse, given in ((read_options, {"subscribe": "orders"}), (write_options, {"stream": "orders"})):
+        assert parse(given).token is None
+        with pytest.raises(OptionError, match="env:NAME or file:PATH") as caught:
+            parse({**given, "token": place.text})
+        assert place.text[6:] not in str(caught.value)
+        options = parse({**given, **place.options})
+        assert options.token == NodeToken(f"file:{place.file}")
+        assert place.text[6:].encode() not in pickle.dumps(options)
+    with pytest.raises(OptionError, match="Spark would show the token"):
+        source_options("127.0.0.1:4000", None, Token(place.text))
+
+
+def test_a_token_stays_on_this_machine_without_tls(place: Place) -> None:
+    """A server at the real address of the machine sees nothing of it, and one that is no node sees one byte."""
+    with socket.create_server((own_address(), 0)) as server:
+        with pytest.raises(TokenRefused, match="set the option tlsCa"):
+            NodeConnection("{}:{}".format(*server.getsockname()), 10, None, NodeToken(f"file:{place.file}"))
+        connection, _ = server.accept()
+        with connection:
+            assert connection.recv(100) == b""
+    with answering(redis) as address, pytest.raises(ConnectionBroken, match="has not answered"):
+        NodeConnection(address, 0.5, None, NodeToken(f"file:{place.file}"))
+
+
+def test_spark_reads_and_writes_with_a_token(place: Place, spark: Any) -> None:
+    """The plans that Spark shows have the place of the token and not the token."""
+    register(spark)
+    frame = spark.read.format("stream_node").options(subscribe="orders", **place.options).load()
+    assert frame.count() == COUNT
+    plan = frame._jdf.queryExecution().toString()
+    assert place.text[6:] not in plan
+    copy = frame.where("index < 100").select("data")
+    copy.write.format("stream_node").options(stream="copied", **place.options).mode("append").save()
+    with blocking.connect(place.node.address, token=place.text) as client:
+        assert len(client.create("copied").pull(0, 200)) == 100
+
+
+def test_the_exporter_runs_whole_with_a_token(place: Place, tmp_path: Path) -> None:
+    """List, read, and save positions: the second run finds nothing new. Nothing in the folder has the token."""
+    chosen = ExportSettings(
+        tmp_path / "lake",
+        place.node.address,
+        master=INLINE,
+        selection=Selection(("orders",)),
+        token=Token(file=place.file),
+    )
+
+    async def run() -> int:
+        async with open_exporter(chosen) as exporter:
+            return (await exporter.run()).rows
+
+    assert asyncio.run(run()) == COUNT
+    assert asyncio.run(run()) == 0
+    written = b"".join(each.read_bytes() for each in (tmp_path / "lake").rglob("*") if each.is_file())
+    assert place.text[6:].encode() not in written
