@@ -5,8 +5,9 @@ Gating plugins (verification, persistence, publishing) must not lose events. Whi
 the property `full` is True, and every source of items, such as a publisher, waits. Any other plugin, such as a
 subscriber, is detached and notified if its queue grows too long.
 
-Notifications are accepted even if a queue is full. Otherwise a plugin could wait for space in a queue that only the
-plugin itself can empty. Their number is bounded, because each one results from items that were accepted.
+Plugins send notifications through the facility, and these are accepted even if a queue is full. Otherwise a plugin
+could wait for space in a queue that only the plugin itself can empty. The number of notifications is bounded, because
+each one results from items that were accepted.
 
 All code runs in the trio thread, and no call waits. The facility stores nothing on disk.
 """

@@ -38,9 +38,8 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     holdings: Holdings = UNCOUNTED
 
     def is_behind(self, backlog_bytes_max: int) -> bool:
-        """Whether the unsent bytes for the other side exceed the lower of two limits.
-
-        The limits are the parameter `backlog_bytes_max` and the attribute of the same name.
+        """Whether the other side has more unsent bytes than the parameter `backlog_bytes_max` allows, or more than the
+        attribute `backlog_bytes_max` allows.
         """
         return self.backlog_bytes() > min(backlog_bytes_max, self.backlog_bytes_max())
 

@@ -324,8 +324,8 @@ class TcpTransport:
     def _missed(self, message: Message) -> None:
         """Answers a remote peer's request whose next hop is a connection that has ended.
 
-        Peers use the return route of an answer as the route of their next requests, and this route goes through a
-        connection. The `error` tells the peer that the connection has ended, so that the peer asks for a new route.
+        The answer is an `error` message. It tells the peer that its route leads through an ended connection, so that
+        the peer asks for a new route.
         """
         hop = message.onward_route[0]
         if hop.value.startswith(CONNECTION_PREFIX) and message.origin.kind != "local" and is_sender_told(message):

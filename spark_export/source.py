@@ -118,9 +118,9 @@ class StreamNodeSource(Sendable, DataSource):
     # A method imports the module that it needs, since a task needs only one of them.
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Checks the names of the options.
+        """Raises OptionError if an option has an unknown name.
 
-        Raises OptionError for an unknown name. Spark passes `options` as a keyword.
+        The parameter must be called `options`, because Spark passes it by that name.
         """
         self._is_table = is_table(options)
         self.options = own_options(options)

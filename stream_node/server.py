@@ -89,7 +89,7 @@ class Server:
 
     def reload(self) -> bool:
         """Begins to read the certificates and the rules again, and opens the audit log again. A file that is not valid
-        changes nothing. Returns False if this node has none of these."""
+        changes nothing. Returns False if the node has no certificates, rules or audit log."""
         if self._tls_watch is not None:
             self._tls_watch.reload()
         if self._access is not None:

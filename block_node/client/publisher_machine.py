@@ -156,8 +156,8 @@ class PublisherMachine:
     def _acknowledge(self, number: int | None, blocks: Sequence[DurableBlock] = ()) -> None:
         """Note that the node has all blocks up to `number`.
 
-        blocks: the root hashes that the node reported. A kept block must be compared by its root hash, unless the node
-        lists it as a block of this session.
+        blocks: the blocks that the acknowledgement lists with their root hashes. A block that is not listed as a block
+        of this session must be compared with the node's block of that number by root hash.
         """
         if number is None or self._is_acknowledged(number):
             return

@@ -1,9 +1,9 @@
 """The consumer machine of applications that want each complete block at once, without a chain.
 
 Blocks of forks are returned too. The machine does no I/O: other code, its shell, reads topics and saves checkpoints.
-Blocks are taken from the normal feed (the application's topics) and from reorg channels (topics with the blocks of one
-reorg), each block once. A channel is read at the same time as the normal feed, from the announcement of the channel to
-its first ReorgComplete.
+Blocks are taken from the normal feed (the application's topics) and from reorg channels, each block once. A reorg
+channel is a topic with the blocks of one reorg. It is read beside the normal feed, from its announcement to its
+ReorgComplete message.
 """
 
 from __future__ import annotations

@@ -298,9 +298,10 @@ def address_of(folder: Any, store_option: list[str] | None, ledger: str | None) 
 
 
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of `settings_of` to a command, in place of its parameter `settings`.
+    """Returns the command with the options of `settings_of` in addition to its own.
 
-    The command gets a function as `settings`, which calls `settings_of` with the values of the options.
+    The command must have a parameter `settings`, which is not an option. It receives a function without parameters that
+    calls `settings_of` with the values of the options.
     """
     shared, own = (inspect.signature(each, eval_str=True).parameters for each in (settings_of, command))
     parameters = [*shared.values(), *(each for name, each in own.items() if name != "settings")]

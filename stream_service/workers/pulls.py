@@ -160,10 +160,10 @@ class PullQueue:
         return pulls
 
     def _find_known(self, pulls: Sequence[Pull]) -> tuple[int, bool]:
-        """Finds the pages of the first pulls in memory, up to the first page that must be read from the disk.
+        """Finds out how many of the first pulls need no read from the disk, because their pages are in memory.
 
-        Returns the number of pages found, and whether the search ended early. It ends early when these pages have as
-        much data as one full page.
+        The search goes on up to the first pull whose page is not in memory. It ends early when the found pages hold
+        `pull_bytes_max` bytes. Returns the number of pages found, and whether the search ended early.
         """
         find, found_bytes, bytes_max = self._pages.find, 0, self._services.limits.pull_bytes_max
         for known, pull in enumerate(pulls):

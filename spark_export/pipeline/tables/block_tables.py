@@ -101,10 +101,11 @@ class _Open:
 class _Row:
     """A row of silver/blocks.
 
-    root: the root hash of the block, as its messages give it, or the correction in the next block. stored_us: when the
-    last message of the block was stored, in microseconds since 1970. file, written_root: the name of the file with the
-    row, and the root hash in the file; None until the row is written. contents: the other columns of silver/blocks, and
-    the block items, until the row is written.
+    root: the root hash of the block, from its own messages, or from the next block if that block corrects it.
+    stored_us: when the last message of the block was stored, in microseconds since 1970.
+    contents: the other columns of silver/blocks, and the block items; None after the row is written.
+    file: the name of the file with the row; None before the row is written.
+    written_root: the root hash in that file; None before the row is written.
     """
 
     root: bytes
