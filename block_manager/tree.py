@@ -124,7 +124,7 @@ class ForkTree:
 
         owned: whether the reference belongs to an iterator, a context manager or a `persist` call.
 
-        Raises ReferenceBelowZero if `owned` is False and the block has no external reference without such an owner.
+        Raises ReferenceBelowZero if `owned` is False and all external references of the block have such an owner.
         """
         entry = self._entries.get(block_id)
         if owned:

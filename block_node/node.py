@@ -87,7 +87,7 @@ class EarlyPublishers(Worker):
         self.messages: list[Message] = []
 
     def demand(self, message: Message) -> Demand:
-        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`."""
+        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""
         return Demand(Right.BLOCK_PUBLISH, self._chain)
 
     def handle(self, message: Message) -> None:

@@ -35,9 +35,10 @@ class Prefix(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A group of keys: all keys that begin with a match of the regular expression `pattern`.
 
     `topic`: the topic on which the messages of these keys are sent. None means that the keys are sent inside the
-    block's Batch message, on the default topic. `schema`: the format of the values, as a text for people. `check`: a
-    function that raises ValueError for a value of another format. `tracked`: whether a consumer receives these keys if
-    it does not choose prefixes itself.
+    block's Batch message, on the default topic.
+    `schema`: the format of the values, as a text for people.
+    `check`: a function that raises ValueError for a value of another format.
+    `tracked`: whether a consumer receives these keys if it does not choose prefixes itself.
     """
 
     pattern: str

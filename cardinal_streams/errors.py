@@ -15,8 +15,8 @@ class CardinalError(ValueError):
 class MessageError(CardinalError):
     """A key and a value are not a message of the Cardinal Streams protocol.
 
-    `part`: the part with the error, "key" or "value". `offset`: the position of the first invalid byte, in bytes from
-    the start of that part.
+    `part`: the part with the error, "key" or "value".
+    `offset`: the position of the first invalid byte, in bytes from the start of that part.
     """
 
     def __init__(self, what: str, part: str, offset: int = 0) -> None:

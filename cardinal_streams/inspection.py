@@ -31,10 +31,11 @@ class TopicSummary(msgspec.Struct):
 class Summary(msgspec.Struct):
     """The summary of a recording or of a list of blocks: counts, and the problems found.
 
-    `blocks`: the complete blocks. `values` and `deletes` count the entries of these blocks. `duplicates`: the repeated
-    messages of a recording, or the repeated blocks of a list. `incomplete`: the blocks that lack messages.
-    `first_number` and `last_number`: the lowest and the highest block number, or None without blocks. `problems`: the
-    number of problems found; `told` has the texts of the first ones.
+    `blocks`: the complete blocks. `values` and `deletes` count the entries of these blocks.
+    `duplicates`: the repeated messages of a recording, or the repeated blocks of a list.
+    `incomplete`: the blocks that lack messages.
+    `first_number` and `last_number`: the lowest and the highest block number, or None without blocks.
+    `problems`: the number of problems found; `told` has the texts of the first ones.
     """
 
     blocks: int = 0

@@ -27,9 +27,11 @@ class Payload(msgspec.Struct, frozen=True, kw_only=True):
 class CompleteBatch(msgspec.Struct, frozen=True, kw_only=True):
     """A complete block: all entries that the consumer wants have arrived.
 
-    A key may be in both `values` and `deletes`. `offsets`: by source (`topic:partition`), the lowest offset of a
-    message of this block. `resumption`: by source, where to continue reading after this block. It has the values of
-    `offsets`, and for every other source the highest offset that had been read when the block's Batch message arrived.
+    A key can be in both `values` and `deletes`.
+
+    `offsets`: by source (`topic:partition`), the lowest offset of a message of this block.
+    `resumption`: by source, where to continue reading after this block. It has the values of `offsets`, and for every
+    other source the highest offset that had been read when the block's Batch message arrived.
     `size_bytes`: an estimate of the block's memory.
     """
 

@@ -30,7 +30,11 @@ SHOWN_BYTES_MAX = 200
 
 
 class Address(NamedTuple):
-    """One hop of a route. type: the kind of hop, 0 to 255 (for example LOCAL or TCP). value: opaque bytes."""
+    """One hop of a route.
+
+    type: the kind of hop, 0 to 255 (for example LOCAL or TCP).
+    value: opaque bytes.
+    """
 
     type: int
     value: bytes

@@ -59,8 +59,12 @@ class AuthenticateRequest(msgspec.Struct, frozen=True):
 
 # type AuthenticateAnswer struct { request_id: uint  status: uint  identity: str  reason: str }
 class AuthenticateAnswer(msgspec.Struct, frozen=True):
-    """The answer to a token. status: a `Status`; a later node may have more of them. identity: the proved identity, as
-    in rules, for example `token:spark`; empty after a refusal. reason: a sentence for people; empty if all is well."""
+    """The answer to a token.
+
+    status: a `Status`; a later node may have more of them.
+    identity: the proved identity, as in rules, for example `token:spark`; empty after a refusal.
+    reason: a sentence for people; empty if all is well.
+    """
 
     request_id: bare.UInt
     status: bare.UInt
@@ -72,8 +76,11 @@ AUTHENTICATE = Protocol("node/authenticate/1", AuthenticateRequest, Authenticate
 
 
 class Verdict(NamedTuple):
-    """The result of an authentication. identity: the proved identity; None if the token is refused. reason: a sentence
-    that says why, and what to do."""
+    """The result of an authentication.
+
+    identity: the proved identity; None if the token is refused.
+    reason: a sentence that says why, and what to do.
+    """
 
     status: Status
     identity: Identity | None = None
@@ -81,6 +88,6 @@ class Verdict(NamedTuple):
 
 
 def has_authentication_beyond(route: Route) -> bool:
-    """Whether the second hop of a route is NODE_AUTHENTICATE, so that the next node would take it for that of a peer of
-    its own."""
+    """Whether the second hop of a route is NODE_AUTHENTICATE. If this node passed such a message on, the next node
+    would take it for an authentication of this node."""
     return len(route) > 1 and route[1] == NODE_AUTHENTICATE

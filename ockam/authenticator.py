@@ -48,9 +48,11 @@ class Authenticator:
         refusal_delay_s: float = 0.0,
         waiting_max: int = WAITING_MAX,
     ) -> None:
-        """find: returns the verdict on the text of a token. on_refused: called with the `host:port` of the peer and the
-        verdict before a refusal is answered. refusal_delay_s: the seconds between a refused token and the answer, so
-        that a peer that connects again at once does not spin."""
+        """find: returns the verdict on the text of a token.
+        on_refused: called with the `host:port` of the peer and the verdict before a refusal is answered.
+        refusal_delay_s: the seconds between a refused token and the answer, so that a peer that connects again at once
+        does not spin.
+        """
         self._find = find
         self._on_refused = on_refused
         self._refusal_delay_s = refusal_delay_s
@@ -65,9 +67,10 @@ class Authenticator:
     async def judge(self, message: Message, peer: str, known: Identity, is_encrypted: bool) -> Proof | None:
         """Judges the first message of a connection, and waits before it refuses one.
 
-        peer: the `host:port` of the peer. known: the identity that the connection has without a token. is_encrypted:
-        whether the connection uses TLS. Returns None if too many refusals to this host wait already; then the
-        connection is closed without an answer.
+        peer: the `host:port` of the peer.
+        known: the identity that the connection has without a token.
+        is_encrypted: whether the connection uses TLS.
+        Returns None if too many refusals to this host wait already; then the connection is closed without an answer.
         """
         host = peer.rpartition(":")[0]
         request_id, verdict = self._decide(message.payload, host, known, is_encrypted)
@@ -109,8 +112,8 @@ class Authenticator:
 
 
 class LateAuthentication(Worker):
-    """Answers authentications that are not the first message of their connection, or came by another way. It proves
-    nothing, and the connection stays as it is."""
+    """Answers authentications that are not the first message of their connection, or did not come directly over a
+    connection. Such an authentication proves nothing, and the connection stays as it is."""
 
     def handle(self, message: Message) -> None:
         try:

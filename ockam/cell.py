@@ -48,8 +48,8 @@ class Dispatcher(Protocol):
 class Cell:
     """One worker of a node, with its addresses and its mailbox. After a crash, the cell starts a new worker.
 
-    queued: whether the cell is in the node's queue of workers to run. paused: True while the worker gets no messages,
-    because it has called `pause` or is not running.
+    queued: whether the cell is in the node's queue of workers to run.
+    paused: True while the worker gets no messages, because it has called `pause` or is not running.
     """
 
     __slots__ = (

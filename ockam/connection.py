@@ -61,11 +61,13 @@ class Connection(Worker):
         tls_listener: TlsListener | None = None,
         authenticator: Authenticator | None = None,
     ) -> None:
-        """Creates the worker. wire: the framing; None if the peer's first bytes will show the framing.
+        """Creates the worker.
 
-        on_spoken: called once, when the first message of the peer is received. tls: if we have connected to the peer
-        with TLS, the TLS connection after its handshake; else None. tls_listener: completes the TLS handshake of a peer
-        that has connected to us; None if that peer uses no TLS. authenticator: judges the token of such a peer.
+        wire: the framing; None if the peer's first bytes will show the framing.
+        on_spoken: called once, when the first message of the peer is received.
+        tls: if we have connected to the peer with TLS, the TLS connection after its handshake; else None.
+        tls_listener: completes the TLS handshake of a peer that has connected to us; None if that peer uses no TLS.
+        authenticator: judges the token of such a peer.
         """
         self._node = node
         self._stream = stream
@@ -300,10 +302,7 @@ class Connection(Worker):
     # Incoming messages.
 
     async def _receive_loop(self) -> str:
-        """Reads and routes messages until the peer sends no more.
-
-        Returns the reason: a short, fixed word for counters.
-        """
+        """Reads and routes messages until the peer sends no more. Returns why it ended: a short, fixed word."""
         machine = self._machine
         try:
             if self._tls_listener is not None:

@@ -42,12 +42,12 @@ a slow consumer.
 SEND_BYTES = 1024 * 1024
 """The largest number of bytes in one send. The time limit `send_s` applies to each send."""
 LINGER_QUIET_S = 1.0
-"""After a peer has closed its sending side, our side is closed when we have sent nothing for this many seconds. The
-time is long enough for an answer that still waits for its commit.
+"""When a peer has closed its sending side, our side stays open until we have sent nothing for this many seconds. Within
+this time, an answer that waits for its data to be on disk is normally ready.
 """
 LINGER_S_MAX = 5.0
-"""The longest time, in seconds, for which our sending side stays open after the peer has closed its own. If the last
-message of the peer is older than this, our side is closed at once."""
+"""The longest time, in seconds, for which our sending side stays open after the peer has closed its own. Our side
+is closed at once if the peer's last message came more than this time before the peer closed its side."""
 HELLO_TIMEOUT_S = 5.0
 """The longest wait, in seconds, for the hello (the opening byte) of a node that we connected to.
 
@@ -56,10 +56,11 @@ After this time the connection is closed. The real clients do the same.
 
 
 class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The time limits of a connection, in seconds. The operator sets them.
+    """The time limits of a connection, in seconds, which the operator sets. Above a limit, the connection is closed.
 
-    hello_s: the longest wait for the hello (the opening byte) of a node that we connected to. frame_s: the longest time
-    from the first byte of a frame to its last byte. send_s: the longest time that the peer may take to accept 1 MiB.
+    hello_s: the longest wait for the hello (the opening byte) of a node that we connected to.
+    frame_s: the longest time from the first byte of a frame to its last byte.
+    send_s: the longest time that the peer may take to accept 1 MiB.
     idle_s: the longest time without a byte from the peer; None means no limit.
     """
 
@@ -72,7 +73,9 @@ class ConnectionLimits(msgspec.Struct, frozen=True, kw_only=True):
 class ConnectionStatistics(msgspec.Struct, frozen=True):
     """The statistics of one connection.
 
-    received, sent: the number of messages since the connection began. backlog_bytes: the number of unsent bytes."""
+    received, sent: the number of messages since the connection began.
+    backlog_bytes: the number of unsent bytes.
+    """
 
     peer: str
     framing: str
@@ -197,9 +200,9 @@ class Backlog:
 class ConnectionMachine:
     """The state of one connection, its frames in both directions, and its deadlines.
 
-    wire: the framing; None until the first bytes of the peer show its framing. frame_deadline_s: the time by which the
-    unfinished frame must be complete; infinite if no frame is unfinished. partial_bytes: the received bytes of the
-    unfinished frame.
+    wire: the framing; None until the first bytes of the peer show its framing.
+    frame_deadline_s: the time by which the unfinished frame must be complete; infinite if no frame is unfinished.
+    partial_bytes: the received bytes of the unfinished frame.
 
     Invariant: in OPEN and HELD_BACK the framing is known. An unfinished frame has a deadline. `_close_reason` is set
     only in CLOSED. Forwarded messages wait only while unsent bytes wait.
@@ -213,11 +216,14 @@ class ConnectionMachine:
         share_bytes: Callable[[int], int],
         origin: Callable[[Wire], Origin],
     ) -> None:
-        """Creates the state of a new connection. wire: the framing if we connected to the node, otherwise None.
+        """Creates the state of a new connection.
 
-        address: the connection's address, which becomes the first hop of every return route. share_bytes: lowers a
-        limit of the backlog while the memory for all peers is nearly used up (`ockam.memory.PeerMemory.share_bytes`).
-        origin: creates the `Origin` of the received messages."""
+        wire: the framing if we connected to the node, otherwise None.
+        address: the connection's address, which becomes the first hop of every return route.
+        share_bytes: lowers a limit of the backlog while the memory for all peers is nearly used up
+        (`ockam.memory.PeerMemory.share_bytes`).
+        origin: creates the `Origin` of the received messages.
+        """
         self.limits = limits
         self._share_bytes = share_bytes
         self.backlog = Backlog()
@@ -334,8 +340,8 @@ class ConnectionMachine:
         self.writer = FrameWriter(wire)
 
     def renew_origin(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """Makes the origin anew, because the identity of the peer has changed. All messages to come have it. Returns
-        these messages, which have been received already, with the new origin."""
+        """Makes a new origin for all later messages, because the identity of the peer has changed. Returns `messages`,
+        which were received before the change, with the new origin."""
         assert self._reader is not None
         assert self.wire is not None
         origin = self._reader.origin = self._origin(self.wire)

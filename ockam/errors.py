@@ -18,8 +18,8 @@ class AddressInUse(OckamError):
 class RemoteProtocolError(OckamError):
     """Error: the peer broke the protocol. The peer's bytes are not a valid frame or message, or came too slowly.
 
-    The connection is closed. kind: a short, fixed word for counters, for example `oversized`, `undecodable`, `version`
-    or `header`.
+    The connection is closed.
+    kind: a short, fixed word for counters, for example `oversized`, `undecodable`, `version` or `header`.
     """
 
     def __init__(self, kind: str, what: str) -> None:

@@ -1,8 +1,9 @@
 """ForwardFilter: decides which messages of other peers may leave this node over one connection.
 
 It drops two kinds of messages, and answers their senders if they understand an answer (`forwarding.is_sender_told`):
-a message that has passed through this node before, since two nodes that forward to each other would send it forever;
-and an authentication, since the next node would take the connection for that of the message's sender.
+
+- a message that has passed through this node before, because nodes that forward to each other would send it forever
+- an authentication of another peer, because the next node would take it for an authentication of this node
 """
 
 from __future__ import annotations

@@ -70,7 +70,9 @@ def has_looped(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
 
     When a message arrives over a connection, the node adds the connection's address as the first hop of the return
     route. A peer cannot prevent that. So if a later hop is also a connection of this node, the message has been here
-    before. is_here: returns whether an address belongs to this node.
+    before.
+
+    is_here: returns whether an address belongs to this node.
     """
     return any(
         hop.type == LOCAL and hop.value.startswith(CONNECTION_PREFIX) and is_here(hop) for hop in return_route[1:]
@@ -80,7 +82,7 @@ def has_looped(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
 class OpenRequests:
     """The return routes of the unanswered requests that were forwarded over one connection, and their senders.
 
-    Invariant: there are at most OPEN_REQUESTS_MAX routes, the oldest first, and as many senders.
+    Invariant: there are at most OPEN_REQUESTS_MAX routes, and at most OPEN_REQUESTS_MAX senders, the oldest first.
     """
 
     __slots__ = ("_routes", "_senders")

@@ -62,8 +62,8 @@ class BadFrame(RemoteProtocolError):
 class FrameReader:
     """Splits a byte stream into frames and decodes them.
 
-    origin: the origin of the next messages. prefix: the connection's address, which is added as the first hop of each
-    message's return route (facts/ockam.md §1).
+    origin: the origin of the next messages.
+    prefix: the connection's address, the new first hop of each message's return route (facts/ockam.md §1).
 
     Invariant: `_parts` are the bytes of the unfinished frame. No frame is complete until `_parts` have `_need` bytes.
     """
@@ -194,8 +194,9 @@ class FrameReader:
     ) -> int:
         """Appends to `found` the messages of the frame at `at` and of the next frames that differ only in the payload.
 
-        Returns the position after the last of these frames. frame_bytes: the size of each frame. prefix, tail: the
-        bytes that each frame has before and after its payload.
+        frame_bytes: the size of each frame.
+        prefix, tail: the bytes that each frame has before and after its payload.
+        Returns the position after the last of these frames.
         """
         have, prefix_bytes, tail_bytes, origin = len(data), len(prefix), len(tail), self.origin
         end = at + frame_bytes
@@ -210,7 +211,8 @@ class FrameReader:
         """Returns the envelope of one frame: everything around its payload, by which the next frames like it
         are recognised.
 
-        start: the position of the frame's header in `data`. begin, end: the bounds of what follows the header.
+        start: the position of the frame's header in `data`.
+        begin, end: the bounds of what follows the header.
         payload_bytes: the size of the payload.
 
         The envelope is: the first byte of the header; `end - begin`; the bytes from `begin` to the payload; the bytes

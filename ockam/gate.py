@@ -25,20 +25,24 @@ class Gate(Protocol):
         ...
 
     def holds(self, origin: Origin, rights: int, name: str) -> bool:
-        """Whether a sender has one of these rights on a name. origin: the connection, channel or worker from which the
-        sender's message came. rights: the bits of `access.Right`. name: the name of a stream, or a client id."""
+        """Whether a sender has one of these rights on a name.
+
+        origin: the connection, channel or worker from which the sender's message came.
+        rights: the bits of `access.Right`.
+        name: the name of a stream, or a client id.
+        """
         ...
 
     def find_next(self, origin: Origin, rights: int, name: str) -> str | None:
-        """Returns the first name, from `name` on in the order of names, on which a sender may have one of these rights;
-        None if there is none. So a list can skip the names of which the sender may not learn. See `holds`."""
+        """Returns the first name on which a sender has one of these rights, in the order of names and not before
+        `name`. None if there is none. A list uses it to skip the names that its reader must not learn. See `holds`."""
         ...
 
     def find_forward_refusal(self, origin: Origin, destination: str) -> str | None:
-        """Returns the reason why this node may not forward a sender's messages to another node, or None if it may.
+        """Returns why this node must not forward a sender's messages to another node; None if it is allowed.
 
-        origin: the connection, channel or worker from which the messages came. destination: the `host:port` of the
-        other node."""
+        origin: the connection, channel or worker from which the messages came.
+        destination: the `host:port` of the other node."""
         ...
 
 

@@ -40,8 +40,9 @@ async def accept_all(
 ) -> None:
     """Accepts connections until it is cancelled. Raises OSError if the listener itself fails.
 
-    take: called with each new connection. no_room: called after each error of NO_ROOM, so that the caller can close a
-    silent connection to make room. `trio.serve_listeners` has no such callback.
+    take: called with each new connection.
+    no_room: called after each error of NO_ROOM, so that the caller can close a silent connection to make room.
+    (`trio.serve_listeners` has no such callback.)
     """
     async with listener:
         while True:

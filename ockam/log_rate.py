@@ -35,7 +35,8 @@ class LogRate:
     def log(self, write: Callable[..., Any], event: str, *, peer: str, **fields: Any) -> None:
         """Writes the line, or counts it as left out. The next line that is written has this count as `left_out`.
 
-        write: a method of a logger. peer: the `host:port` that has caused the line.
+        write: a method of a logger.
+        peer: the `host:port` that has caused the line.
         """
         now_s = self._now_s()
         if now_s >= self._until_s:

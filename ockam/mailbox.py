@@ -31,8 +31,9 @@ class Life(enum.Enum):
 class MailboxStatistics(msgspec.Struct, frozen=True):
     """The statistics of a mailbox.
 
-    messages: the number of waiting messages. size_bytes: the total size of their payloads. received: the number of
-    messages that were put into the mailbox since its creation.
+    messages: the number of waiting messages.
+    size_bytes: the total size of their payloads.
+    received: the number of messages that were put into the mailbox since its creation.
     """
 
     messages: int

@@ -23,11 +23,13 @@ SHARE_BYTES_MIN = 64 * 1024
 class MemoryStatistics(msgspec.Struct, frozen=True):
     """The memory for all peers, in bytes, and the numbers of actions since the start that freed memory.
 
-    header_bytes: remembered message headers. unread_bytes: answers that peers have not taken yet. parked_bytes: waiting
-    pulls.
+    header_bytes: remembered message headers.
+    unread_bytes: answers that peers have not taken yet.
+    parked_bytes: waiting pulls.
 
-    forgotten: the number of connections whose headers were forgotten. given_up: the number of waiting pulls that were
-    answered early. closed: the number of connections that were closed as slow consumers.
+    forgotten: the number of connections whose headers were forgotten.
+    given_up: the number of waiting pulls that were answered early.
+    closed: the number of connections that were closed as slow consumers.
     """
 
     size_bytes: int
@@ -43,8 +45,10 @@ class MemoryStatistics(msgspec.Struct, frozen=True):
 class Holdings:
     """The memory that the node uses for one connection.
 
-    forget: frees the memory of the connection's headers. close: ends the connection. has_ended: whether the connection
-    has ended or is ending. After the end, no memory is counted any more, and waiting pulls are not answered.
+    forget: frees the memory of the connection's headers.
+    close: ends the connection.
+    has_ended: whether the connection has ended or is ending. After the end, no memory is counted any more, and waiting
+    pulls are not answered.
 
     Invariant: `size_bytes` is the sum of `header_bytes`, `unread_bytes` and `parked_bytes`. Each of these three numbers
     is included in the attribute of the same name of `PeerMemory`.
@@ -196,8 +200,9 @@ class PeerMemory:
     def __init__(
         self, bytes_max: int = MEMORY_BYTES_MAX, batch: Callable[[], AbstractContextManager[None]] = nullcontext
     ) -> None:
-        """bytes_max: the limit. batch: returns a context manager (`ockam.node.Node.batch`) in which the early answers
-        to pulls are sent together."""
+        """bytes_max: the limit.
+        batch: returns a context manager in which early answers to pulls are sent together (`ockam.node.Node.batch`).
+        """
         self._batch = batch
         self.bytes_max = bytes_max
         self.header_bytes = self.unread_bytes = self.parked_bytes = 0

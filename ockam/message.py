@@ -22,11 +22,14 @@ def _no_bound() -> int:
 class Origin(msgspec.Struct, frozen=True, eq=False):
     """The place where a message entered this node. The node sets the origin; a peer cannot choose it.
 
-    kind: "local" for a worker of this node, "tcp" for a connection. peer: the `host:port` of the other side, for logs.
-    identity: the identity that the other side has proved; ANONYMOUS for a plain connection. frame_bytes_max: the
-    largest frame that can carry an answer, in bytes. backlog_bytes: returns the number of unsent bytes for the other
-    side. backlog_bytes_max: returns the number of unsent bytes above which no more answers should be sent; the number
-    depends on the memory of all peers. holdings: the memory that this node uses for the other side.
+    kind: "local" for a worker of this node, "tcp" for a connection.
+    peer: the `host:port` of the other side, for logs.
+    identity: the identity that the other side has proved; ANONYMOUS for a plain connection.
+    frame_bytes_max: the largest frame that can carry an answer, in bytes.
+    backlog_bytes: returns the number of unsent bytes for the other side.
+    backlog_bytes_max: returns the number of unsent bytes above which no more answers should be sent; the number depends
+    on the memory of all peers.
+    holdings: the memory that this node uses for the other side.
     """
 
     kind: str
@@ -51,7 +54,9 @@ HERE = Origin("local", identity=NODE)
 class Message(msgspec.Struct, gc=False, eq=False):
     """A routed message. After it was sent, a message never changes.
 
-    onward_route: the remaining hops to the receiver. return_route: the route for an answer. payload: the content.
+    onward_route: the remaining hops to the receiver.
+    return_route: the route for an answer.
+    payload: the content.
     origin: the place where the message entered this node.
     """
 

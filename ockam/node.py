@@ -36,10 +36,13 @@ that got the message, or None if the transport refuses the message.
 
 
 class NodeStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a node. workers: the number of addresses in use.
+    """The statistics of a node. All fields except `workers` are counted since the start.
 
-    The other fields are counted since the start. routed: messages put into mailboxes. dropped: messages that were not
-    delivered or that failed, by reason. crashes: crashes of workers."""
+    workers: the number of addresses in use.
+    routed: messages put into mailboxes.
+    dropped: messages that were not delivered or that failed, by reason.
+    crashes: crashes of workers.
+    """
 
     workers: int
     routed: int
@@ -65,8 +68,8 @@ class Batch:
 class Node:
     """The router of messages between the workers of one process, and from workers to transports.
 
-    depth: the number of nested open batches, 0 if no batch is open. gate: decides which messages the workers get; None:
-    every worker gets all its messages.
+    depth: the number of nested open batches, 0 if no batch is open.
+    gate: decides which messages the workers get; None: every worker gets all its messages.
 
     Invariant: a cell (a worker with its mailbox) that runs, is not paused and has messages is in `_ready` exactly once.
     """

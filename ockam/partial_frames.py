@@ -36,7 +36,9 @@ class PartialFrames:
     def note(self, holder: object, before_bytes: int, now_bytes: int) -> None:
         """Updates the size of the unfinished frame of a connection.
 
-        holder: the connection. before_bytes: the size at the last call. now_bytes: the size now.
+        holder: the connection.
+        before_bytes: the size at the last call.
+        now_bytes: the size now.
         """
         self._size_bytes += now_bytes - before_bytes
         if self._turn is holder and now_bytes <= PARTIAL_FREE_BYTES:

@@ -75,9 +75,11 @@ logger = structlog.get_logger(__name__)
 class TcpStatistics(msgspec.Struct, frozen=True):
     """The statistics of a node's TCP connections.
 
-    accepted: the number of accepted connections since the start. closed: the number of closed and refused connections
-    since the start, by reason. silent: the number of open connections that have sent no message yet. handshakes: the
-    number of TLS handshakes under way."""
+    accepted: the number of accepted connections since the start.
+    closed: the number of closed and refused connections since the start, by reason.
+    silent: the number of open connections that have sent no message yet.
+    handshakes: the number of TLS handshakes under way.
+    """
 
     accepted: int
     closed: dict[str, int]
@@ -90,12 +92,15 @@ class TcpStatistics(msgspec.Struct, frozen=True):
 class TcpTransport:
     """All TCP connections of one node.
 
-    nursery: runs the tasks of the connections, and must stay open until all connections have ended. allow_forward: the
-    `host:port` destinations to which messages of remote peers may be forwarded. limits: time limits; None means the
-    defaults. new_id: returns 8 random bytes as hex, for the address of a connection. connections_max: the largest
-    number of open connections. memory_bytes_max: the memory limit for all peers together, see `memory`. tls: the TLS of
-    the peers that connect to this node; None: they connect without TLS. outgoing_tls: the TLS of the connections that
-    this node makes. authenticator: judges the tokens of the peers that connect to this node; None: they have none.
+    nursery: runs the tasks of the connections, and must stay open until all connections have ended.
+    allow_forward: the `host:port` destinations to which messages of remote peers may be forwarded.
+    limits: time limits; None means the defaults.
+    new_id: returns 8 random bytes as hex, for the address of a connection.
+    connections_max: the largest number of open connections.
+    memory_bytes_max: the memory limit for all peers together, see `memory`.
+    tls: the TLS of the peers that connect to this node; None: they connect without TLS.
+    outgoing_tls: the TLS of the connections that this node makes.
+    authenticator: judges the tokens of the peers that connect to this node; None: they have none.
     """
 
     def __init__(
@@ -400,10 +405,9 @@ class TcpTransport:
             self._node.send(forward_refused(message, reason))
 
     async def _dial(self, destination: str, is_own: bool) -> None:
-        """Connects to a destination, and then sends the messages that wait for this destination. is_own:
-        see `OutgoingTls.find`.
+        """Connects to a destination, and then sends the messages that wait for this destination.
 
-        If the destination cannot be reached, drops the messages.
+        If the destination cannot be reached, drops the messages. is_own: see `OutgoingTls.find`.
         """
         try:
             connection = await self._connect(destination, is_own=is_own)

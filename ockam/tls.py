@@ -39,10 +39,11 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     """How a client connects with TLS 1.3. The paths name PEM files, which each new connection reads again if they have
     changed.
 
-    ca: the certificates of the authorities whose servers are trusted; None: those that the system trusts. certificate,
-    key: the client's certificate, with which it proves its identity, and its private key; if key is None, the file of
-    the certificate has the key, too. server_name: the name, or the IP address, that the certificate of the server must
-    have; None: the host of the address to which the client connects.
+    ca: the certificates of the authorities whose servers are trusted; None: those that the system trusts.
+    certificate, key: the client's certificate, with which it proves its identity, and its private key; if key is None,
+    the file of the certificate has the key, too.
+    server_name: the name, or the IP address, that the certificate of the server must have; None: the host of the
+    address to which the client connects.
     """
 
     ca: str | None = None
@@ -68,8 +69,8 @@ class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
 class OutgoingTls(msgspec.Struct, frozen=True):
     """The TLS of the connections that a node makes to other nodes.
 
-    tls: the settings for all destinations; None: no connection uses TLS. plaintext: the `host:port` destinations to
-    which the node connects without TLS all the same.
+    tls: the settings for all destinations; None: no connection uses TLS.
+    plaintext: the `host:port` destinations to which the node connects without TLS all the same.
     """
 
     tls: Tls | None = None
@@ -98,8 +99,10 @@ class ServerTlsFiles(msgspec.Struct, frozen=True):
 
     certificate, key: the chain of the listener's certificate, its own certificate first, and its private key.
     client_ca: the certificates of the authorities that sign the certificates of clients; None: no client is asked for
-    one. client_required: whether a client without a certificate is refused. revoked: a text file with the SHA-256
-    fingerprint of one revoked client certificate in each line; None: none is revoked.
+    one.
+    client_required: whether a client without a certificate is refused.
+    revoked: a text file with the SHA-256 fingerprint of one revoked client certificate in each line; None: none is
+    revoked.
     """
 
     certificate: str

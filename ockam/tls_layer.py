@@ -25,8 +25,9 @@ NAME_CHARACTERS_MAX = 256
 class PeerCertificate(msgspec.Struct, frozen=True):
     """The certificate that the other side has proved to own.
 
-    name: the common name of the subject; else the first DNS name of the certificate; else "". fingerprint: the SHA-256
-    of the certificate in DER, as 64 hexadecimal digits. not_after_s: the time of its expiry, in seconds since 1970.
+    name: the common name of the subject; else the first DNS name of the certificate; else "".
+    fingerprint: the SHA-256 of the certificate in DER, as 64 hexadecimal digits.
+    not_after_s: the time of its expiry, in seconds since 1970.
     """
 
     name: str
@@ -37,7 +38,8 @@ class PeerCertificate(msgspec.Struct, frozen=True):
 class TlsLayer:
     """One side of one TLS connection.
 
-    is_open: whether the handshake is complete. ended: whether the other side has announced that it sends no more.
+    is_open: whether the handshake is complete.
+    ended: whether the other side has announced that it sends no more.
     certificate: the certificate of the other side; None before the end of the handshake, and if it has none.
 
     Invariant: every byte of ciphertext leaves by the result of `handshake`, `encrypt`, `take_outgoing` or `goodbye`, in
@@ -89,7 +91,8 @@ class TlsLayer:
     def decrypt(self, data: bytes) -> bytes:
         """Returns the plaintext of all records that these received bytes complete; may be empty.
 
-        Raises TlsFault. Call it with no bytes after the handshake: bytes may have come together with its last message.
+        Raises TlsFault. Call it once with no bytes directly after the handshake, because the last bytes of the
+        handshake can have come together with the first records.
         """
         if data:
             self._incoming.write(data)

@@ -39,7 +39,9 @@ class TlsListener:
         handshakes_max: int = HANDSHAKES_MAX,
         now_s: Callable[[], float] = time.time,
     ) -> None:
-        """handshake_s: the longest time of one handshake, in seconds. now_s: returns the seconds since 1970."""
+        """handshake_s: the longest time of one handshake, in seconds.
+        now_s: returns the seconds since 1970.
+        """
         self._server = server
         self._handshake_s = handshake_s
         self._handshakes_max = handshakes_max

@@ -28,8 +28,9 @@ class TokenError(ValueError):
 class Token:
     """The token of a client, or the place where the client finds it.
 
-    file: the file with the token; it is read again for each connection, so a new token can be put there. variable: the
-    environment variable with the token. Both are None if the program gave the text of the token itself.
+    file: the file with the token; it is read again for each connection, so a new token can be put there.
+    variable: the environment variable with the token.
+    Both are None if the program gave the text of the token itself.
 
     Only a place can be pickled, so a token cannot get into a plan or a cache by accident.
     """
@@ -108,8 +109,10 @@ def new_token() -> str:
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether the other side of a connection is on this machine, by its loopback address. host: an IP address as text;
-    False for any other text."""
+    """Whether the other side of a connection is on this machine: whether its address is a loopback address.
+
+    host: an IP address as text; for any other text the result is False.
+    """
     try:
         address = ip_address(host.strip("[]"))
     except ValueError:

@@ -115,7 +115,8 @@ def _route(addresses: list[RouteAddress]) -> Route:
 def refusal_of_sizes(address_bytes: int, route_bytes: int) -> str | None:
     """Returns the reason why a route is too large, or None if it is not.
 
-    address_bytes: the size of its largest address. route_bytes: the size of all its addresses together.
+    address_bytes: the size of its largest address.
+    route_bytes: the size of all its addresses together.
     """
     if address_bytes > ADDRESS_BYTES_MAX:
         return f"an address of {address_bytes} bytes; at most {ADDRESS_BYTES_MAX}"

@@ -140,8 +140,10 @@ class FillMachine:
             self._remove_if_done(chunk)
 
     def overflowed(self, chunk_id: int) -> None:
-        """Ends a request whose blocks do not fit into the buffer that one request may use. This is not a failure of the
-        source node. A request for a single block is repeated while no other request runs; then the block is given up.
+        """Ends a request whose blocks do not fit into its part of the buffer. This is not a failure of the source node.
+
+        If the request was for a single block, it is repeated once no other request runs, with a larger part. If the
+        block does not fit even then, it is given up.
         """
         chunk = self._chunks[chunk_id]
         number, single = chunk.next_block, chunk.first == chunk.last

@@ -130,7 +130,8 @@ class Health:
         )
 
     def has_any(self, number: int) -> bool:
-        """Returns whether a source node claims to have this block, even if the source node may not be asked now."""
+        """Returns whether any source node claims to have this block. Source nodes in a pause after a failure count
+        too."""
         return any(each.has(number) for each in self.sources.values())
 
     def last_claimed(self, now_s: float) -> int | None:

@@ -41,7 +41,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     next_block: the next block of the verified chain.
     newest_known: the highest block that publishers have announced. None if unknown.
     sources_last: the highest block that the source nodes have. None if unknown.
-    follows: whether this node should also have the blocks that only the source nodes have.
+    follows: whether this node should have all blocks up to `sources_last`, even if no publisher has announced them.
     """
 
     known: BlockRanges

@@ -52,8 +52,7 @@ LOOK_S = 1.0
 LACKING = frozenset(
     {SubscribeStatus.NOT_AVAILABLE, SubscribeStatus.INVALID_START_BLOCK, SubscribeStatus.INVALID_END_BLOCK}
 )
-"""The reasons for the end of a subscription which show that the source node does not have the blocks that
-it claimed."""
+"""If a subscription ends for one of these reasons, the source node does not have the blocks that it claimed."""
 REQUEST_ID = 1
 
 
@@ -117,7 +116,7 @@ class StatusAsker(Worker):
         self.context.call_later(self._patience_s, lambda: self._done(None, "unreachable: no answer to block_status"))
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`."""
+        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""
         return _demand_of_answer(message, self._route)
 
     def handle(self, message: Message) -> None:
@@ -188,7 +187,7 @@ class Fetching(Worker):
             self._leave()
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`."""
+        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""
         return _demand_of_answer(message, self._route)
 
     def handle(self, message: Message) -> None:
@@ -290,9 +289,10 @@ class Fetching(Worker):
 
 
 def _demand_of_answer(message: Message, route: Route) -> Demand | None:
-    """Returns that the sender needs no right if the message came through the connection to the asked node, else None.
+    """Returns NOTHING (the sender needs no right) for a message that can be an answer, and None for any other message.
 
-    A worker of this node may answer too, for example that there is no way to the asked node.
+    An answer comes through the connection to the asked node, or from a worker of this node, for example because there
+    is no way to the asked node.
     """
     asked = route[0].value.decode("utf-8", "replace") if route[0].type == TCP else None
     return NOTHING if message.origin.kind == "local" or message.origin.peer == asked else None

@@ -93,7 +93,7 @@ class BackfillAnswers(Worker):
         self.reply(message, BACKFILL.encode_response(answer))
 
     def demand(self, message: Message) -> Demand:
-        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`.
+        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`.
 
         Whoever may operate the node or read its blocks may see the state. Raises ProtocolError."""
         starts = BACKFILL.decode_request(message.payload).run

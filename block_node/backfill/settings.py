@@ -52,10 +52,10 @@ class BackfillSettings(msgspec.Struct, frozen=True, kw_only=True):
     the newest blocks separately. A block that does not fit cannot be fetched.
     concurrent_fetches: the largest number of requests at the same time, for history and for the newest
     blocks separately.
-    fetch_timeout_secs: the longest time in seconds for one request, and the longest time without a message from the
-    source node.
-    processing_timeout_secs: the time in seconds within which a fetched block should be verified and stored. After more
-    than `max_retries` such periods the block is left to the next search.
+    fetch_timeout_secs: the longest time in seconds for one request. A request that takes longer counts as failed.
+    processing_timeout_secs: the time in seconds after which a warning is logged if a fetched block is not verified and
+    stored yet. The warning is repeated after each further such time; after `max_retries` + 1 warnings the block is left
+    to the next search.
     """
 
     first_block_available: int = 0

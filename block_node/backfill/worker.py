@@ -299,8 +299,8 @@ class Backfill(Plugin):
 
     @property
     def _follows(self) -> bool:
-        """Returns whether to fetch blocks above the last stored block that no publisher has announced and that source
-        nodes have."""
+        """Returns whether to fetch also the newest blocks that only source nodes have: no publisher has announced
+        them."""
         return self._settings.greedy or not self._state.publishers
 
     def _view(self, follows: bool) -> View:

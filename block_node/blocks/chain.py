@@ -258,10 +258,11 @@ def settle_roots(result: BlockResult, chain: ChainState) -> BlockResult:
 
 
 def check_claims(chain: ChainState, result: BlockResult) -> None:
-    """Raises VerificationFailed if an earlier state proof contradicts this block.
+    """Raises VerificationFailed if the state proof of an earlier block contradicts this block.
 
-    Either this block does not have the claimed root hash, or the two state proofs claim different root hashes for the
-    same later block. Only a check of the signatures, at `Level.TSS`, can show which one is false.
+    It does so in two cases: this block has another root hash than the earlier proof claims, or a state proof of this
+    block and the earlier proof claim different root hashes for the same later block. Only a check of the
+    signatures, at `Level.TSS`, can show which of the two blocks is wrong.
     """
     for claim in chain.claims:
         if claim.target == result.number and claim.root not in [each.root for each in result.roots]:

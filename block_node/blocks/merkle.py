@@ -5,8 +5,8 @@ both have arrived. At the end, the remaining hashes are combined from right to l
 is padded.
 
     root        = two children: leaf of the timestamp, top
-    top         = tree of the first `positions` of these values, used without hashing them again; with
-                  `one_child_above` a node with one child: that tree
+    top         = tree of the first `positions` of these values, used without hashing them again;
+                  if `one_child_above` is True, a node whose only child is this tree
     values      = previous root, root of all blocks, state root (empty tree when not given),
                   consensus headers, inputs, outputs, state changes, trace data, 8 extensions
 """

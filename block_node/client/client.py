@@ -82,8 +82,8 @@ class BlockClient:
         - early: whether to get items before their block is verified.
         - window_bytes: how many bytes the node may send before the client has confirmed them.
         - reconnect: the delays between attempts to reach a node.
-        - wait: False means: with a single node, the iteration fails if that node has no publisher or lacks the next
-          block. In all other cases it waits for the block.
+        - wait: whether to wait for a block that no node can send yet. If False and there is a single node, the
+          iteration fails when that node has no publisher or lacks the next block. With several nodes it always waits.
         - compress: whether to ask for items compressed with zstd, for slow connections. No effect with an older node.
         """
         subscription = Subscription(
@@ -122,8 +122,10 @@ class BlockClient:
             yield WholeBlocks(events)
 
     async def status(self, *, detail: bool = False) -> StatusResponse:
-        """Return the status of the first node that answers. detail: whether to include the ranges of blocks and
-        the versions."""
+        """Return the status of the first node that answers.
+
+        detail: whether to include the ranges of blocks and the versions.
+        """
         return await self._first("block_status", STATUS, StatusRequest(1, detail))
 
     async def get(self, number: int | None = None) -> tuple[int, bytes, bytes]:

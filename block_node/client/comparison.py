@@ -29,8 +29,8 @@ item is missing."""
 class GivenBlock(msgspec.Struct, frozen=True):
     """The root hashes and the size of a block that the program gave to the publisher.
 
-    roots: one root hash for each hash scheme that may apply; only the node knows the right scheme. size_bytes: the
-    total size of all items, without their tags and lengths.
+    roots: one root hash for each hash scheme that may apply; only the node knows the right scheme.
+    size_bytes: the total size of all items, without their tags and lengths.
     """
 
     roots: tuple[RootCandidate, ...]
@@ -76,8 +76,10 @@ class Comparison:
         answer_s_max: float,
         on_done: Callable[[ClientError | BlockError | None], None],
     ) -> None:
-        """Begin the comparison. stored: the root hash of the node's block; empty bytes if the comparison must ask
-        the node."""
+        """Begin the comparison.
+
+        stored: the root hash of the node's block; empty bytes if the comparison must ask the node.
+        """
         self._client = client
         self._block = block
         self._stored = stored

@@ -9,8 +9,11 @@ from stream_client.errors import ClientError
 
 
 class BlockRefused(ClientError):
-    """The node refuses a block because the block is invalid. number: None if the node did not name a block. status: the
-    reason of the node."""
+    """The node refuses a block because the block is invalid.
+
+    number: None if the node did not name a block.
+    status: the reason of the node.
+    """
 
     def __init__(self, number: int | None, status: PublishStatus, reason: str) -> None:
         self.number = number

@@ -10,8 +10,10 @@ from block_node.protocol import Piece
 
 
 class ItemsArrived(msgspec.Struct, frozen=True, gc=False):
-    """Event: items of a block have arrived, or one piece of a large item. verified: whether the block is verified;
-    False only in the early mode."""
+    """Event: items of a block have arrived, or one piece of a large item.
+
+    verified: whether the block is verified; False only in the early mode.
+    """
 
     block_number: int
     items: list[bytes]
@@ -27,8 +29,8 @@ class BlockArrived(msgspec.Struct, frozen=True):
 
 
 class BlockWithdrawn(msgspec.Struct, frozen=True):
-    """Event: the program must discard the received items of the block. The node changed, or the block was not completed
-    or was invalid. The block may arrive again from its beginning."""
+    """Event: the program must discard the received items of the block. The block was invalid or not completed, or the
+    subscription failed in the middle of it. The block can arrive again, from its beginning."""
 
     block_number: int
 
@@ -37,7 +39,11 @@ SubscriptionEvent: TypeAlias = ItemsArrived | BlockArrived | BlockWithdrawn
 
 
 class ReceivedBlock(msgspec.Struct, frozen=True):
-    """A whole, verified block. root: the root hash of the block. items: the serialized items, in order."""
+    """A whole, verified block.
+
+    root: the root hash of the block.
+    items: the serialized items, in order.
+    """
 
     number: int
     root: bytes

@@ -23,8 +23,9 @@ its items.
 class OutgoingBlock:
     """A block to be published.
 
-    number: the number in the block's header. size_bytes: the approximate size, which counts for the memory limit of the
-    publisher. chunks: a function that produces the items of the block; every call begins with the first item.
+    number: the number in the block's header.
+    size_bytes: the approximate size, which counts for the memory limit of the publisher.
+    chunks: a function that produces the items of the block; every call begins with the first item.
     """
 
     def __init__(self, number: int, size_bytes: int, chunks: Callable[[], Iterable[ItemBatch]]) -> None:

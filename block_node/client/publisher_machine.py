@@ -41,7 +41,7 @@ class PublisherMachine:
 
     Invariant: `_numbers` has the blocks that the present node does not have, in ascending order. All are above
     `_watermark`, the last acknowledged number. The blocks in `to_compare` are not above `_watermark`. An added block is
-    in one of the two until `take_settled` returns it.
+    in `_numbers` or in `to_compare` until it is settled; `take_settled` returns the settled blocks.
     """
 
     def __init__(self) -> None:

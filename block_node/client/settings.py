@@ -17,9 +17,9 @@ WINDOW_BYTES: Final = 8 * 1024 * 1024
 class PublishSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of a publisher.
 
-    - kept_blocks_max, kept_bytes_max: the maximum number of blocks, and of their bytes, that wait for
-      an acknowledgement.
-    - answer_s_max: how many seconds the node may send nothing while an acknowledgement is due.
+    - kept_blocks_max: the maximum number of blocks that wait for an acknowledgement. At this number `send` waits.
+    - kept_bytes_max: the maximum total size of these blocks in bytes. `send` waits if a further block exceeds it.
+    - answer_s_max: if an acknowledgement is due and the node sends nothing for this many seconds, the session ends.
     - give_up_s: the publisher fails after this many seconds without an acknowledgement. None: never.
     - refusals_max: the publisher fails after this many refusals of one block. With 1 it never sends a refused
       block again.

@@ -64,8 +64,12 @@ class StoredChain(msgspec.Struct, frozen=True):
 
 
 class StoredBlock(NamedTuple):
-    """The result of storing a block. place: the location of the block. is_new: False if the same block was already
-    stored. stream_id: the id of the chain's stream."""
+    """The result of storing a block.
+
+    place: the location of the block.
+    is_new: False if the same block was already stored.
+    stream_id: the id of the chain's stream.
+    """
 
     place: BlockPlace
     is_new: bool
@@ -118,7 +122,7 @@ class ChainLog:
     def open(self, session: Session) -> tuple[StreamRecord | None, StoredChain]:
         """Opens the chain. Returns its stream and its state; the stream is None if it does not exist.
 
-        Rebuilds the table `block_index` if the table does not fit the stream, which reads the whole stream. Deletes all
+        If the table `block_index` does not fit the stream, reads the whole stream and rebuilds the table. Deletes all
         staged parts (parts that were kept on disk before verification). Must run in a writing transaction. Creates no
         stream, so that a node that receives no blocks leaves no trace of a chain.
         """
@@ -155,8 +159,9 @@ class ChainLog:
     def store(self, session: Session, block: NewBlock, time_us: int, behind: int | None = None) -> StoredBlock:
         """Stores a block, unless the same block is already stored. Must run in a writing transaction.
 
-        time_us: the time of the messages of the block, in microseconds since 1970. behind: the number of a block that
-        must already be stored, usually the previous block; None if no other block is required.
+        time_us: the time of the messages of the block, in microseconds since 1970.
+        behind: the number of a block that must already be stored, usually the previous block; None if no other block is
+        required.
 
         Raises BlockConflict if a different block with the same number is stored. Raises PredecessorMissing if the block
         `behind` is not stored. Raises StagedPartMissing if a staged part (a part that was written to disk before the

@@ -18,7 +18,7 @@ from block_node.persist.chain_log import NewBlock
 from block_node.persist.mark import PART_BYTES_MAX, cut
 
 PREFIXES_MAX: Final = 0x4000
-"""The largest number of item sizes whose prefixes are kept. The sizes of most items are below 16 KiB."""
+"""The number of results of `prefix_of` that are cached, one for each item size. Most items are smaller than 16 KiB."""
 
 
 @lru_cache(maxsize=PREFIXES_MAX)
@@ -65,8 +65,8 @@ class BlockCollector:
         self._cut_tail()
 
     def add_piece(self, piece: bytes, *, last: bool) -> None:
-        """Adds the next piece of an item. The item's first bytes give the size of the whole item, which must be written
-        before the item."""
+        """Adds the next piece of an item. The size of the whole item must be written before its content, and is read
+        from the first bytes of the item."""
         if self._piece_bytes_left is None:
             self._head += piece
             if len(self._head) < HEAD_BYTES_MIN and not last:

@@ -34,7 +34,9 @@ compared to the overhead of a row."""
 class BlockMark(msgspec.Struct, frozen=True):
     """The mark of a stored message: the value of the header `block/1`.
 
-    number: the number of the block. part: the number of this part, from 0. parts: the number of parts of the block.
+    number: the number of the block.
+    part: the number of this part, from 0.
+    parts: the number of parts of the block.
     items, size_bytes, root: the number of items, the size and the root hash of the whole block.
     """
 
@@ -59,9 +61,11 @@ def key_of(number: int) -> bytes:
 
 
 def headers_of(mark: BlockMark, other_roots: Sequence[bytes] = (), root_before: bytes = b"") -> bytes:
-    """Returns the serialized headers of a message, in the format that the stream service reads. other_roots: the other
-    possible root hashes of the block. root_before: the right root hash of the previous block, if that block is stored
-    under a wrong one; else empty."""
+    """Returns the serialized headers of a message, in the format that the stream service reads.
+
+    other_roots: the other possible root hashes of the block.
+    root_before: the right root hash of the previous block, if that block is stored under a wrong one; else empty.
+    """
     headers = [Header(MARK_HEADER, _mark_encoder.encode(mark))]
     if other_roots:
         headers.append(Header(OTHER_ROOTS_HEADER, _roots_encoder.encode(list(other_roots))))

@@ -166,10 +166,13 @@ class ReadBlocks(Operation):
     """The operation that reads consecutive blocks, starting with part number `part` of block `number`. It stops at the
     first missing block.
 
-    blocks: the maximum number of blocks. bytes_max: the maximum number of bytes; at least one part is read, whatever
-    its size. The result `found` lists the parts of each block. If `part` is beyond the end of the first block, `found`
-    has this block with no parts. The operation fails with an error if the first block is missing or unreadable. A later
-    unreadable block only ends the read.
+    blocks: the maximum number of blocks.
+    bytes_max: the maximum number of bytes; at least one part is read, whatever its size.
+    found: the result, which lists the parts of each block. If `part` is beyond the end of the first block, this block
+    has no parts in the list.
+
+    The operation fails with an error if the first block is missing or unreadable. A later unreadable block only ends
+    the read.
     """
 
     __slots__ = ("blocks", "bytes_max", "found", "log", "number", "part")

@@ -53,10 +53,13 @@ block_chains = Table(
     Column("verifier_state", LargeBinary, nullable=False),
     seal_column(),
 )
-"""The table of chains, with one row for each chain. indexed_to: the stream's next index when `block_index` was
-last written; if the stream has a different next index, `block_index` is rebuilt. blocks, size_bytes: the number
-and the total size of the blocks in `block_index`. verifier_state: the state of the verifier that was stored last;
-empty if unknown."""
+"""The table of chains, with one row for each chain.
+
+indexed_to: the stream's next index when `block_index` was last written; if the stream has a different next index,
+`block_index` is rebuilt.
+blocks, size_bytes: the number and the total size of the blocks in `block_index`.
+verifier_state: the state of the verifier that was stored last; empty if unknown.
+"""
 
 block_index = Table(
     "block_index",
@@ -96,8 +99,8 @@ TABLES: Final = (block_chains, block_index, block_evicted, block_staged)
 class BlockPlace(msgspec.Struct, frozen=True):
     """The location of a stored block in its stream: `parts` consecutive messages, the first one at index `first_index`.
 
-    number: the number of the block. items, size_bytes, root: the number of items, the size and the root hash of
-    the block.
+    number: the number of the block.
+    items, size_bytes, root: the number of items, the size and the root hash of the block.
     """
 
     number: int
@@ -234,8 +237,10 @@ def set_root(session: Session, chain: str, number: int, root: bytes) -> None:
 
 
 def set_evicted(session: Session, chain: str, ranges: Iterable[tuple[int, int]]) -> None:
-    """Replaces the stored list of the blocks that retention has deleted. ranges: the first and the last block of
-    each range."""
+    """Replaces the stored list of the blocks that retention has deleted.
+
+    ranges: the first and the last block of each range.
+    """
     session.connection.execute(_CLEAR_EVICTED, (chain,))
     rows = [(chain, first, last) for first, last in ranges]
     session.connection.executemany(_ADD_EVICTED, [(*row, seal_of(block_evicted.name, row)) for row in rows])

@@ -130,8 +130,11 @@ cannot happen. Items arrive only in RECEIVING, and do not change the stage."""
 
 
 class ReceivedItems(NamedTuple):
-    """The items of one message from a publisher. size_bytes: the total size of the items. held_bytes: the memory that
-    the items take in the queue, including the overhead."""
+    """The items of one message from a publisher.
+
+    size_bytes: the total size of the items.
+    held_bytes: the memory that the items take in the queue, including the overhead.
+    """
 
     items: list[bytes]
     piece: Piece
@@ -180,8 +183,8 @@ class BlockInFlight:
 class Blocks:
     """All blocks in flight on one node, and the numbers that separate durable, verified and unverified blocks.
 
-    next_to_verify: the block whose items go to the plugins. All blocks with lower numbers are verified. queued_bytes:
-    the memory that all received items take until they are forwarded to the plugins.
+    next_to_verify: the block whose items go to the plugins. All blocks with lower numbers are verified.
+    queued_bytes: the memory that all received items take until they are forwarded to the plugins.
 
     Invariant (`check`): a block in flight is listed under its own number, and is not durable. A block in flight is
     VERIFIED exactly if its number is below `next_to_verify`. The plugins have no items of a block with a number above
@@ -295,8 +298,10 @@ class Blocks:
         return then
 
     def add(self, block: BlockInFlight, items: list[bytes], piece: Piece) -> None:
-        """Appends the items of one message to the queue of a block. piece: whether the items are whole, or which piece
-        of a large item the message has."""
+        """Appends the items of one message to the queue of a block.
+
+        piece: whether the items are whole, or which piece of a large item the message has.
+        """
         limits, count = self._limits, len(items)
         size_bytes = sum(map(len, items))
         held_bytes = size_bytes + ITEM_OVERHEAD_BYTES * count + EVENT_OVERHEAD_BYTES
@@ -320,8 +325,8 @@ class Blocks:
         return moved
 
     def rest(self) -> None:
-        """If no block is in flight and no block of the chain is durable, forgets the first block that an earlier header
-        has chosen. The next header may then choose the first block again."""
+        """Forgets which block an earlier header made the first of the chain, so that the next header can choose again.
+        Does nothing while a block is in flight, and once a block of the chain is durable."""
         if not self._blocks:
             self._watermark.forget_begin()
             self.verified_below(self._watermark.next_durable)

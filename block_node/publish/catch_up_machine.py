@@ -18,8 +18,10 @@ at once."""
 
 
 class Stalled(msgspec.Struct, frozen=True):
-    """A report that the node has not come closer to the target block. contacts: the number of contacts (offers of too
-    high blocks) in a row without progress."""
+    """A report that the node has not come closer to the target block.
+
+    contacts: the number of contacts (offers of too high blocks) in a row without progress.
+    """
 
     target_block: int
     contacts: int
@@ -40,8 +42,11 @@ class CatchUp:
         self._contact_s = 0.0
 
     def offered(self, block_number: int, last_block: int | None, now_s: float) -> Stalled | None:
-        """Records an offer of a block that is too high for the node. last_block: the last acknowledged block; None if
-        there is none. Returns a report when the node becomes stalled, else None."""
+        """Records an offer of a block that is too high for the node. Returns a report when the node becomes stalled,
+        else None.
+
+        last_block: the last acknowledged block; None if there is none.
+        """
         before = self.target
         self.target = block_number if before is None else max(before, block_number)
         distance = self.target - (-1 if last_block is None else last_block)

@@ -11,13 +11,18 @@ import msgspec
 from block_node.protocol import DurableBlock
 
 NAMED_MAX = 500
-"""The maximum number of blocks whose root hashes one acknowledgement lists. At 60 bytes per block, the list fits into
-the smallest frame. Publishers request the root hashes of other blocks from the service `block_get`."""
+"""The maximum number of blocks whose root hashes one acknowledgement lists. At 60 bytes per block, the list fits into a
+frame of 65,000 bytes, the limit of the legacy framing. Publishers request the root hashes of
+other blocks from the service `block_get`.
+"""
 
 
 class DurableRoot(msgspec.Struct, frozen=True):
-    """The root hash of one durable block. owner: the number of the session that sent the block. None if the stored
-    block came from another source, or if that session has ended."""
+    """The root hash of one durable block.
+
+    owner: the number of the session that sent the block. None if the stored block came from another source, or if that
+    session has ended.
+    """
 
     root: bytes
     owner: int | None
@@ -33,9 +38,11 @@ class DurableRoots:
         self._roots: dict[int, DurableRoot] = {}
 
     def note(self, block_number: int, root: bytes, owner: int | None) -> None:
-        """Notes that a block is durable; an empty root hash is ignored. owner: the number of the session that sent the
-        block, or None (`DurableRoot`). If there are more than NAMED_MAX root hashes, the one of the highest block is
-        dropped, because low blocks are acknowledged first."""
+        """Notes the root hash of a durable block, unless it is empty. If there are more than NAMED_MAX root hashes, the
+        one of the highest block is dropped, because low blocks are acknowledged first.
+
+        owner: the number of the session that sent the block, or None (`DurableRoot`).
+        """
         if not root:
             return
         if len(self._roots) >= NAMED_MAX and (highest := max(self._roots)) > block_number:
@@ -49,6 +56,8 @@ class DurableRoots:
 
 
 def named(roots: dict[int, DurableRoot], session_id: int) -> list[DurableBlock]:
-    """Returns the root hashes as the list of blocks in an acknowledgement to the session `session_id`. A block is
-    marked as `own` if this session sent it."""
+    """Converts noted root hashes to the block list of an acknowledgement to the session `session_id`.
+
+    In that list, a block has `own` True if this session sent it.
+    """
     return [DurableBlock(number, each.root, each.owner == session_id) for number, each in roots.items()]

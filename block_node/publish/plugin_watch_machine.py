@@ -24,8 +24,8 @@ class PluginWatch:
         """Returns a failure of the node if the plugins accepted nothing or stored no backfilled block for `patience_s`,
         else None.
 
-        is_full: whether the plugins accept no items now. awaited_block: the verified, backfilled block that must be
-        stored next. None if there is no such block.
+        is_full: whether the plugins accept no items now.
+        awaited_block: the verified, backfilled block that must be stored next. None if there is no such block.
         """
         if not is_full:
             self._took_s = now_s

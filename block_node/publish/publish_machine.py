@@ -207,8 +207,8 @@ class PublishMachine:
             self._add(self.blocks.get(session.block_number), items, piece, now_s)
 
     def block_end(self, publisher: PublisherState, number: int, now_s: float) -> Action:
-        """Handles the end of a block. Returns the session's action: NOTE or COMPLETE_AND_NOTE if the session did not
-        expect this end. Raises RequestRefused if the last piece of an item has not arrived."""
+        """Handles the end of a block. Returns the action of the session; NOTE and COMPLETE_AND_NOTE mean that the
+        session did not expect this end. Raises RequestRefused if the last piece of an item has not arrived."""
         current = publisher.session.block_number
         action = publisher.session.block_end(number)
         if action in (Action.COMPLETE, Action.COMPLETE_AND_NOTE) and current is not None:

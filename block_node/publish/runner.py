@@ -42,9 +42,10 @@ class Session(Protocol):
 class PublishRunner:
     """Connects the publish machine with the sessions, the clock and the facility, which delivers events to the plugins.
 
-    After every change of the machine, the caller calls `perform`. call_later: schedules a function after a number of
-    seconds. The worker of the service sets `call_later` when it starts. If that worker fails, its scheduled calls are
-    lost, and the next tick of the new worker makes up for them.
+    After every change of the machine, the caller calls `perform`.
+
+    call_later: schedules a function after a number of seconds. The worker of the service sets it at its start. If that
+    worker fails, its scheduled calls are lost, and the next tick of the new worker makes up for them.
     """
 
     def __init__(

@@ -177,7 +177,7 @@ class PublishWorker(Plugin):
         self._service.open(message, request)
 
     def demand(self, message: Message) -> Demand:
-        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`."""
+        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""
         return Demand(Right.BLOCK_PUBLISH, self._service.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:

@@ -46,7 +46,8 @@ class PublishSession(Worker):
     """The worker of one publisher's session. When the publisher or the node ends the stream, the worker's address
     becomes free again.
 
-    route: the route back to the publisher. publisher: the state of this publisher in the publish machine.
+    route: the route back to the publisher.
+    publisher: the state of this publisher in the publish machine.
 
     Invariant: while `publisher.is_held` is True, the mailbox is paused, and `_held_run` has the messages that were
     delivered but not handled.
@@ -76,8 +77,8 @@ class PublishSession(Worker):
 
     @property
     def reachable(self) -> bool:
-        """Whether the publisher can still be reached: the first address of the route back is registered, as it is while
-        the connection exists. Also True if that address is not local, because this cannot be checked then."""
+        """Whether the connection to the publisher still exists: the first address of the route back is registered. Also
+        True if that address is not local, because the connection cannot be checked then."""
         return self.route[0].type != LOCAL or self._node.is_registered(self.route[0])
 
     def started(self) -> None:
@@ -99,7 +100,7 @@ class PublishSession(Worker):
         self.tell(SessionOpened(self.token, self._machine.last_block, self._machine.blocks.next_block))
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`.
+        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`.
 
         Only the publisher that opened the session may use it, through the same connection."""
         return Demand(Right.BLOCK_PUBLISH, self._chain) if message.return_route[:1] == self.route[:1] else None
@@ -137,8 +138,10 @@ class PublishSession(Worker):
         self.context.send(Message(self.route, (self.context.address,), PUBLISH.encode_response(response)))
 
     def close(self, ended: StreamEnded | None) -> None:
-        """Ends the session. ended: the last answer to the publisher. None if the publisher ended the stream or
-        has disconnected."""
+        """Ends the session.
+
+        ended: the last answer to the publisher. None if the publisher ended the stream or has disconnected.
+        """
         self._is_over = True
         if ended is not None:
             status, number = ended.status.name, ended.block_number

@@ -33,9 +33,11 @@ class State(enum.Enum):
 class Input(enum.Enum):
     """An event that happens to a session: a message from the publisher, or a decision of the node.
 
-    HEADER_AGAIN: the header of the block that is already arriving. BLOCK_END_FOREIGN: the end of a block that is not
-    the arriving one. ACCEPTED, REFUSED: the verdict on a header. TAKEN_AWAY: the node does not want the rest of the
-    arriving block. FAULT: the node ends the session.
+    HEADER_AGAIN: the header of the block that is already arriving.
+    BLOCK_END_FOREIGN: the end of a block that is not the arriving one.
+    ACCEPTED, REFUSED: the verdict on a header.
+    TAKEN_AWAY: the node does not want the rest of the arriving block.
+    FAULT: the node ends the session.
     """
 
     HEADER = "header"
@@ -125,8 +127,9 @@ class MessageMissing(Exception):
 class SessionMachine:
     """The state machine of one publisher's session.
 
-    block_number: the number of the arriving block; None if no block is arriving. in_item: whether the first piece of an
-    item has arrived, but not its last piece. next_sequence: the sequence number of the next message.
+    block_number: the number of the arriving block; None if no block is arriving.
+    in_item: whether the first piece of an item has arrived, but not its last piece.
+    next_sequence: the sequence number of the next message.
 
     Invariant (`check`): `block_number` is set exactly in RECEIVING. `in_item` is true only in RECEIVING.
     """
@@ -138,8 +141,10 @@ class SessionMachine:
         self.next_sequence = 0
 
     def take(self, happened: Input, block_number: int | None = None) -> Action:
-        """Makes one step of the transition table, and returns the action. block_number: the number in the header if the
-        input is ACCEPTED, else None."""
+        """Makes one step of the transition table, and returns the action.
+
+        block_number: the number in the header if the input is ACCEPTED, else None.
+        """
         action, self.state = TRANSITIONS[self.state, happened]
         if happened is Input.ACCEPTED:
             self.block_number = block_number

@@ -9,10 +9,10 @@ from collections.abc import Collection
 class Watermark:
     """The watermark of one chain: the highest block up to which all blocks are verified and durable.
 
-    last_block: the watermark. None if no block is durable. next_durable: the lowest block that is not durable; when it
-    becomes durable, the watermark rises. first_block: the configured first block of the chain, used if the node is
-    empty or if all its stored blocks have lower numbers. Until a block of the chain is durable, `begin_at` may set a
-    lower first block.
+    last_block: the watermark. None if no block is durable.
+    next_durable: the lowest block that is not durable. When it becomes durable, the watermark rises.
+    first_block: the configured first block of the chain, used if the node is empty or if all its stored blocks have
+    lower numbers. Until a block of the chain is durable, `begin_at` can set a lower first block.
 
     Invariant: `above` has the durable blocks that wait for `next_durable`, which is lower and not durable.
     """

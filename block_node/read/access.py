@@ -42,8 +42,11 @@ logger = structlog.get_logger(__name__)
 
 
 class AccessStatistics(msgspec.Struct, frozen=True):
-    """The statistics of the service `block_get` since its start. answers: the number of answers for each status name.
-    sent_bytes: the bytes of blocks that were sent."""
+    """The statistics of the service `block_get` since its start.
+
+    answers: the number of answers for each status name.
+    sent_bytes: the bytes of blocks that were sent.
+    """
 
     answers: dict[str, int]
     sent_bytes: int
@@ -76,7 +79,7 @@ class AccessService(Worker):
         self._go_on()
 
     def demand(self, message: Message) -> Demand:
-        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`."""
+        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""
         return Demand(Right.BLOCK_READ, self._store.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:

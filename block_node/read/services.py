@@ -26,8 +26,10 @@ class ReadStatistics(msgspec.Struct, frozen=True):
 
 
 class ReadServices:
-    """The three services of a block node for readers. address_book: a serialized `NodeAddressBook`, which
-    `block_status` returns; None if there is none."""
+    """The three services of a block node for readers.
+
+    address_book: a serialized `NodeAddressBook`, which `block_status` returns; None if there is none.
+    """
 
     def __init__(
         self,

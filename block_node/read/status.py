@@ -35,9 +35,10 @@ and sizes."""
 class StatusService(Worker):
     """The worker that answers at `block_status`.
 
-    next_expected: returns the block that a publisher should send next; None if it is unknown. version: the version of
-    this program. plugins: returns the version of each plugin by name. address_book: a serialized `NodeAddressBook`;
-    None if there is none.
+    next_expected: returns the block that a publisher should send next; None if it is unknown.
+    version: the version of this program.
+    plugins: returns the version of each plugin by name.
+    address_book: a serialized `NodeAddressBook`; None if there is none.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class StatusService(Worker):
         self.reply(message, STATUS.encode_response(response))
 
     def demand(self, message: Message) -> Demand:
-        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`."""
+        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""
         return Demand(Right.BLOCK_READ | Right.BLOCK_PUBLISH | Right.OPERATE, self._store.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:

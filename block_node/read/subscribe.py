@@ -41,9 +41,12 @@ logger = structlog.get_logger(__name__)
 
 
 class SubscribeStatistics(msgspec.Struct, frozen=True):
-    """The statistics of subscriptions. sessions: the present number of subscriptions. begun: how many
-    subscriptions began since the start of the service. ended: by status name, how many subscriptions ended or were
-    refused since then."""
+    """The statistics of subscriptions.
+
+    sessions: the present number of subscriptions.
+    begun: how many subscriptions began since the start of the service.
+    ended: by status name, how many subscriptions ended or were refused since then.
+    """
 
     sessions: int
     begun: int
@@ -53,9 +56,11 @@ class SubscribeStatistics(msgspec.Struct, frozen=True):
 class SubscribeService(Plugin):
     """The plugin that answers at `block_subscribe`.
 
-    now_s: a clock in seconds that never jumps. new_id: returns 16 hexadecimal digits. Invariant: `_sessions` lists the
-    registered workers of subscriptions. `_under_way` lists the blocks whose items have begun to arrive and
-    which are neither stored nor dropped yet.
+    now_s: a clock in seconds that never jumps.
+    new_id: returns 16 hexadecimal digits.
+
+    Invariant: `_sessions` has the registered workers of subscriptions. `_under_way` has the blocks whose items have
+    begun to arrive, and which are neither stored nor dropped yet.
     """
 
     name: ClassVar[str] = "subscribe"
@@ -112,7 +117,7 @@ class SubscribeService(Plugin):
             self.reply(message, SUBSCRIBE.encode_response(ended))
 
     def demand(self, message: Message) -> Demand:
-        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`."""
+        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""
         return Demand(Right.BLOCK_READ, self._store.chain)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:

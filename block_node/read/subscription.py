@@ -48,8 +48,13 @@ MESSAGE_OVERHEAD_BYTES = 512
 
 
 class Stage(enum.Enum):
-    """The stage of a subscription. READING: it reads from the store. WAITING: it waits for a block that is not stored.
-    EARLY: it sends the items of a block before the block is verified. ENDED: it sends nothing more."""
+    """The stage of a subscription.
+
+    READING: it reads from the store.
+    WAITING: it waits for a block that is not stored.
+    EARLY: it sends the items of a block before the block is verified.
+    ENDED: it sends nothing more.
+    """
 
     READING = "reading"
     WAITING = "waiting"
@@ -111,7 +116,7 @@ class SubscribeSession(Worker):
         return self._request.return_route[0]
 
     def demand(self, message: Message) -> Demand | None:
-        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`.
+        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`.
 
         Only the subscriber may confirm and end its subscription, through the connection that began it."""
         return Demand(Right.BLOCK_READ, self._store.chain) if message.return_route[:1] == (self.peer,) else None
@@ -169,8 +174,11 @@ class SubscribeSession(Worker):
                 self.go_on()
 
     def early_verified(self, attempt: int, root: bytes | None) -> None:
-        """Handles the verification result of the block that is sent early. attempt: the number of the attempt to
-        receive the block. root: the root hash of the block; None if the verification failed."""
+        """Handles the verification result of the block that is sent early.
+
+        attempt: the number of the attempt to receive the block.
+        root: the root hash of the block; None if the verification failed.
+        """
         if self.stage is not Stage.EARLY or attempt != self._early_attempt or self.next_block is None:
             return
         if root is None:
@@ -203,8 +211,10 @@ class SubscribeSession(Worker):
             self.leave(status)
 
     def leave(self, status: SubscribeStatus | None = None) -> None:
-        """Ends the subscription without a message to the subscriber. A repeated call is harmless. status: the reason,
-        for the statistics; None if the subscriber ended the subscription or has disconnected."""
+        """Ends the subscription without a message to the subscriber. A repeated call is harmless.
+
+        status: the reason, for the statistics; None if the subscriber ended the subscription or has disconnected.
+        """
         if self.stage is not Stage.ENDED:
             self.stage = Stage.ENDED
             self._outgoing.clear()

@@ -20,9 +20,9 @@ class SubscribeLimits(msgspec.Struct, frozen=True, kw_only=True):
       the reference block node).
     - sessions_max: the maximum number of subscriptions at a time.
     - window_bytes_min, window_bytes_max: the limits of the window, the unconfirmed bytes that a subscriber permits.
-    - slow_s_max: the maximum number of seconds without a `Received` message while the window is full.
-    - missing_s_max: the maximum number of seconds to wait for a missing block if a higher block is stored.
-    - duration_s_max: the number of seconds after which a subscription ends with SUCCESS. None means no limit.
+    - slow_s_max: a subscription ends if its window is full and no `Received` message comes for this many seconds.
+    - missing_s_max: a subscription ends after it has waited this many seconds for a missing block below a stored one.
+    - duration_s_max: a subscription ends with SUCCESS after this many seconds. None means no limit.
     - tick_s: the seconds between two checks of these limits.
     """
 
@@ -39,8 +39,9 @@ class SubscribeLimits(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True):
     """The accepted range of a subscription: blocks from `start` to `end`, both included.
 
-    start: None means the first block that this node will ever store. end: None means no end. early: whether the node
-    also sends items before their block is verified.
+    start: None means the first block that this node will ever store.
+    end: None means no end.
+    early: whether the node also sends items before their block is verified.
     """
 
     start: int | None
@@ -54,8 +55,11 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 def plan_subscription(request: Subscribe, first: int | None, last: int | None, ahead_max: int) -> Plan | Refusal:
-    """Plans a subscription, or refuses it. first, last: the lowest and the highest block that can be read; None if no
-    block is stored. ahead_max: how many blocks above `last` a subscription may begin."""
+    """Plans a subscription, or refuses it.
+
+    first, last: the lowest and the highest block that can be read; None if no block is stored.
+    ahead_max: how many blocks above `last` a subscription may begin.
+    """
     start, end = request.start_block, request.end_block
     if start is not None and start > NUMBER_MAX:
         return Refusal(SubscribeStatus.INVALID_START_BLOCK, f"no block has number {start}; leave it out for what comes")

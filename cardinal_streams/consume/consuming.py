@@ -128,10 +128,14 @@ async def consume(
 
     The iteration continues from `checkpoint`, or else from the checkpoint in `store`. Without a checkpoint it begins
     after the block `start`, which the application must have, together with all its ancestors. Without `start` it begins
-    with the first block that arrives. `wanted` maps a block number to the only hash that is accepted for this number.
-    `tracked`: the entries of blocks that are wanted. `save_interval_s`: the time between saves, in seconds. `on_event`:
-    receives the events that are not updates. While `ConsumerLimits.unfinished_max` updates are not done, the iteration
-    waits until the program calls `done`.
+    with the first block that arrives.
+
+    `wanted`: by block number, the only hash that is accepted for this number.
+    `tracked`: the entries of blocks that are wanted.
+    `save_interval_s`: the time between saves, in seconds.
+    `on_event`: receives the events that are not updates.
+
+    While `ConsumerLimits.unfinished_max` updates are not done, the iteration waits until the program calls `done`.
     """
     known = await _known(checkpoint, store, start, application, transport)
     machine = ChainConsumer(

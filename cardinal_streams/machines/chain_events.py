@@ -33,9 +33,10 @@ class ChainUpdate(msgspec.Struct, frozen=True):
 class Revert(msgspec.Struct, frozen=True):
     """The chain goes back to the block `hash`, because a Reorg message demands it or because a reorg was given up.
 
-    `weight`: the weight of that block, or 0 if it is not known. `removed`: the removed blocks that are still in memory,
-    in ascending order. Older removed blocks may be missing in `removed`, so the application must be able to return to
-    `hash` by itself. `removed_weight`: the weight of the heaviest removed block.
+    `weight`: the weight of that block, or 0 if it is not known.
+    `removed`: the removed blocks that are still in memory, in ascending order. Older removed blocks may be missing in
+    `removed`, so the application must be able to return to `hash` by itself.
+    `removed_weight`: the weight of the heaviest removed block.
     """
 
     hash: bytes
@@ -62,9 +63,10 @@ class DropReason(enum.Enum):
     """The reason why a block was dropped.
 
     OLD: the block is no heavier than the head of the chain and forks off before the final block (the newest block that
-    a reorg of at most `reorg_threshold` blocks may not remove), or it belongs to a reorg that was given up. BANNED: the
-    application wants another block with this number, or the block descends from a banned block. NUMBER: the block's
-    number is not higher than its parent's number. MEMORY: the limits for blocks in memory were exceeded.
+    a reorg of at most `reorg_threshold` blocks may not remove), or it belongs to a reorg that was given up.
+    BANNED: the application wants another block with this number, or the block descends from a banned block.
+    NUMBER: the block's number is not higher than its parent's number.
+    MEMORY: the limits for blocks in memory were exceeded.
     """
 
     OLD = "old"

@@ -20,9 +20,9 @@ from cardinal_streams.recent import RecentMap
 class Fate(enum.Enum):
     """The reason why a block is not in memory any more.
 
-    FINAL: it became final and left the kept part of the chain. BURIED: it forks off before the final block, the newest
-    block that only a Reorg message may remove. BANNED: the application wants another block with its number, or it
-    descends from a banned block.
+    FINAL: it became final and left the kept part of the chain.
+    BURIED: it forks off before the final block, the newest block that only a Reorg message may remove.
+    BANNED: the application wants another block with its number, or it descends from a banned block.
     """
 
     FINAL = "final"
@@ -143,7 +143,8 @@ class ChainState:
         """Adds the known ancestors of `lowest` to the low end of the chain, then a node for the first missing ancestor.
 
         The node of the missing ancestor has only a hash. Stops early if the chain's lowest block is final. Yields each
-        node that joins the chain. `is_applied`: whether the application has the added blocks.
+        node that joins the chain.
+        `is_applied`: whether the application has the added blocks.
         """
         node = lowest
         while node.parent is not None and not self.chain.is_final:
@@ -241,10 +242,11 @@ class ChainState:
                     buried.append(child.hash)
 
     def go_back_to(self, hash_: bytes, number: int, removed_weight: int, events: list[ChainEvent]) -> None:
-        """Cuts the chain after this block. If this block is not on the chain, it becomes a new chain of one block.
+        """Removes all blocks after this block from the chain. If this block is not on the chain, all blocks are
+        removed, and the chain then consists of this block alone.
 
-        The removed blocks become waiting blocks. The remembered fates of blocks (`Fate`) are forgotten, except BANNED.
-        Adds a `Revert` with `removed_weight` to `events`.
+        The removed blocks become waiting blocks. All remembered fates (`Fate`) except BANNED are forgotten. Adds a
+        `Revert` with `removed_weight` to `events`.
         """
         node = self.tree.find(hash_)
         self.is_cut_off = node is None or hash_ not in self.chain
@@ -271,8 +273,10 @@ class ChainState:
         events.append(Revert(hash_, number, self.weight_of_head, removed, removed_weight))
 
     def check(self, *, in_reorg: bool) -> None:
-        """Raises AssertionError if the invariant of the class does not hold, or if a limit is exceeded. in_reorg:
-        whether a reorg is running, during which a part of the invariant may be broken."""
+        """Raises AssertionError if the invariant of the class does not hold, or if a limit is exceeded.
+
+        in_reorg: whether a reorg is running, during which a part of the invariant can be broken.
+        """
         self.tree.check()
         self.chain.check()
         self.waiting.check()

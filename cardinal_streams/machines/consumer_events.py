@@ -61,9 +61,9 @@ ConsumerEvent: TypeAlias = (
 class Feeds(msgspec.Struct, frozen=True):
     """The feeds whose messages the consumer accepts now.
 
-    `normal`: whether it accepts the normal feed, i.e. the application's topics. `channels`: the reorg channels that it
-    accepts, each named by the hash of the reorg's common ancestor. The I/O code keeps messages of other feeds that it
-    has already read.
+    `normal`: whether it accepts the normal feed, i.e. the application's topics.
+    `channels`: the reorg channels that it accepts, each named by the hash of the reorg's common ancestor.
+    The I/O code keeps messages of other feeds that it has already read.
     """
 
     normal: bool
@@ -83,9 +83,9 @@ class FinishedReorg(msgspec.Struct, frozen=True):
 class OpenReorg(msgspec.Struct, frozen=True):
     """A reorg that was announced and is not finished. `hash` and `number` are those of its common ancestor.
 
-    `offset`: the offset at which reading the reorg's channel begins, after all attempts that were given up. `is_begun`:
-    whether the application has gone back to the ancestor. `removed_weight`: the weight of the heaviest block that the
-    application removed then.
+    `offset`: the offset at which reading the reorg's channel begins, after all attempts that were given up.
+    `is_begun`: whether the application has gone back to the ancestor.
+    `removed_weight`: the weight of the heaviest block that the application removed then.
     """
 
     hash: bytes
@@ -98,11 +98,13 @@ class OpenReorg(msgspec.Struct, frozen=True):
 class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     """The state with which another `ChainConsumer` continues after the last update that the application finished.
 
-    `start`: the last block that the application finished. The dicts have one offset for each source
-    ("topic:partition"). `position`: where reading the normal feed continues. `history`: where reading the channels of
-    finished reorgs continues, because some of their blocks may still be needed; after a restart these channels are read
-    by `receive_history`. `read`: the offset up to which a source was read before the restart. Messages before that
-    offset arrive again, and count only if their block is in `needed` (see the module `reread`).
+    `start`: the last block that the application finished.
+    `position`: where reading the normal feed continues.
+    `history`: where reading the channels of finished reorgs continues, because some of their blocks may still be
+    needed; after a restart these channels are read by `receive_history`.
+    `read`: the offset up to which a source was read before the restart. Messages before that offset arrive again, and
+    count only if their block is in `needed` (see the module `reread`).
+    The dicts have one offset for each source ("topic:partition").
     """
 
     start: Start | None
@@ -117,8 +119,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The statistics of a `ChainConsumer`.
 
-    `held`, `unfinished` and `open_reorgs` describe the present state; all other fields count since the start. `held`:
-    the complete blocks that wait until a reorg ends. `unfinished`: the updates that the application has not finished.
+    `held`, `unfinished` and `open_reorgs` describe the present state; all other fields count since the start.
+    `held`: the complete blocks that wait until a reorg ends.
+    `unfinished`: the updates that the application has not finished.
     """
 
     reassembly: ReassemblyStatistics

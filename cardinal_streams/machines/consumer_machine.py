@@ -61,7 +61,7 @@ class ChainConsumer:
     """The consumer machine: it takes messages and returns updates of the chain; see the module's docstring.
 
     `checkpoint`: the state with which the consumer continues. The default begins with the first block that arrives.
-    `wanted` maps a block number to the only hash that is accepted for it. `tracked`: the block keys to collect.
+    `wanted`: the only hash that is accepted for a block number. `tracked`: the block keys to collect.
 
     Invariant: complete blocks wait in `_held` only while a reorg is active.
     """
@@ -293,7 +293,7 @@ class ChainConsumer:
                 out.append(step)
 
     def _note_revert(self, step: RevertTo, events: Iterable[ChainEvent]) -> None:
-        """Makes checkpoints name the reorg of `step` as begun once the application has finished its `Revert`."""
+        """Makes checkpoints list the reorg of `step` as begun, after the application has finished its `Revert`."""
         for event in events:
             if isinstance(event, Revert):
                 reorg = OpenReorg(step.hash, step.number, step.offset, True, event.removed_weight)

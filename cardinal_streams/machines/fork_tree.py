@@ -19,9 +19,10 @@ from cardinal_streams.payload import CompleteBatch
 class Node:
     """A block in a `ForkTree`.
 
-    `batch`: the block's contents, or None if only the hash is known. `number`: the block's number, or None if the block
-    is known only as the parent of another block. `is_applied`: whether the application has this block, from this
-    consumer or from an earlier one. `is_applied` has a meaning only while the block is on the chain.
+    `batch`: the block's contents, or None if only the hash is known.
+    `number`: the block's number, or None if the block is known only as the parent of another block.
+    `is_applied`: whether the application has this block, from this consumer or from an earlier one. `is_applied` has a
+    meaning only while the block is on the chain.
     """
 
     __slots__ = ("batch", "hash", "is_applied", "number", "parent", "weight")

@@ -15,12 +15,16 @@ from cardinal_streams.payload import CompleteBatch
 class Outcome(enum.IntEnum):
     """The outcome of one message of a block.
 
-    TAKEN: the message was used. DUPLICATE: the message had arrived before. LATE: the block was already finished.
-    UNTRACKED: the consumer does not want the message. OLD: the block is too old.
+    TAKEN: the message was used.
+    DUPLICATE: the message had arrived before.
+    LATE: the block was already finished.
+    UNTRACKED: the consumer does not want the message.
+    OLD: the block is too old.
 
-    Only a faulty producer can cause the other three outcomes, which are refusals. UNANNOUNCED: the block's Batch
-    message (the list of its contents) does not announce the message. OVER_COUNT: more messages of a prefix arrived than
-    the Batch message announces. NO_SUCH_ITEM: the sub batch has fewer items.
+    Only a faulty producer can cause the other three outcomes, which are refusals.
+    UNANNOUNCED: the block's Batch message (the list of its contents) does not announce the message.
+    OVER_COUNT: more messages of a prefix arrived than the Batch message announces.
+    NO_SUCH_ITEM: the sub batch has fewer items.
     """
 
     TAKEN = 0
@@ -49,7 +53,9 @@ class Completed(msgspec.Struct, frozen=True):
 class Refused(msgspec.Struct, frozen=True):
     """A message was dropped because it contradicts the Batch message of its block, which lists the block's contents.
 
-    `hash`: the block. `outcome`: the reason. `what`: the key, the sub batch id or the item of the dropped message.
+    `hash`: the block.
+    `outcome`: the reason.
+    `what`: the key, the sub batch id or the item of the dropped message.
     """
 
     hash: bytes
@@ -66,9 +72,9 @@ class Outdated(msgspec.Struct, frozen=True):
 class EvictionReason(enum.Enum):
     """The reason why a `Reassembler` evicted an incomplete block.
 
-    MEMORY: a memory limit was exceeded, and no other incomplete block had waited longer for a message. IDLE: more
-    than `idle_messages_max` messages have arrived since the block's last message. CLOSED: the reorg channel of the
-    block ended.
+    MEMORY: a memory limit was exceeded, and no other incomplete block had waited longer for a message.
+    IDLE: more than `idle_messages_max` messages have arrived since the block's last message.
+    CLOSED: the reorg channel of the block ended.
     """
 
     MEMORY = "memory"

@@ -22,8 +22,8 @@ OF_NO_BLOCK = (Reorg, ReorgComplete, Ping)
 class Reread:
     """Recognises repeated messages of finished blocks.
 
-    `read`: by source ("topic:partition"), the offset up to which the source was read before the restart. `needed`: the
-    hashes of the blocks that the consumer still needed when the checkpoint was made.
+    `read`: by source ("topic:partition"), the offset up to which the source was read before the restart.
+    `needed`: the hashes of the blocks that the consumer still needed when the checkpoint was made.
 
     Invariant: `left` has the entries of `read` whose source has not reached its offset again.
     """

@@ -17,9 +17,13 @@ class Record(NamedTuple):
 class Batch(msgspec.Struct, frozen=True):
     """A message that lists the contents of a block.
 
-    The specification has one map, `updates`, for all entries. Here each kind of entry has its own field. `values`: by
-    key, the value. `deletes`: the deleted keys. `counts`: by prefix, the number of BatchMsg and BatchDeleteMsg
-    messages. `sub_batches`: by path, the id of a sub batch. No name is in two of these fields.
+    The specification has one map, `updates`, for all entries. Here each kind of entry has its own field.
+
+    `values`: by key, the value.
+    `deletes`: the deleted keys.
+    `counts`: by prefix, the number of BatchMsg and BatchDeleteMsg messages.
+    `sub_batches`: by path, the id of a sub batch.
+    No name is in two of these fields.
     """
 
     hash: bytes

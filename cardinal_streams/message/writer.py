@@ -27,8 +27,10 @@ from cardinal_streams.message.types import (
 
 
 def check_hash(raw: bytes, what: str) -> bytes:
-    """Returns `raw`. Raises `PayloadOutOfRange` unless `raw` has 32 bytes. `what`: the name of the value, for
-    the error."""
+    """Returns `raw`. Raises `PayloadOutOfRange` unless `raw` has 32 bytes.
+
+    `what`: the name of the value, for the error.
+    """
     if len(raw) != HASH_BYTES:
         raise PayloadOutOfRange(f"{what} has {len(raw)} bytes instead of {HASH_BYTES}")
     return raw

@@ -52,12 +52,15 @@ class Randomness(Protocol):
 class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters of a simulation. All rates are probabilities from 0 to 1.
 
-    `blocks`: the number of blocks of the chain, without forks. `keys`: the number of updates under each prefix in a
-    block. `fork_rate`: the probability that a fork begins at a block. `fork_blocks_max`: the largest number of blocks
-    in a fork. `deep_reorgs`: the number of reorgs beyond the threshold. `producers`: the number of producers, each of
-    which sends every block. `duplicate_rate`: the probability that a message arrives twice. `loss_rate`: the
-    probability that a message is lost and sent again later. `delay_max`: how many later messages can overtake a message
-    that is neither lost nor repeated.
+    `blocks`: the number of blocks of the chain, without forks.
+    `keys`: the number of updates under each prefix in a block.
+    `fork_rate`: the probability that a fork begins at a block.
+    `fork_blocks_max`: the largest number of blocks in a fork.
+    `deep_reorgs`: the number of reorgs beyond the threshold.
+    `producers`: the number of producers, each of which sends every block.
+    `duplicate_rate`: the probability that a message arrives twice.
+    `loss_rate`: the probability that a message is lost and sent again later.
+    `delay_max`: how many later messages can overtake a message that is neither lost nor repeated.
     """
 
     blocks: int = 100
@@ -81,8 +84,9 @@ class Step(msgspec.Struct, frozen=True):
 class Simulation(msgspec.Struct, frozen=True):
     """A simulation: the messages in the order of arrival, and the chain that results from them.
 
-    `chain`: the final chain of a consumer that begins at `GENESIS`. `contents`: the keys and values of each block, by
-    the block's hash. `blocks_off_chain`: the number of blocks that are not on the final chain.
+    `chain`: the final chain of a consumer that begins at `GENESIS`.
+    `contents`: the keys and values of each block, by the block's hash.
+    `blocks_off_chain`: the number of blocks that are not on the final chain.
     """
 
     steps: list[Step]

@@ -86,8 +86,9 @@ class FeedSet:
     def open(self, ancestor: bytes | None, topics: Collection[str], position: Mapping[str, int]) -> None:
         """Begins to read a feed. Does nothing if the feed is open.
 
-        `ancestor`: None for the normal feed, else the hash of the reorg's common ancestor. `topics`: the topics of the
-        feed. `position`: by source (`topic:partition`), the offset at which reading begins.
+        `ancestor`: None for the normal feed, else the hash of the reorg's common ancestor.
+        `topics`: the topics of the feed.
+        `position`: by source (`topic:partition`), the offset at which reading begins.
         """
         if ancestor not in self._feeds:
             feed = self._feeds[ancestor] = Feed(ancestor)

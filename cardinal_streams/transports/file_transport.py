@@ -32,8 +32,9 @@ RECEIVE_MAX = 1_024
 class RecorderStatistics(msgspec.Struct, frozen=True):
     """The statistics of a `Recorder`.
 
-    `recorded`: the number of deliveries that the recorder appended. `cut_bytes`: the number of bytes that the recorder
-    cut off when it opened a torn file (its last record is incomplete); otherwise 0.
+    `recorded`: the number of deliveries that the recorder appended.
+    `cut_bytes`: the number of bytes that the recorder cut off when it opened a torn file (its last record is
+    incomplete); otherwise 0.
     """
 
     recorded: int

@@ -205,8 +205,8 @@ class KafkaTransport:
 class KafkaReceiver:
     """A `Receiver` over partitions of Kafka. It reads them at the same pace, and returns the oldest messages first.
 
-    `holes`: the number of offsets that were deleted before the start of the subscription. `ends`: by source
-    (`topic:partition`), the offset after the last record that was fetched.
+    `holes`: the number of offsets that were deleted before the start of the subscription.
+    `ends`: by source (`topic:partition`), the offset after the last record that was fetched.
     """
 
     def __init__(

@@ -24,9 +24,11 @@ class PartitionCursor:
     """The deliveries of one partition that were fetched for a merge, and the position up to which the merge has
     taken them.
 
-    `deliveries`: the fetched messages, oldest first. `times_us`: the time at which each of them was stored, in
-    microseconds. `at`: the position in `deliveries` of the first one that was not taken yet. `at_end`: whether the
-    partition had no further messages when it was last read. If it is True, the merge does not wait for the partition.
+    `deliveries`: the fetched messages, oldest first.
+    `times_us`: the time at which each of them was stored, in microseconds.
+    `at`: the position in `deliveries` of the first one that was not taken yet.
+    `at_end`: whether the partition had no further messages when it was last read. If it is True, the merge does not
+    wait for the partition.
     """
 
     __slots__ = ("at", "at_end", "deliveries", "times_us")
@@ -45,11 +47,11 @@ class PartitionCursor:
 class PartitionMerge(Generic[K]):
     """Merges the deliveries of partitions, the oldest first.
 
-    `keys`: one key for each partition, of any hashable type. `slack_us`: messages of one partition may be
-    taken together if they were stored at most this many microseconds after the oldest waiting message of each
-    other partition.
+    `keys`: one key for each partition, of any hashable type.
+    `slack_us`: by how many microseconds a message can be newer than the oldest waiting messages of the other partitions
+    and still be taken before them. So several messages of one partition are taken together.
 
-    Invariant: no delivery is taken while another partition has no fetched delivery and may still have older ones.
+    Invariant: no delivery is taken while another partition has no fetched delivery but possibly older ones.
     """
 
     def __init__(self, keys: Collection[K], slack_us: int = SLACK_US) -> None:
@@ -59,8 +61,8 @@ class PartitionMerge(Generic[K]):
     def put(self, key: K, deliveries: Sequence[Delivery], times_us: Sequence[int], *, at_end: bool) -> None:
         """Adds the next deliveries of a partition.
 
-        `times_us`: the times at which the deliveries were stored, in microseconds. `at_end`: whether the partition has
-        no more deliveries at present.
+        `times_us`: the times at which the deliveries were stored, in microseconds.
+        `at_end`: whether the partition has no more deliveries at present.
         """
         part = self._parts[key]
         del part.deliveries[: part.at], part.times_us[: part.at]

@@ -50,10 +50,10 @@ record after the gap.
 class StreamTransport:
     """A `Transport` over a client of a node.
 
-    `partitions`: the number of partitions of each topic that the transport creates. `window`: the largest number of
-    records of one partition that wait for their confirm. `on_hole` is called for records that were deleted before
-    they were read. Raises the client's errors (`stream_client.ClientError`), e.g. `PushFailed` if a record could not
-    be stored.
+    `partitions`: the number of partitions of each topic that the transport creates.
+    `window`: the largest number of records of one partition that wait for their confirm.
+    `on_hole`: called for records that were deleted before they were read.
+    Raises the client's errors (`stream_client.ClientError`), e.g. `PushFailed` if a record could not be stored.
     """
 
     def __init__(
@@ -151,8 +151,8 @@ class StreamTransport:
 class StreamReceiver:
     """A `Receiver` over several partitions of streams. It returns the oldest messages first, and fetches pages ahead.
 
-    `ends`: by source (`topic:partition`), the offset after the partition's last record, as of the last read. `holes`:
-    the number of records that were deleted before they were read.
+    `ends`: by source (`topic:partition`), the offset after the partition's last record, as of the last read.
+    `holes`: the number of records that were deleted before they were read.
     """
 
     def __init__(

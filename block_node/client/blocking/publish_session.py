@@ -52,15 +52,14 @@ SessionError: TypeAlias = ClientError | BlockError
 
 
 class ClientSessionState(Enum):
-    """The state of a session. States follow each other in the order of this list, and may be left out. Only COMPARING
-    may also return to OPEN."""
+    """The states of a session, in order. A session can skip states, and can return from COMPARING to OPEN."""
 
     CONNECTING = auto()
     """There is no connection to the node."""
     OPENING = auto()
     """The client has asked the node for a session."""
     OPEN = auto()
-    """The session sends blocks, or has nothing to send."""
+    """The node has opened the session. While there are blocks to send, the session sends them."""
     COMPARING = auto()
     """A block that the node has from another source is being compared; the session sends nothing."""
     ENDED = auto()
@@ -69,9 +68,10 @@ class ClientSessionState(Enum):
 class ClientPublishSession:
     """One session with one node. `begin` starts it; call `pump` when there may be more to send.
 
-    on_open: called when the node has opened the session. on_settled: called when blocks may have become durable.
-    on_compared: called with the number of a block that proved to be the same at the node. on_end: called once, with the
-    error that ended the session, or with None if there was no error.
+    on_open: called when the node has opened the session.
+    on_settled: called after each message of the node and each comparison; blocks can have become durable.
+    on_compared: called with the number of a block that proved to be the same at the node.
+    on_end: called once, with the error that ended the session, or with None if there was no error.
 
     Invariant: while `_chunks` is set, it has the rest of the block `machine.sending`, unless the node declined
     that block.

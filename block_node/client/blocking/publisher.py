@@ -34,8 +34,8 @@ from stream_client.shell.backoff import Backoff
 class BlockPublisher:
     """Publishes blocks to one of several nodes. `BlockClient.publisher` creates it.
 
-    sessions: the number of sessions that nodes have opened so far. compared: the number of blocks that a node already
-    had and that proved to be the same.
+    sessions: the number of sessions that nodes have opened so far.
+    compared: the number of blocks that a node already had and that proved to be the same.
 
     Invariant: `_blocks` has exactly the blocks that the machine keeps. While there are blocks, a session exists or
     is planned.
@@ -147,8 +147,10 @@ class BlockPublisher:
             self._fail(error)
 
     def _ended(self, error: SessionError | None) -> None:
-        """Handle the end of a session: fail, or plan the next session. error: the reason; None if the session ended
-        without an error."""
+        """Handle the end of a session: fail, or plan the next session.
+
+        error: the reason; None if the session ended without an error.
+        """
         self._session = None
         # The node moves to the end of the list, so the next session uses another node.
         self._clients.append(self._clients.pop(0))
@@ -209,8 +211,10 @@ class BlockPublisher:
             self._look_for_patience(ConnectionLost(str(error)))
 
     def _look_for_patience(self, error: ClientError) -> None:
-        """Fail if no block was acknowledged for `give_up_s` seconds. error: the error of the last session; the text of
-        the failure names it."""
+        """Fail if no block was acknowledged for `give_up_s` seconds.
+
+        error: the error of the last session, which the text of the failure names.
+        """
         give_up_s = self._settings.give_up_s
         if give_up_s is None or self._now_s() - self._progress_s < give_up_s:
             return

@@ -61,9 +61,10 @@ PASSING: Final = (ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAns
 class Subscription:
     """An iterator over the events of the requested blocks. It opens further connections after failures.
 
-    wait: False means: with a single node, the iteration fails if that node has no publisher or lacks the next block. In
-    all other cases it waits for the block. compress: whether to ask for items compressed with zstd. connections: the
-    number of connections used so far.
+    wait: whether to wait for a block that no node can send yet. If False and there is a single node, the iteration
+    fails when that node has no publisher or lacks the next block. With several nodes it always waits.
+    compress: whether to ask for items compressed with zstd.
+    connections: the number of connections used so far.
     """
 
     def __init__(
@@ -211,10 +212,12 @@ class Subscription:
         return self._end is not None and self._next is not None and self._next > self._end
 
     def _note_start(self, node: str, number: int | None, asked: int | None) -> None:
-        """Note with which block the subscription begins at this node. number: the block; None if the node has no
-        blocks. asked: the first block that was requested; None if any block may be first.
+        """Note with which block the subscription begins at this node.
 
-        Raises DamagedAnswer if the node was empty before and has blocks now. The next attempt asks for its first block.
+        number: the first block that the node will send; None if the node has no blocks.
+        asked: the first block that was requested; None if none was requested.
+        Raises DamagedAnswer if the node had no blocks before and has some now, so that its first blocks could be
+        missed. The next attempt requests the node's first block.
         """
         if number is None:
             self._found_empty.add(node)
@@ -253,8 +256,10 @@ class Subscription:
 
 
 class _Source:
-    """A subscription at one node, from `begin` to its end or `leave`. end_reason: the reason that the node gave for the
-    end of the subscription."""
+    """A subscription at one node, from `begin` to its end or `leave`.
+
+    end_reason: the reason that the node gave for the end of the subscription.
+    """
 
     def __init__(self, conversation: Conversation, request: Subscribe, answer_s_max: float, compress: bool) -> None:
         self.end_reason = ""
