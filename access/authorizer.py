@@ -127,6 +127,10 @@ class Authorizer:
         decision = self._decide(origin, Demand(Right.FORWARD, destination), "")
         return None if decision.allowed else DENIED + decision.reason
 
+    def note_tls_refused(self, peer: str, identity: Identity, reason: str) -> None:
+        """Audits a peer that was refused for its certificate."""
+        self.audit.refused(Entry("tls_refused", str(identity), peer, reason=reason))
+
     # What the operator changes.
 
     def replace_rules(self, rules: Rules) -> Callable[[Identity], bool]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from ockam.identity import Identity
 from ockam.message import Message, Origin
 from ockam.protocol import REFUSAL
 from ockam.worker import Worker
@@ -43,6 +44,13 @@ class Gate(Protocol):
 
         origin: the connection, channel or worker from which the messages came.
         destination: the `host:port` of the other node."""
+        ...
+
+    def note_tls_refused(self, peer: str, identity: Identity, reason: str) -> None:
+        """Records that a peer was refused for its certificate, or that its TLS failed for another reason.
+
+        peer: the `host:port` of the peer. identity: what it had proved before, if its connection was open.
+        """
         ...
 
 

@@ -214,6 +214,7 @@ class TcpTransport:
                 kind, reason = refusal
                 logger.warning("connection_closed", peer=connection.peer, kind=kind, reason=reason)
                 connection.close(kind)
+                self._note_tls_refused(connection, f"{kind}: {reason}")
 
     def statistics(self) -> TcpStatistics:
         connections = tuple(connection.statistics() for connection in self._connections)
@@ -313,7 +314,13 @@ class TcpTransport:
             self._closed[reason] += 1
             self._ended.set()
             logger.debug("connection_ended", peer=connection.peer, reason=reason)
+            if isinstance(connection.fault, TlsFault):
+                self._note_tls_refused(connection, f"{connection.fault.kind}: {connection.fault}")
             self._tell_gone(connection)
+
+    def _note_tls_refused(self, connection: Connection, reason: str) -> None:
+        if self._node.gate is not None:
+            self._node.gate.note_tls_refused(connection.peer, connection.identity, reason)
 
     def _tell_gone(self, connection: Connection) -> None:
         """Sends an `error` for each unanswered request that was forwarded over an ended connection.

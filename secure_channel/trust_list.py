@@ -71,8 +71,8 @@ class TrustList:
         self.refresh()
 
     def __str__(self) -> str:
-        count = len(self._always.keys() | self._from_file.keys())
-        return "every identity is trusted" if self.anyone else f"{count} identities are trusted"
+        """How many identities are trusted, for the audit log."""
+        return "every identity trusted" if self.anyone else f"{len(self._always | self._from_file)} trusted"
 
     @property
     def is_closed(self) -> bool:

@@ -24,6 +24,7 @@ from storage.errors import StorageError
 from storage.lock import owner_of
 from stream_node.access import is_loopback, lacking
 from stream_node.config import Config
+from stream_node.tls_state import examine_tls, tls_mode
 from stream_service.stored import list_stored
 
 Status: TypeAlias = Literal["ok", "warning", "wrong"]
@@ -91,6 +92,7 @@ def examine(config: Config) -> list[Finding]:
     database, newest_us = check_database(directory)
     findings += [database, check_clock(time.time_ns() // 1000, newest_us)]
     findings += [check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], config), check_listen(config)]
+    findings.append(check_tls(config))
     return findings
 
 
@@ -264,6 +266,11 @@ def check_listen(config: Config) -> Finding:
         return Finding("listen", "warning", text, values)
     text = f"{found}: the node does not start; set tls_certificate, tls_certificate_key and access_rules, or insecure"
     return Finding("listen", "wrong", text, values)
+
+
+def check_tls(config: Config) -> Finding:
+    status, text, ends = examine_tls(config)
+    return Finding("tls", status, text, {"mode": tls_mode(config), "certificate_ends": ends})
 
 
 def measure_syncs(directory: Path, clock: Callable[[], float] = time.perf_counter) -> list[float]:

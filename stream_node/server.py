@@ -21,6 +21,7 @@ import msgspec
 import structlog
 import trio
 
+from access.audit import Audit
 from access.authorizer import AccessStatistics
 from ockam.address import split_host_port
 from ockam.connection_machine import ConnectionLimits
@@ -102,6 +103,10 @@ class Server:
             raise RuntimeError("the server is not listening")
         return self._statistics()
 
+    @property
+    def _audit(self) -> Audit | None:
+        return None if self._access is None else self._access.audit
+
     async def serve(self, *, task_status: trio.TaskStatus[list[str]] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until `stop` is called. Reports the addresses at which the node listens to `task_status`. Raises
         StorageError, CannotListen, ConfigError."""
@@ -121,7 +126,7 @@ class Server:
                     tokens = NodeTokens(token_file(config.data_dir), refusal_delay_s=config.error_delay_s)
                     tcp = _make_tcp(config, node, nursery, tls, tokens)
                     self._access = open_access(config, node, tcp, wall_clock_us, nursery)
-                    tokens.start(node, tcp, nursery, None if self._access is None else self._access.audit)
+                    tokens.start(node, tcp, nursery, self._audit)
                     services = Services(
                         node,
                         runner,
@@ -148,7 +153,7 @@ class Server:
                     logger.debug("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))
                     nursery.start_soon(self._watch_disk, services, runner)
                     if tls is not None:
-                        self._tls_watch = TlsWatch(tls, tcp)
+                        self._tls_watch = TlsWatch(tls, tcp, self._audit)
                         nursery.start_soon(self._tls_watch.run)
                     task_status.started(self.addresses)
                     await self._stop.wait()

@@ -11,6 +11,7 @@ from functools import partial
 import structlog
 import trio
 
+from access.audit import Audit, Entry
 from ockam.tcp import TcpTransport
 from ockam.tls import PLAINTEXT, OutgoingTls, ServerTls, ServerTlsFiles, Tls, TlsFilesError
 from ockam.tls_listener import TlsListener
@@ -79,7 +80,9 @@ class TlsWatch:
     line, and the earlier contents remain in use.
     """
 
-    def __init__(self, tls: ServerTls, tcp: TcpTransport) -> None:
+    def __init__(self, tls: ServerTls, tcp: TcpTransport, audit: Audit | None = None) -> None:
+        """audit: the audit log, which also gets a line for each change."""
+        self._audit = audit
         self._tls = tls
         self._tcp = tcp
         self._asked = trio.Event()
@@ -97,6 +100,12 @@ class TlsWatch:
             try:
                 if await trio.to_thread.run_sync(partial(self._tls.reload, changed_only=not asked)):
                     logger.info("tls_files_read", certificate=self._tls.files.certificate)
+                    self._note(Entry("tls_files_read"))
             except TlsFilesError as error:
                 logger.error("tls_files_refused", reason=str(error), stays="the certificates that were read before")
+                self._note(Entry("tls_files_refused", reason=str(error)))
             self._tcp.end_refused()
+
+    def _note(self, entry: Entry) -> None:
+        if self._audit is not None:
+            self._audit.note(entry)

@@ -106,10 +106,13 @@ def has_terminal() -> bool:
 def _tell_listening(settings: Config, addresses: list[str], as_json: bool) -> None:
     """Prints where the node listens, and the protection that it lacks."""
     from stream_node.access import lacking
+    from stream_node.tls_state import tls_mode, tls_text
 
     line: dict[str, object] = {"event": "listening", "addresses": addresses, "pid": os.getpid()}
-    line["data_dir"] = settings.data_dir
+    line |= {"data_dir": settings.data_dir, "tls": tls_mode(settings)}
     text = f"listening at {' and '.join(addresses)}, with the data in {settings.data_dir}; Ctrl-C stops it"
+    if settings.tls_certificate is not None:
+        text += f"\nTLS is {tls_text(settings)}"
     missing = lacking(settings)
     if missing is not None:
         line["insecure"] = missing

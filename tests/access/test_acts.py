@@ -1,7 +1,7 @@
 """Goal: every act is done with its right, and refused, counted and audited without it, and nothing else is needed.
 
 Method: real sockets in both framings. Each request of `acts` is sent twice: with rules that give only the right that it
-needs, and with rules that give every other right.
+needs, and with rules that give every other right; the latter by every kind of identity, over each of the `ways`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ from ockam.protocol import ERROR as ERROR_PROTOCOL
 from ockam.protocol import REFUSAL
 from ockam.tcp import TcpTransport
 from ockam.wire import Wire
-from ockam.wire_head import HEAD
-from ockam.wire_legacy import LEGACY
 from stream_node.access import open_access
 from stream_node.block_services import KEEPERS
 from stream_node.config import Config
@@ -32,10 +30,11 @@ from stream_service.extensions import RICH_PUSH, RichStatus
 from stream_service.protocol import CREATE, PUSH, CreateStream, Status
 from tests.access.acts import ACTS, ERROR, ERROR_CONFIRM, NOTHING, RICH_REFUSED, Act, table
 from tests.access.guarded_node import Guarded, forbid, guarded, may, write_rules
+from tests.access.ways import WAYS, WIRES, Plain, Way, attack_table
 from tests.support.served import PATIENCE_S, wait_until
 from tests.support.stream_peer import INDEX_SERVICE, SERVICE, StreamPeer
 
-WIRES = pytest.mark.parametrize("wire", [HEAD, LEGACY], ids=["head", "legacy"])
+BOTH_WIRES = pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
 
 
 def one_of(rights: Right) -> list[Right]:
@@ -46,10 +45,10 @@ def is_denial(payload: bytes) -> bool:
     return ERROR_PROTOCOL.is_in(payload) and ERROR_PROTOCOL.decode_response(payload).reason.startswith(REFUSAL + DENIED)
 
 
-async def prepare(node: Guarded, wire: Wire) -> None:
+async def prepare(node: Guarded, way: Way, wire: Wire) -> None:
     """Every stream that an act needs is there, with one message."""
-    node.allow(may(ALL_RIGHTS))
-    peer = await node.running.peer(wire)
+    node.allow(may(ALL_RIGHTS, who=way.identity))
+    peer = await way.peer(node, wire)
     for act in ACTS:
         if act.stream is not None:
             await peer.push(await peer.create(act.stream), b"first")
@@ -74,27 +73,33 @@ async def check_refused(peer: StreamPeer, act: Act) -> None:
         assert rights_text(act.rights) in str(answer.payload) or "any right" in str(answer.payload)
 
 
-@WIRES
-async def test_without_its_right_every_act_is_refused_and_audited(tmp_path: Path, wire: Wire) -> None:
-    """All other rights do not help, and what was refused has changed nothing."""
-    async with guarded(tmp_path) as node:
-        await prepare(node, wire)
+@BOTH_WIRES
+@pytest.mark.parametrize("kind", WAYS, ids=lambda kind: kind.name)
+async def test_without_its_right_every_act_is_refused_and_audited(tmp_path: Path, kind: type[Way], wire: Wire) -> None:
+    """All other rights do not help, nor do those of every other identity, and what was refused has changed nothing."""
+    way = kind(tmp_path)
+    async with guarded(tmp_path, **way.settings) as node:
+        await prepare(node, way, wire)
         for count, act in enumerate(ACTS):
-            node.allow(may(ALL_RIGHTS & ~act.rights))
-            await check_refused(await node.running.peer(wire), act)
+            others = [name for name in ("anonymous", "certificate:bob", "token:bob") if name != way.identity]
+            node.allow(
+                may(ALL_RIGHTS & ~act.rights, who=way.identity),
+                *(may(ALL_RIGHTS, who=name, name=name) for name in others),
+            )
+            await check_refused(await way.peer(node, wire), act)
             await wait_until(partial(has_refused, node, count + 1))
             last = [line for line in node.audit() if line["event"] == "refused"][-1]
-            assert (last["identity"], last["right"]) == ("anonymous", rights_text(act.rights)), act.key
+            assert (last["identity"], last["right"]) == (way.identity, rights_text(act.rights)), act.key
             assert last.get("name") == act.name, act.key
             assert last["reason"].endswith("no rule allows it")
             assert node.refused()[last["right"]] >= 1
         assert sum(node.refused().values()) == len(ACTS)
-        await check_nothing_changed(node, wire)
+        await check_nothing_changed(node, way, wire)
 
 
-async def check_nothing_changed(node: Guarded, wire: Wire) -> None:
-    node.allow(may(ALL_RIGHTS))
-    peer = await node.running.peer(wire)
+async def check_nothing_changed(node: Guarded, way: Way, wire: Wire) -> None:
+    node.allow(may(ALL_RIGHTS, who=way.identity))
+    peer = await way.peer(node, wire)
     for act in ACTS:
         if act.stream is not None:
             page = await peer.pull(await peer.create(act.stream), 0, 10)
@@ -107,10 +112,10 @@ async def check_nothing_changed(node: Guarded, wire: Wire) -> None:
     assert services.blocks.readers.subscribe.begun == 0
 
 
-@WIRES
+@BOTH_WIRES
 async def test_its_right_alone_is_enough_for_every_act(tmp_path: Path, wire: Wire) -> None:
     async with guarded(tmp_path) as node:
-        await prepare(node, wire)
+        await prepare(node, Plain(tmp_path), wire)
         for act in ACTS:
             # For an act that leaves something behind, one right is tried; for one that only looks, each of several.
             for right in one_of(act.rights):
@@ -299,6 +304,7 @@ async def test_rules_that_are_written_in_parts_are_taken_as_a_whole(
 
 
 def test_the_table_in_the_documents_is_that_of_the_acts() -> None:
-    """`python -m tests.access.acts` prints the table."""
+    """`python -m tests.access.acts` and `python -m tests.access.ways` print the tables."""
     document = Path(__file__).parents[2] / "docs" / "security.md"
     assert table() in document.read_text(encoding="utf-8")
+    assert attack_table() in document.read_text(encoding="utf-8")

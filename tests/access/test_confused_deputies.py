@@ -20,6 +20,7 @@ from block_node.protocol_reading import SUBSCRIBE, Subscribe, Subscribed, Unsubs
 from ockam.address import Address, Route, local, tcp
 from ockam.frames import FrameReader, FrameWriter
 from ockam.gate import DENIED
+from ockam.identity import Identity
 from ockam.message import HERE, Message
 from ockam.protocol import ERROR
 from ockam.wire_head import HEAD
@@ -271,6 +272,8 @@ async def test_after_a_crash_the_waiting_messages_are_asked_again(tmp_path: Path
 
         def find_forward_refusal(self, origin: Origin, destination: str) -> str | None:
             return None
+
+        def note_tls_refused(self, peer: str, identity: Identity, reason: str) -> None: ...
 
     gate = Gate()
     async with trio.open_nursery() as nursery:

@@ -228,12 +228,14 @@ class PositionRow(Strict, frozen=True):
 
 
 class Listening(Strict, frozen=True):
-    """insecure: what the node lacks, where it was started with `--insecure` beyond this machine."""
+    """tls: how peers connect. insecure: what the node lacks, where it was started with `--insecure` beyond this
+    machine."""
 
     event: Literal["listening"]
     addresses: list[str]
     pid: int
     data_dir: str
+    tls: Literal["off", "server", "optional", "mutual"]
     insecure: str | None = None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +27,7 @@ from stream_node.doctor import (
     check_owner,
     check_sqlite,
     check_syncs,
+    check_tls,
     file_system,
     measure_syncs,
     nearest_directory,
@@ -33,6 +35,7 @@ from stream_node.doctor import (
 from tests.cli.command import CommandLine
 from tests.cli.schemas import Examined
 from tests.support.backups import NOW_US, store
+from tests.tls.keys import HOSTS, Keys, settings
 
 FLOOR = Config().free_disk_bytes_min
 MOUNTS = """\
@@ -192,6 +195,44 @@ def test_a_database_is_opened(tmp_path: Path) -> None:
     assert check_database(tmp_path)[0].status == "wrong"
 
 
+@pytest.mark.parametrize(
+    ("changed", "mode", "status", "text"),
+    [
+        ({}, "mutual", "ok", "on; clients must show a certificate; the node's certificate ends at "),
+        ({"tls_client_required": False}, "optional", "ok", "on; clients may show a certificate"),
+        ({"tls_client_ca": None}, "server", "ok", "on; clients prove nothing"),
+        ({"tls_certificate_key": None}, "mutual", "wrong", "needs tls_certificate_key"),
+    ],
+)
+def test_how_tls_stands(tmp_path: Path, changed: dict[str, Any], mode: str, status: str, text: str) -> None:
+    keys = Keys(tmp_path)
+    certificate, key = keys.authority.issue("node", hosts=HOSTS, ends_s=40 * 86_400)
+    files = settings(keys, tls_certificate=certificate, tls_certificate_key=key)
+    found = check_tls(Config(data_dir=str(tmp_path), **(files | changed)))
+    assert (found.check, found.status, found.values["mode"]) == ("tls", status, mode)
+    assert text in found.text
+
+
+@pytest.mark.parametrize(("ends_s", "status", "text"), [(3 * 86_400, "warning", "in 2 days"), (-1, "wrong", "renew")])
+def test_a_certificate_that_ends_soon_or_has_ended_is_told(
+    tmp_path: Path, ends_s: float, status: str, text: str
+) -> None:
+    keys = Keys(tmp_path)
+    certificate, key = keys.authority.issue("node", hosts=HOSTS, ends_s=ends_s)
+    found = check_tls(Config(**settings(keys, tls_certificate=certificate, tls_certificate_key=key)))
+    assert found.status == status
+    assert text in found.text
+
+
+def test_no_tls_is_told() -> None:
+    found = check_tls(Config())
+    assert (found.status, found.text, found.values["certificate_ends"]) == (
+        "ok",
+        "off: peers connect without encryption",
+        None,
+    )
+
+
 def test_the_command_reports_all_of_it(command: CommandLine, tmp_path: Path) -> None:
     report = command("doctor", "--data-dir", tmp_path / "data", "--json").read(Examined)
     assert report.ok == all(finding.status != "wrong" for finding in report.findings)
@@ -206,6 +247,7 @@ def test_the_command_reports_all_of_it(command: CommandLine, tmp_path: Path) -> 
         "clock",
         "open files",
         "listen",
+        "tls",
     ]
     assert [setting.where for setting in report.settings if setting.name == "data_dir"] == ["--data-dir"]
     assert not (tmp_path / "data").exists()
@@ -215,7 +257,7 @@ def test_what_is_wrong_is_the_exit_code(command: CommandLine, tmp_path: Path) ->
     (tmp_path / FILE_NAME).write_bytes(b"no database" * 1_000)
     done = command("doctor", "--data-dir", tmp_path)
     assert (done.code, done.stderr) == (1, "")
-    *_, database, _, _, _, settings, verdict = done.text.splitlines()
+    *_, database, _, _, _, _, settings, verdict = done.text.splitlines()
     assert database.startswith("wrong    database ")
     assert settings == f"settings that are not defaults: data_dir={tmp_path} (--data-dir)"
     assert verdict.startswith("1 wrong, ")

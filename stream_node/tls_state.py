@@ -1,0 +1,55 @@
+"""Tells how TLS stands on a node with given settings, for the start line and for `stream-node doctor`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from stream_node.config import Config, ConfigError
+
+TlsMode: TypeAlias = Literal["off", "server", "optional", "mutual"]
+"""How peers connect to the node: without TLS; with it, and no certificate of their own; with one if they like (those
+without are anonymous); with one always."""
+ENDING = timedelta(days=14)
+"""A certificate that ends within this time is a warning."""
+_TEXTS: dict[TlsMode, str] = {
+    "off": "off: peers connect without encryption",
+    "server": "on; clients prove nothing by certificates",
+    "optional": "on; clients may show a certificate",
+    "mutual": "on; clients must show a certificate",
+}
+
+
+def tls_mode(config: Config) -> TlsMode:
+    if config.tls_certificate is None:
+        return "off"
+    if config.tls_client_ca is None:
+        return "server"
+    return "mutual" if config.tls_client_required else "optional"
+
+
+def tls_text(config: Config) -> str:
+    """Returns the mode as text, for example `on; clients must show a certificate`."""
+    return _TEXTS[tls_mode(config)]
+
+
+def examine_tls(config: Config) -> tuple[Literal["ok", "warning", "wrong"], str, str | None]:
+    """Returns how TLS stands: a status, a sentence, and the end of the node's certificate as text if there is one."""
+    from stream_node.certificates import CertificateError, read_certificate
+    from stream_node.tls_settings import check_settings
+
+    try:
+        check_settings(config)
+        if config.tls_certificate is None:
+            return "ok", tls_text(config), None
+        ends = read_certificate(Path(config.tls_certificate)).not_valid_after_utc
+    except (ConfigError, CertificateError) as error:
+        return "wrong", f"{error}; the node does not start", None
+    left = ends - datetime.now(UTC)
+    text = f"{tls_text(config)}; the node's certificate ends at {ends:%Y-%m-%dT%H:%M:%SZ}"
+    if left <= timedelta():
+        return "wrong", f"{text}, so clients refuse it; renew it", ends.isoformat()
+    if left < ENDING:
+        return "warning", f"{text}, in {left.days} days; renew it", ends.isoformat()
+    return "ok", text, ends.isoformat()

@@ -1,0 +1,166 @@
+"""The ways in which a peer proves to a node who it is: each as settings of the node, and as a peer that comes so."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import trio
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from access import create_token
+from ockam.address import Route, local
+from ockam.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateRequest
+from ockam.message import HERE, Message
+from ockam.wire import Wire
+from ockam.wire_head import HEAD
+from ockam.wire_legacy import LEGACY
+from secure_channel.channel_machine import ChannelMachine
+from secure_channel.messages import CLOSE, PLAINTEXT, PlaintextReader
+from secure_channel.own_identity import OwnIdentity, make_identity
+from stream_node.token_services import token_file
+from tests.access.acts import ACTS
+from tests.access.guarded_node import Guarded
+from tests.support.stream_peer import StreamPeer
+from tests.tls.keys import Keys, settings
+
+INNER = local("inner of the test")
+
+
+class Way(ABC):
+    """name, documented: the way and its identity in the documents. identity: the name that the node gives to the peer.
+    settings: those of the node."""
+
+    name: str
+    documented: str
+    identity: str
+    settings: dict[str, Any]
+
+    @abstractmethod
+    def __init__(self, folder: Path) -> None:
+        """folder: where the way keeps its files; the data directory of the node is in it."""
+
+    @abstractmethod
+    async def peer(self, node: Guarded, wire: Wire) -> StreamPeer:
+        """A peer that has proved its identity."""
+
+
+class Plain(Way):
+    name = "plain"
+    documented = "anonymous"
+
+    def __init__(self, folder: Path) -> None:
+        self.identity = "anonymous"
+        self.settings = {}
+
+    async def peer(self, node: Guarded, wire: Wire) -> StreamPeer:
+        return await node.running.peer(wire)
+
+
+class Certificate(Way):
+    name = "mutual TLS"
+    documented = "certificate:NAME"
+
+    def __init__(self, folder: Path) -> None:
+        self.keys = Keys(folder)
+        self.identity = "certificate:alice"
+        self.settings = settings(self.keys)
+        self._context = self.keys.context(self.keys.alice)
+
+    async def peer(self, node: Guarded, wire: Wire) -> StreamPeer:
+        """With the standard library's TLS."""
+        stream = trio.SSLStream(await node.running.connect(), self._context, server_hostname="localhost")
+        await stream.send_all(wire.hello)
+        # trio sends nothing for an empty hello, and the handshake is due before the first frame.
+        await stream.do_handshake()
+        return StreamPeer(stream, wire)  # type: ignore[arg-type]
+
+
+class Token(Way):
+    name = "token"
+    documented = "token:NAME"
+
+    def __init__(self, folder: Path) -> None:
+        self.identity = "token:spark"
+        self.settings = {}
+        self._token = create_token(token_file(str(folder / "data")), "spark", int(time.time()))[0]
+
+    async def peer(self, node: Guarded, wire: Wire) -> StreamPeer:
+        peer = await node.running.peer(wire)
+        answer = await peer.ask((NODE_AUTHENTICATE,), AUTHENTICATE.encode_request(AuthenticateRequest(1, self._token)))
+        assert AUTHENTICATE.decode_response(answer.payload).identity == self.identity
+        return peer
+
+
+class Channel(Way):
+    LISTENER = (local("secure_channel"),)
+    name = "secure channel"
+    documented = "channel:IDENTIFIER"
+
+    def __init__(self, folder: Path) -> None:
+        self._own = make_identity(secrets.token_bytes(32), secrets.token_bytes(32), int(time.time()))
+        self.identity = f"channel:{self._own}"
+        self.settings = {
+            "secure_channel_trusted": [str(self._own)],
+            "secure_channel_handshakes_per_second": 10_000,
+        }
+
+    async def peer(self, node: Guarded, wire: Wire) -> StreamPeer:
+        stream = (await node.running.peer(wire)).stream
+        peer = ChannelPeer(stream, wire)
+        await peer.shake_hands(self.machine(self._own))
+        return peer
+
+    def machine(self, own: OwnIdentity) -> ChannelMachine:
+        """The other end of a new channel, which accepts every node."""
+        return ChannelMachine(own, lambda peer: None)
+
+
+class ChannelPeer(StreamPeer):
+    """A peer whose messages all go through one channel."""
+
+    machine: ChannelMachine
+    way: Route
+
+    async def shake_hands(self, machine: ChannelMachine) -> None:
+        self.machine = machine
+        self.plaintexts = PlaintextReader(HERE, None)
+        first = machine.begin(X25519PrivateKey.generate())
+        await self.stream.send_all(super().frame(Channel.LISTENER, first, (INNER,)))
+        answer = await super().receive()
+        self.way = answer.return_route
+        third = machine.receive_2(answer.payload, int(time.time()))
+        await self.stream.send_all(super().frame(self.way, third, (INNER,)))
+
+    def frame(self, onward_route: Route, payload: bytes, return_route: Route = (local("me"),)) -> bytes:
+        plaintext = PLAINTEXT.encode_routes(onward_route, return_route) + PLAINTEXT.encode_payload(payload)
+        return super().frame(self.way, self.machine.sealing()(plaintext), ())
+
+    async def receive(self) -> Message:
+        plaintext = self.machine.opening()((await super().receive()).payload)
+        assert plaintext != CLOSE, "the node closed the channel"
+        ((message,), _) = self.plaintexts.read([plaintext])
+        return message
+
+
+WAYS: tuple[type[Way], ...] = (Plain, Certificate, Token, Channel)
+WIRES: tuple[Wire, ...] = (HEAD, LEGACY)
+
+
+def attack_table() -> str:
+    """The table of docs/security.md of the attacks that `test_acts` makes."""
+    rows = [
+        "| Peer | Identity | Framing | Requests without their right | Refused and audited |",
+        "|---|---|---|---|---|",
+    ]
+    for way in WAYS:
+        for wire in WIRES:
+            rows.append(f"| {way.name} | `{way.documented}` | {wire.name} | {len(ACTS)} | {len(ACTS)} |")
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    print(attack_table(), end="")
