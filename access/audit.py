@@ -1,8 +1,8 @@
 """Audit: writes refusals and administrative acts to a file of their own, one JSON object on each line.
 
-Equal refusals within a second become one line with their number. The number of lines in a second is limited in all, and
+Equal refusals within a second are counted instead of repeated. The number of lines in a second is limited in all, and
 for each identity, so a flood of refused requests neither fills the disk nor hides the refusals of others. The file is
-made for its owner only, and only ever extended; `reopen` is for programs that rotate it.
+only ever appended to. Call `reopen` after a log rotation.
 """
 
 from __future__ import annotations
@@ -36,9 +36,15 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of the audit log without its time.
 
     event: "refused", "admitted" (a request for an administrative act was passed on to its worker), or an act of the
-    node, such as "rules_loaded". identity: who sent the request. peer: the `host:port` of the connection. right, name:
-    the right that was needed, and the name on which it was needed. rule: the rule that decided. request: the name of
-    the request's protocol. reason: the text that the sender was given. count: the number of equal events.
+        node, such as "rules_loaded".
+    identity: who sent the request.
+    peer: the `host:port` of the connection.
+    right: the right that was needed.
+    name: the name on which the right was needed, such as that of a stream.
+    rule: the rule that decided.
+    request: the name of the request's protocol.
+    reason: the text that the sender was given.
+    count: the number of equal events.
     """
 
     event: str
@@ -53,9 +59,11 @@ class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Audit:
-    """The audit log of a node. file: where the lines are written; None: they are only counted.
+    """The audit log of a node.
 
-    now_us: returns the time in microseconds since 1970. failed: the number of lines that could not be written.
+    file: where the lines are written; None: nothing is written.
+    now_us: returns the time in microseconds since 1970.
+    failed: the number of lines that could not be written.
     """
 
     def __init__(self, file: Path | None, now_us: Callable[[], int]) -> None:

@@ -36,11 +36,12 @@ logger = structlog.get_logger(__name__)
 class Frequent(NamedTuple):
     """The kind of message that a worker gets most, such as the pushes to a stream.
 
-    tags: a payload that begins with one of them is of this kind. right: the bit of the right that such a message
-    demands; a plain number, since comparing a `Right` takes ten times as long. name: the name on which it demands the
-    right, for a push that of the stream.
+    The gate decides once about several such messages of one sender, and does not ask the worker about each.
 
-    The gate decides once about several such messages of one sender, and does not ask the worker about each."""
+    tags: the first bytes by which such messages are known. The payload of a message begins with one of the tags.
+    right: the right that such a message demands, as a plain number, since comparing a `Right` takes ten times as long.
+    name: the name on which the message demands the right, such as the name of the stream.
+    """
 
     tags: tuple[bytes, ...]
     right: int
@@ -61,9 +62,14 @@ class Guarded(Protocol):
 
 
 class AccessStatistics(msgspec.Struct, frozen=True):
-    """The statistics of the rules. rules: their number. refused: the number of refused messages since the start, by the
-    right that was missing. reloads, reloads_failed: how often new rules were taken, and refused because they are not
-    valid. audit_failed: the number of lines that could not be written to the audit log."""
+    """The statistics of the rules.
+
+    rules: the number of rules in force.
+    refused: the number of refused messages since the start, by the right that was missing.
+    reloads: how often new rules came into force.
+    reloads_failed: how often new rules were not valid, so that the old ones stayed in force.
+    audit_failed: the number of lines that could not be written to the audit log.
+    """
 
     rules: int
     refused: dict[str, int]
@@ -119,7 +125,8 @@ class Authorizer:
         return bool(self.rules.grants(origin.identity).rights_on(name) & int(rights))
 
     def find_next(self, origin: Origin, rights: int, name: str) -> str | None:
-        """Returns the first name, from `name` on, on which the origin has one of these rights, or None."""
+        """Returns the first name in sorted order, `name` or a later one, on which the origin has one of these rights;
+        None if there is no such name."""
         return self.rules.grants(origin.identity).find_next(rights, name)
 
     def find_forward_refusal(self, origin: Origin, destination: str) -> str | None:
@@ -181,10 +188,10 @@ class Authorizer:
         return decision.allowed
 
     def _may_pass(self, connection: Connection, message: Message) -> bool:
-        """Whether a message of another peer may leave over this connection.
+        """Whether a message is allowed to leave over this connection. Messages of this node's own workers always are.
 
-        An answer may pass to the peer whose request was forwarded. Every other message passes only over a connection
-        that this node has made, to a node to which the sender may forward."""
+        A message of another peer must be the answer to a request that this node has forwarded. Or this node has made
+        the connection, and the sender has the right to forward messages to the node at its other end."""
         if message.origin.kind == "local" or self._is_answer(connection, message):
             return True
         if connection.open_requests is not None:
@@ -194,10 +201,11 @@ class Authorizer:
         return False
 
     def _is_answer(self, connection: Connection, message: Message) -> bool:
-        """Whether a message for the peer on this connection comes from a node to which this node has forwarded messages
-        of the same peer.
+        """Whether a message is an answer for the peer on this connection: whether it comes from a node to which this
+        node has forwarded a message of that peer.
 
-        The first hop of the return route shows the connection through which the message came: the node writes it."""
+        The first hop of the return route names the connection through which the message came. This node writes that
+        hop, so the sender cannot choose it."""
         source = self._node.find_worker(message.return_route[0]) if message.return_route else None
         if not isinstance(source, Connection) or source.open_requests is None:
             return False

@@ -49,8 +49,8 @@ def rights_text(rights: int) -> str:
 class Demand(NamedTuple):
     """What the sender of a message must be allowed.
 
-    rights: one right, or several of which one is enough. name: the name on which the sender needs the right; None if
-    the right on any name is enough.
+    rights: one right, or several of which one is enough.
+    name: the name on which the sender needs the right; None if the right on any name is enough.
     """
 
     rights: Right

@@ -30,12 +30,13 @@ class Rule(msgspec.Struct, frozen=True):
     name: the name of the rule, by which refusals are explained.
     who: patterns of identities: a whole identity (`certificate:alice`), its beginning with a star (`token:spark-*`,
         `certificate:*`), or `*` for everybody on a connection. No pattern matches this node's own workers.
-    may: the rights that the rule allows. may_not: the rights that the rule forbids.
+    may: the rights that the rule allows.
+    may_not: the rights that the rule forbids.
     on: the beginnings of names; "" is the beginning of every name.
-    keeper: the identity of the one part of the node that may change what has these names, such as the block node with
-        its streams. The rule then applies to every other identity, also to the node's own workers, and `who` is not
-        used. None in all rules of a file.
-    reason: the text that explains a refusal by the rule; empty: the text names the rule.
+    keeper: the identity to which the rule does not apply. The rule then applies to every other identity, also to the
+        node's own workers, and `who` is not used. With this, only the block node can change its streams. None in all
+        rules of a file.
+    reason: the text that explains a refusal by the rule; if it is empty, the explanation names the rule.
     """
 
     name: str
@@ -62,8 +63,11 @@ rules, so that only the rules with a `keeper` forbid anything."""
 
 
 class Decision(NamedTuple):
-    """The answer to one demand. rule: the rule that decided; None if no rule allows the demand. reason: the text that
-    explains a refusal; empty if the demand is allowed."""
+    """The answer to one demand.
+
+    rule: the rule that allowed or forbade the demand; None if it is refused because no rule allows it.
+    reason: the text that explains a refusal; empty if the demand is allowed.
+    """
 
     allowed: bool
     rule: Rule | None
@@ -71,7 +75,7 @@ class Decision(NamedTuple):
 
     @property
     def explanation(self) -> str:
-        """The reason of a refusal in the words of the rule, if it has any."""
+        """The reason of a refusal: the rule's own text, or `reason` if the rule has no text."""
         return self.rule.reason if self.rule is not None and self.rule.reason else self.reason
 
 
@@ -103,8 +107,8 @@ class Grants:
         return known
 
     def find_next(self, rights: int, name: str) -> str | None:
-        """Returns the first name, from `name` on in the order of names, on which one of these rights is given; None if
-        there is none."""
+        """Returns the first name in sorted order, `name` or a later one, on which one of these rights is given; None if
+        there is no such name."""
         if self.rights_on(name) & int(rights):
             return name
         # A prefix and the end of its names are the only places where the rights change.
@@ -164,7 +168,7 @@ class Rules:
 
 
 def matches(pattern: str, identity: Identity) -> bool:
-    """Whether a pattern of `Rule.who` matches an identity. A star stands at the end, for the rest of the text."""
+    """Whether a pattern of `Rule.who` matches an identity. A star at the end of the pattern matches any text."""
     text = str(identity)
     return text.startswith(pattern[:-1]) if pattern.endswith("*") else text == pattern
 

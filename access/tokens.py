@@ -1,8 +1,8 @@
 """The tokens of a node: a file with their hashes, and the decision whether a token is valid. No secret is stored.
 
-Of a token the file has the SHA-256. A slow hash, such as those for passwords, would protect nothing here: a token has
-256 random bits, so nobody can find it by trying, however fast the hash is. The file is changed by commands while the
-node runs; each change replaces it as a whole, under a lock of its folder.
+The hash is SHA-256. A slow hash, such as those for passwords, would protect nothing here: a token has 256 random bits,
+so nobody can find it by trying, however fast the hash is. The file is changed by commands while the node runs; each
+change replaces it as a whole, under a lock of its folder.
 """
 
 from __future__ import annotations
@@ -36,10 +36,13 @@ class TokenFileError(Exception):
 
 
 class TokenRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One token. name: the name that it proves. sha256: the hash of its text, 64 hexadecimal digits.
+    """One token. Its times are in seconds since 1970.
 
-    created_s, expires_s, revoked_s: when it was made, from when on it is not valid any more, and when it was revoked,
-    in seconds since 1970. expires_s and revoked_s are None if that never happens or has not happened.
+    name: the name that the token proves.
+    sha256: the hash of the token's text, 64 hexadecimal digits.
+    created_s: when the token was made.
+    expires_s: from when on the token is not valid any more; None if it never expires.
+    revoked_s: when the token was revoked; None if it is not revoked.
     """
 
     name: str
@@ -105,7 +108,8 @@ def create_token(
 ) -> tuple[str, TokenRecord]:
     """Makes a token and stores its hash. Returns the text of the token, which is stored nowhere, and its record.
 
-    replace: whether a token of this name is revoked; without it, such a token is an error. Raises TokenFileError.
+    replace: what happens to a token of this name that is not revoked. True: it is revoked. False: TokenFileError.
+    Raises TokenFileError also if the file cannot be read or changed, or if the name is not valid.
     """
     check_name(name)
     text = new_token()

@@ -28,9 +28,10 @@ class EncodeError(BareError):
 class DecodeError(BareError):
     """Error: the bytes to decode are not a message of the type.
 
-    offset: the offset of the first wrong byte, in bytes from the start of the buffer. path: the path from the root
-    value to the value that has the wrong byte. need, have: if bytes are missing, how many bytes are needed from
-    `offset`, and how many there are; otherwise None.
+    offset: the offset of the first wrong byte, in bytes from the start of the buffer.
+    path: the path from the root value to the value that has the wrong byte.
+    need: if bytes are missing, how many bytes are needed from `offset` on; otherwise None.
+    have: if bytes are missing, how many bytes there are from `offset` on; otherwise None.
     """
 
     def __init__(

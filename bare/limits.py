@@ -25,12 +25,13 @@ DEPTH_MAX = 100
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of one codec. Every limit is inclusive.
 
-    message_bytes_max: the size of one message. list_items_max: the items of one list. map_entries_max: the entries of
-    one map. items_max: the items of all lists and the entries of all maps of one message together. Lists of fixed
-    length are not counted, because the type defines their length.
-
-    depth_max: how deep values of a type that contains itself may be nested in each other. Other types are not counted,
-    because the schema fixes their depth.
+    message_bytes_max: the size of one message in bytes.
+    list_items_max: the number of items of one list.
+    map_entries_max: the number of entries of one map.
+    items_max: the number of items of all lists and entries of all maps of one message together. Lists of fixed length
+        are not counted, because the type defines their length.
+    depth_max: how deep values of a type that contains itself can be nested in each other. Other types are not counted,
+        because the schema fixes their depth.
     """
 
     message_bytes_max: int = MESSAGE_BYTES_MAX

@@ -31,8 +31,8 @@ def assign(
 
     owners: for each partition, the member that has the partition now; if no member has it, the member to which it was
     last assigned. Members that are not candidates are ignored.
-    settled: the partitions whose owner both has them now and should have them by the last assignment. A member with too
-    many partitions loses its other partitions first.
+    settled: the partitions that are now with the member to which they were last assigned. If a member has too many
+    partitions, it keeps its settled ones and loses others first.
 
     If all candidates know the same partitions, these rules hold. Otherwise they hold as far as possible.
 

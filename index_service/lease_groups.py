@@ -127,9 +127,8 @@ class LeaseGroups:
     def find_holder(self, row: PositionRow) -> str | None:
         """Returns the member that has the lease of this position's partition now, or None if no member has it.
 
-        If the group of the position is not in memory, no member has sent a request since the start of the node, or all
-        have left. The lease in `row` is then from before the start, and counts until its time to live has passed since
-        the start.
+        If the group of the position is not in memory, the holder in `row` counts as long as its lease can still be
+        valid: until the lease's time to live has passed since the start of the node.
         """
         group = self._groups.get((row.client_id, row.stream_name))
         now_s = self._monotonic_s()

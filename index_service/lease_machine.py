@@ -11,9 +11,8 @@ these cases:
 So a client may use only the leases in the answer to its latest request. It may use them for the time to live after it
 sent that request.
 
-Requests may arrive late or twice. A request with a lower id than the member's latest request changes nothing. If
-the latest request arrives again, the leases that were given after its first arrival do not end, although the request
-does not name these leases.
+Requests can arrive late or twice. A request with a lower id than the member's latest request changes nothing. If the
+latest request arrives a second time, it ends no lease: it cannot name the leases that its first arrival brought.
 
 After a restart, the node does not know the ids of earlier requests. A lease from before the restart continues if its
 member names it. Such a lease ends if the member leaves with a request that names it, or when its time to live is
@@ -210,10 +209,7 @@ class LeaseMachine:
         return self._members.get(member_id)
 
     def find_holder(self, partition: int, now_s: float) -> str | None:
-        """Returns the member that has the partition now, or None if no member has it.
-
-        The lease of that member may not be on disk yet.
-        """
+        """Returns the member that has the partition, even if the lease is not on disk yet; None if no member has it."""
         self.expire(now_s)
         slot = self._slots.get(partition)
         return None if slot is None else slot.holder

@@ -35,11 +35,11 @@ lease_fences = Table(
 
 fence: the highest fence given so far.
 holder: the member that has the lease, or NULL.
-ttl_ms: the time to live of the lease, in milliseconds. After a restart of the node, the holder may use the lease for
-this time.
+ttl_ms: the time to live of the lease, in milliseconds. After a restart of the node, the holder can use the lease for
+at most this time.
 
-Rows are never deleted, so that the fences of a partition always grow. If they began at 1 again, a member that has lost
-its lease could hold a fence that is valid again, and could save with it.
+Rows are never deleted, because a deleted row would let the fences of its partition begin at 1 again. Then a member that
+lost its lease long ago could save again with its old fence, as soon as a new lease gets the same number.
 """
 
 lease_floor = Table(

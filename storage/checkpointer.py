@@ -43,9 +43,10 @@ logger = structlog.get_logger(__name__)
 class Checkpointer:
     """Keeps the write-ahead log (WAL) of one writing session short. Must be used in the thread of that session.
 
-    checkpoints: the number of checkpoints that were tried. checkpoint_failures: the number of checkpoints that failed.
-    checkpoint_s_last: the duration of the last checkpoint, in seconds. wal_pages: the number of pages in the WAL at the
-    last checkpoint.
+    checkpoints: the number of checkpoints that were tried.
+    checkpoint_failures: the number of checkpoints that failed.
+    checkpoint_s_last: the duration of the last checkpoint, in seconds.
+    wal_pages: the number of pages in the WAL at the last checkpoint.
 
     The methods `after_commit` and `copy` return None, or a fatal error, after which the session must not write
     any more.

@@ -86,9 +86,11 @@ def ignore_done(operation: Operation) -> None:
 class Append(Operation):
     """An operation that adds messages at the end of one stream. The messages get consecutive indexes.
 
-    first_index: the index of the first message, chosen by the worker that owns the stream. time_us: the time of all the
-    messages, in microseconds since 1970. data: the data of each message. keys, headers: one entry for each message, or
-    None if no message has a key or headers.
+    first_index: the index of the first message, chosen by the worker that owns the stream.
+    time_us: the time of all the messages, in microseconds since 1970.
+    data: the data of each message.
+    keys: the key of each message, or None if no message has a key.
+    headers: the headers of each message, or None if no message has headers.
     """
 
     __slots__ = ("data", "first_index", "headers", "keys", "stream_id", "time_us")

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Final
 
 CANNOT_BE_SYNCED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP, errno.EROFS})
-"""The error numbers that `sync_names` ignores when it syncs a parent folder: this user may not read the folder, or its
-file system is read-only or cannot sync folders. The program cannot make the names in such a folder durable. Usually it
-need not: the names are older than the program's files."""
+"""The error numbers that `sync_names` ignores when it syncs a parent folder: this user is not allowed to read the
+folder, or its file system is read-only or cannot sync folders. The program cannot make the names in such a folder
+durable. Usually it need not: the names are older than the program's files."""
 
 
 def make_folder(folder: Path, *, mode: int = 0o777) -> list[Path]:
@@ -89,8 +89,8 @@ def rename_durably(source: Path, target: Path) -> None:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Holds the lock of a folder while the block runs, so that two programs do not change the same file in it at once:
-    the later one would write what it read before the change of the other.
+    """Holds the lock of a folder while the block runs, so that two programs do not change the same file in it at once.
+    Without the lock, the second program could overwrite a change of the first that it has not read.
 
     The lock is advisory, leaves no file behind, and ends with the process. Raises OSError.
     """

@@ -112,7 +112,8 @@ class DatabaseCorrupt(StorageError):
 class Behind(NamedTuple):
     """The messages of one stream-partition that are stored in a write-ahead log after its damaged place.
 
-    first: the index of the first of these messages. end: the index after the last of these messages."""
+    first: the index of the first of these messages.
+    end: the index after the last of these messages."""
 
     name: str
     partition: int
@@ -128,10 +129,12 @@ class Behind(NamedTuple):
 class WalDamaged(DatabaseCorrupt):
     """The error of a write-ahead log that is damaged in the middle, with confirmed messages after the damage.
 
-    bad: the number of the first damaged frame. frames, commits: the number of frames, and the number of commits, from
-    that frame to the last commit. lost: how many of these frames cannot be recovered. behind: for each stream, the
-    messages after the damage; None if the messages cannot be read. kept: the path of a copy of the log; None if no copy
-    was made.
+    bad: the number of the first damaged frame.
+    frames: the number of frames from the frame `bad` to the last commit.
+    commits: the number of commits in these frames.
+    lost: how many of these frames cannot be recovered.
+    behind: for each stream, the messages after the damage; None if the messages cannot be read.
+    kept: the path of a copy of the log; None if no copy was made.
     """
 
     def __init__(

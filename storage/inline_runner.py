@@ -24,9 +24,9 @@ class InlineRunner:
     All waiting writes become one batch, as in the runner of a node. The runner waits for one delay, commits the batch,
     waits for a second delay, and then calls `on_done` of each operation.
 
-    delay: an async function that is awaited once before and once after each commit or read; None: other tasks run once
-    (`trio.lowlevel.checkpoint`), and no time passes. batches: the node that submits the operations, or None if no node
-    is involved.
+    delay: an async function that is awaited once before and once after each commit or read. None: a
+        `trio.lowlevel.checkpoint`, in which other tasks can run but no simulated time passes.
+    batches: the node that submits the operations, or None if no node is involved.
     """
 
     def __init__(

@@ -69,8 +69,8 @@ def left_in_this_boot(directory: Path) -> bool:
 class DirectoryLock:
     """The lock on one data directory. The object owns the lock from its creation until `release`.
 
-    left_unclean: whether the last stop was not clean. same_boot: true if the machine has certainly not restarted since
-    the last owner wrote to the directory.
+    left_unclean: whether the last stop was not clean.
+    same_boot: True if the machine has certainly not restarted since the last owner wrote to the directory.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -99,11 +99,10 @@ class DirectoryLock:
     def confirm_boot(self, *, emptied: bool) -> None:
         """Write the current boot id into the lock file. Called after the database is recovered.
 
-        A boot id in the file asserts that the machine has not restarted since the oldest data in the write-ahead log
-        was written.
+        A boot id in the file says that all data in the write-ahead log was written in that boot of the machine.
 
-        emptied: whether the write-ahead log is empty. If it is not, its data may be older than the last restart of the
-        machine. The assertion could then be false, so no boot id is written.
+        emptied: whether the write-ahead log is empty. If it is not, no boot id is written, because its data can be
+            older than the last restart of the machine.
         """
         self._boot = boot_id() if emptied else b""
         try:

@@ -50,9 +50,11 @@ SQLite, as one Python value, and as separate messages."""
 class Measure(NamedTuple):
     """The row that the statement `MEASURE_PAGE` returns: the sizes and checksums of several messages.
 
-    rows: the number of measured messages. first, last: their smallest and largest index. time_us_min, time_us_max:
-    their smallest and largest time, in microseconds since 1970. attributed: the number of messages with a key or
-    headers. sizes_text, checksums_text: the size and the checksum of each message, as numbers joined with commas.
+    rows: the number of measured messages.
+    first, last: their smallest and largest index.
+    time_us_min, time_us_max: their smallest and largest time, in microseconds since 1970.
+    attributed: the number of messages with a key or headers.
+    sizes_text, checksums_text: the sizes and the checksums of the messages, as numbers joined with commas.
     """
 
     rows: int

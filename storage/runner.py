@@ -24,14 +24,16 @@ logger = structlog.get_logger(__name__)
 class RunnerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The counters of a runner since its start. Times are in seconds.
 
-    commits: the number of committed transactions, each with at least one sync. operations: the number of committed
-    operations. rows: the number of messages in these operations.
-    reads: the number of finished read operations, including failed ones. bulk_pages, bulk_rows: the number of pages
-    that bulk reads returned, and the number of messages in these pages.
-    failed: the number of reads and writes that ended with an error. callback_failures: the number of `on_done` calls
-    that raised.
-    writes_waiting, reads_waiting: the number of operations in the queues. outstanding: the number of submitted
-    operations whose `on_done` was not called yet.
+    commits: the number of committed transactions, each with at least one sync.
+    operations: the number of committed operations.
+    rows: the number of messages in these operations.
+    reads: the number of finished read operations, including failed ones.
+    bulk_pages: the number of pages that bulk reads returned.
+    bulk_rows: the number of messages in these pages.
+    failed: the number of reads and writes that ended with an error.
+    callback_failures: the number of `on_done` calls that raised.
+    writes_waiting, reads_waiting: the number of operations in the queues.
+    outstanding: the number of submitted operations whose `on_done` was not called yet.
     commit_s_last, commit_s_total, commit_s_max: the duration of the last commit, of all commits, and of the longest.
     wal_pages: the number of pages in the write-ahead log at the last checkpoint.
     failure: the reason why the runner does not write any more, or None if it writes.

@@ -17,8 +17,9 @@ from storage.log import SqliteLog
 class Checkpoint(NamedTuple):
     """The result of a checkpoint, as SQLite reports it.
 
-    blocked: whether another connection prevented the checkpoint from finishing. wal_pages: the number of pages in the
-    write-ahead log. copied_pages: how many of these pages have been copied into the database file.
+    blocked: whether another connection prevented the checkpoint from finishing.
+    wal_pages: the number of pages in the write-ahead log.
+    copied_pages: how many of these pages have been copied into the database file.
     """
 
     blocked: bool

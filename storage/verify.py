@@ -32,9 +32,10 @@ Progress = Callable[[int, int], None]
 class VerifyReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a verification.
 
-    streams, messages: the number of streams and messages that were read. size_bytes: the total size of the data
-    of these messages. problems: a text for each of the first PROBLEMS_MAX problems. problem_count: the number of
-    all problems.
+    streams, messages: the number of streams and messages that were read.
+    size_bytes: the total size of the data of these messages.
+    problems: a text for each of the first PROBLEMS_MAX problems.
+    problem_count: the number of all problems.
     """
 
     streams: int

@@ -51,9 +51,10 @@ class PagesDamaged(PagesError):
 class ArrowPage:
     """One page of a stream: rows with consecutive indexes, and the bounds of the stream after the rows were read.
 
+    created_us: the time of the stream's creation, in microseconds since 1970.
+    first_index, next_index: the bounds of the stream.
     start: the index of the first row; if the page has no rows, the index at which the next read has to start.
-    first_index, next_index: the bounds of the stream. created_us: the time of the stream's creation, in microseconds
-    since 1970. batch: the rows as an Arrow record batch.
+    batch: the rows as an Arrow record batch.
 
     The columns of the batch are `index` and `time_us`, and if requested, `checksum`, `key`, `beside` (the headers) and
     `data`. The columns `key` and `beside` are omitted if no row has a value in them.
@@ -74,7 +75,9 @@ class ArrowPage:
 class Columns:
     """Selects the columns to read in addition to index and time.
 
-    data, checksum: whether to read these columns. beside: whether to read keys and headers.
+    data: whether to read the column `data`.
+    beside: whether to read keys and headers.
+    checksum: whether to read the column `checksum`.
     """
 
     data: bool = True
@@ -155,11 +158,10 @@ class ArrowPages:
         return ArrowPage(*bounds, _checked(batch, start, rows, end, bounds), batch)
 
     def _rows(self, stream_id: int, start: int, end: int, columns: Columns) -> pa.RecordBatch | None:
-        """Returns the rows of a range as Arrow, or None if the data of one row is too large for a range of
-        several rows.
+        """Returns the rows of a range as Arrow.
 
-        Too large is more than MEMORY_BYTES_MAX divided by the number of rows. After None, the caller asks for fewer
-        rows, so that each row may be larger.
+        Returns None if the range has several rows and the data of one of them is larger than MEMORY_BYTES_MAX divided
+        by the number of rows. The caller then asks for fewer rows.
         """
         # If several rows are read, each row may take an equal share of the memory.
         share_bytes = MEMORY_BYTES_MAX // (end - start) if columns.data and end - start > 1 else None
@@ -186,10 +188,9 @@ class ArrowPages:
     ) -> pa.RecordBatch:
         """Returns the rows of a range that have neither key nor headers and at most `share_bytes` bytes of data.
 
-        share_bytes: None means no limit.
+        Usually these are all rows of the range. Not reading keys and headers saves a tenth of the time.
 
-        Usually this query returns all rows of the range. It takes a tenth less time than a query that also reads the
-        columns of keys and headers.
+        share_bytes: None means no limit.
         """
         names = _names(columns)
         condition = "key IS NULL AND headers IS NULL"

@@ -32,8 +32,8 @@ REST_PAGES = 2.0
 """The length of a pause between two bulk reads, as a multiple of the time that the last page took. With the value 2,
 bulk reads use a third of the time while the node is busy."""
 KEPT_BYTES = 64 * 1024 * 1024
-"""The number of bytes of freed memory that the C library keeps for reuse. A page is in memory four times
-(read, packed, framed, half sent). The number is enough for four pages of twice the largest size (8 MiB)."""
+"""The number of bytes of freed memory that the C library keeps for reuse. It is enough for the four copies of a page
+(read, packed, framed, half sent), even if the page has twice the largest size of 8 MiB."""
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
 """The numbers of the two options of `mallopt`, from malloc.h."""
 NEEDED = ("pyarrow", "adbc_driver_sqlite")

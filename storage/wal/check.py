@@ -39,8 +39,10 @@ _MAGIC: Final = b"SQLite format 3\0"
 class Examined(NamedTuple):
     """A write-ahead log that has been opened and checked.
 
-    wal: the open log. found: the result of scanning the log. verdict: the state of the log. find_page: a function that
-    reads a page of the database file."""
+    wal: the open log.
+    found: the result of scanning the log.
+    verdict: the state of the log.
+    find_page: a function that reads a page of the database file."""
 
     wal: WalReader
     found: Scan

@@ -69,9 +69,11 @@ def _sum_lanes(data: bytes, seed: Sums, big_endian: bool) -> Sums:
 class _Plan(NamedTuple):
     """The constants of `_sum_lanes` for one number of pairs.
 
-    A lane is 64 bits of a large integer, for one pair. lanes: a mask of the lower 32 bits of all lanes. halvings: for
-    each step, a tuple about the first half of the lanes: their number of bits, a mask of all their bits, a mask of
-    their lower 32 bits, and the matrix A to the power of the number of these lanes.
+    A lane is 64 bits of a large integer, for one pair.
+
+    lanes: a mask of the lower 32 bits of all lanes.
+    halvings: for each step, a tuple about the first half of the lanes: their number of bits, a mask of all their bits,
+        a mask of their lower 32 bits, and the matrix A to the power of the number of these lanes.
     """
 
     lanes: int

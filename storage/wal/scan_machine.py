@@ -58,8 +58,9 @@ PAIR: Final = struct.Struct(">II")
 class Frame(NamedTuple):
     """The head of a frame of the write-ahead log.
 
-    page: the number of the page. commit: the number of pages of the database after the transaction that this frame
-    ends; 0 if the frame does not end a transaction. sums: the checksum.
+    page: the number of the page.
+    commit: the number of pages of the database after the transaction that this frame ends; 0 if it ends none.
+    sums: the checksum.
     """
 
     page: int
@@ -71,9 +72,10 @@ class Frame(NamedTuple):
 class Damage(NamedTuple):
     """A damaged frame, whose checksum or salts are wrong.
 
-    frame: the number of the frame. how: how the content of the page was recovered, or that it was not recovered. page,
-    commit: the numbers in the head of the frame, corrected if possible. content: the page, or None if its content is
-    not known.
+    frame: the number of the frame.
+    how: how the content of the page was recovered, or that it was not recovered.
+    page, commit: the numbers in the head of the frame, corrected if possible.
+    content: the page, or None if its content is not known.
     """
 
     frame: int
@@ -86,11 +88,13 @@ class Damage(NamedTuple):
 class How(Enum):
     """How the content of a damaged frame's page was recovered, if at all.
 
-    SALT, CHECKSUM: only the salts, or only the checksum, in the head of the frame are wrong. BYTE, WORD: one byte or
-    one word is wrong, and the checksum shows the right value. LATER: a later frame has the same page, so the damaged
-    page is not needed. FILE: the database file has the page, and the checksum proves that it is the right content.
-    DOUBT: not recovered, since one byte is wrong, but the checksum does not show which byte. LOST: not recovered for
-    another reason.
+    SALT: only the salts in the head of the frame are wrong.
+    CHECKSUM: only the checksum in the head of the frame is wrong.
+    BYTE, WORD: one byte or one word is wrong, and the checksum shows the right value.
+    LATER: a later frame has the same page, so the damaged page is not needed.
+    FILE: the database file has the page, and the checksum proves that it is the right content.
+    DOUBT: not recovered, since one byte is wrong, but the checksum does not show which byte.
+    LOST: not recovered for another reason.
     """
 
     SALT = "salt"
@@ -106,11 +110,12 @@ class How(Enum):
 class Verdict(Enum):
     """The verdict on a write-ahead log: the state of the log, which decides what is done with it.
 
-    SOUND: every commit can be read. TORN: after the last commit there are frames of an unfinished transaction, as a
-    kill or a power cut leaves them. COMPLETED: the last transaction has damaged frames, but the right content of all
-    its pages is certain. CUT: the last transaction has damaged frames whose right content is not certain. A power cut
-    or a kill explains these frames, so the transaction was never confirmed. DAMAGED: a confirmed transaction cannot
-    be read.
+    SOUND: every commit can be read.
+    TORN: after the last commit there are frames of an unfinished transaction, as a kill or a power cut leaves them.
+    COMPLETED: the last transaction has damaged frames, but the right content of all its pages is certain.
+    CUT: the last transaction has damaged frames whose right content is not certain. A power cut or a kill explains
+        these frames, so the transaction was never confirmed.
+    DAMAGED: a confirmed transaction cannot be read.
     """
 
     SOUND = "sound"
@@ -124,9 +129,13 @@ class Scan(NamedTuple):
     """The result of scanning a write-ahead log. Frames are numbered from 1; the number 0 means that no such
     frame exists.
 
-    header_valid: whether the header of the log is undamaged. frames: how many frames the file has. good: the number of
-    the last commit frame that SQLite reads. bad: the number of the first damaged frame. commits: the numbers of the
-    commit frames after `good`. end: the last number in `commits`. damaged: the damaged frames from `bad` to `end`.
+    header_valid: whether the header of the log is undamaged.
+    frames: how many frames the file has.
+    good: the number of the last commit frame that SQLite reads.
+    bad: the number of the first damaged frame.
+    commits: the numbers of the commit frames after `good`.
+    end: the last number in `commits`.
+    damaged: the damaged frames from `bad` to `end`.
     """
 
     header_valid: bool
@@ -139,9 +148,8 @@ class Scan(NamedTuple):
 
     @property
     def known(self) -> int:
-        """The number of the last commit frame before the first lost frame (a damaged frame that was not recovered), or
-        of the last commit frame if no frame is lost. It is 0 if `commits` is empty, or if no such frame exists.
-        """
+        """The number of the last commit frame before the first lost frame, a damaged frame that was not recovered. If
+        no frame is lost, the number of the last commit frame. If there is no such commit frame, 0."""
         first_lost = self.lost[0].frame if self.lost else self.end + 1
         return max((number for number in (self.good, *self.commits) if number < first_lost), default=0)
 
@@ -161,8 +169,9 @@ class WalReader:
     def __init__(self, read: Read, size_bytes: int, page_bytes: int) -> None:
         """Reads the header of the log and the heads of all frames.
 
-        read: a function that reads bytes of the log. size_bytes: the size of the log. page_bytes: the page size of the
-        database file; it is used if the header of the log is damaged.
+        read: a function that reads bytes of the log.
+        size_bytes: the size of the log.
+        page_bytes: the page size of the database file; it is used if the header of the log is damaged.
         """
         self._read = read
         header = read(0, HEADER_BYTES).ljust(HEADER_BYTES, b"\0")
@@ -297,9 +306,10 @@ def _finish(
     """Complete a scan: find the commits after the first damaged frame, and recover the pages of the damaged frames up
     to the last commit, as far as possible.
 
-    whole: the frames with a correct checksum. doubtful: the frames with a wrong checksum, each with the checksum of the
-    frame before, or None if the frame may be older than the last restart of the log. found: the damage that
-    `scan` has found already, by the number of the frame.
+    whole: the frames with a correct checksum.
+    doubtful: the frames with a wrong checksum, each with the checksum of the frame before; None instead of this
+        checksum if the frame can be older than the last restart of the log.
+    found: the damage that `scan` has found already, by the number of the frame.
     """
     marks = {number for number, frame in whole.items() if frame.commit}
     marks |= {number for number, damage in found.items() if damage.commit}
