@@ -30,6 +30,7 @@ from ockam.mailbox import Mailbox
 from ockam.memory import MEMORY_BYTES_MAX, MemoryStatistics, PeerMemory
 from ockam.message import Message
 from ockam.node import Node
+from ockam.outgoing_tokens import OutgoingTokens
 from ockam.partial_frames import PartialFrames
 from ockam.tls import PLAINTEXT, OutgoingTls, TlsFilesError
 from ockam.tls_faults import TlsFault
@@ -101,6 +102,7 @@ class TcpTransport:
     tls: the TLS of the peers that connect to this node; None: they connect without TLS.
     outgoing_tls: the TLS of the connections that this node makes.
     authenticator: judges the tokens of the peers that connect to this node; None: they have none.
+    outgoing_tokens: the tokens by which this node proves its own name to other nodes.
     """
 
     def __init__(
@@ -116,9 +118,11 @@ class TcpTransport:
         tls: TlsListener | None = None,
         outgoing_tls: OutgoingTls = PLAINTEXT,
         authenticator: Authenticator | None = None,
+        outgoing_tokens: OutgoingTokens | None = None,
     ) -> None:
         self._tls = tls
         self._authenticator = authenticator
+        self._outgoing_tokens = OutgoingTokens() if outgoing_tokens is None else outgoing_tokens
         self._outgoing_tls = outgoing_tls
         self._node = node
         self._nursery = nursery
@@ -131,7 +135,7 @@ class TcpTransport:
         self._refusals_told_s = -math.inf
         self._refusal_lines = LogRate()
         # A destination has one connection for this node's own messages, and one for the messages of its peers, if only
-        # the former shows this node's certificate.
+        # the former proves this node's name.
         self._calls: dict[tuple[str, bool], Connection] = {}
         self._dialling: dict[tuple[str, bool], Mailbox] = {}
         self._partial_frames = PartialFrames()
@@ -164,9 +168,18 @@ class TcpTransport:
         return (await self._connect(destination, framing)).own_address
 
     async def _connect(self, destination: str, framing: Framing = "head", is_own: bool = True) -> Connection:
-        stream, wire, tls = await self._call(destination, framing, is_own)
+        tokens = self._outgoing_tokens
+        has_token = is_own and tokens.has(destination)
+        stream, wire, tls = await self._call(destination, framing, is_own and not has_token)
         connection = self._add(stream, wire, destination, tls)
         self._nursery.start_soon(self._run, connection)
+        if has_token:
+            try:
+                tokens.check_way(destination, stream.socket.getpeername()[0], tls is not None)
+                self._node.send(tokens.authentication(destination, connection.own_address))
+            except (ConnectFailed, OSError) as error:
+                connection.close("token_not_sent")
+                raise ConnectFailed(str(error)) from error
         return connection
 
     def allow_forward(self, destinations: Collection[str]) -> None:
@@ -391,7 +404,8 @@ class TcpTransport:
                 self._refuse(message, refusal)
                 return None
         # A peer must not act at the destination in the name of this node.
-        call = destination, message.origin.kind == "local" or not self._outgoing_tls.shows_certificate(destination)
+        proves = self._outgoing_tls.shows_certificate(destination) or self._outgoing_tokens.has(destination)
+        call = destination, message.origin.kind == "local" or not proves
         # The first message starts to connect. Messages that come before the connection is ready wait in a mailbox,
         # whose limits make the peers that send them wait.
         connection = self._calls.get(call)

@@ -103,6 +103,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     access_rules: str | None = None
     """The TOML file with the rules that say who may do what. Without it, everybody who reaches the node may do
     everything. The node reads the file again when it has changed, and at SIGHUP."""
+    forward_tokens: tuple[str, ...] = ()
+    """The tokens by which this node proves its name to other nodes, each as HOST:PORT=FILE. They are for its own
+    requests, such as those of backfill; messages that it forwards prove nothing. A file is read for each connection."""
     audit_log: str | None = None
     """The file for refusals and administrative acts, one JSON object on each line. With rules, the default is
     audit.jsonl in the data directory. The node opens it again at SIGHUP."""

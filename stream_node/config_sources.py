@@ -18,6 +18,7 @@ from stream_node.channel_services import check_settings as check_channel_setting
 from stream_node.config import ENVIRONMENT_PREFIX, FIELDS, LOG_LEVELS, Config, ConfigError
 from stream_node.environment import unknown_variables
 from stream_node.tls_settings import check_settings as check_tls_settings
+from stream_node.token_services import check_settings as check_token_settings
 from stream_node.units import UnitError, parse_duration, parse_size
 from stream_service.names import near_names
 
@@ -55,7 +56,7 @@ def load_config(
     mistakes += _address_mistakes(config)
     if config.log_level not in LOG_LEVELS:
         mistakes.append(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
-    for check in (check_block_settings, check_tls_settings, check_channel_settings):
+    for check in (check_block_settings, check_tls_settings, check_channel_settings, check_token_settings):
         try:
             check(config)
         except ConfigError as error:

@@ -39,7 +39,7 @@ from stream_node.clock_note import read_known, since_boot_s, write_note
 from stream_node.config import Config, without_effect
 from stream_node.services import Services, ServicesStatistics, stored_streams, wall_clock_us
 from stream_node.tls_settings import TlsWatch, make_listener, make_outgoing_tls, make_tls
-from stream_node.token_services import NodeTokens, token_file
+from stream_node.token_services import NodeTokens
 
 DISK_INTERVAL_S = 1.0
 """The interval between two measurements of the free disk space, in seconds."""
@@ -123,7 +123,7 @@ class Server:
                 runner = ThreadRunner(database, batches=node)
                 try:
                     tls = make_tls(config)
-                    tokens = NodeTokens(token_file(config.data_dir), refusal_delay_s=config.error_delay_s)
+                    tokens = NodeTokens(config)
                     tcp = _make_tcp(config, node, nursery, tls, tokens)
                     self._access = open_access(config, node, tcp, wall_clock_us, nursery)
                     tokens.start(node, tcp, nursery, self._audit)
@@ -231,6 +231,7 @@ def _make_tcp(
         connections_max=config.connections_max,
         memory_bytes_max=config.peer_memory_bytes_max,
         authenticator=tokens.authenticator,
+        outgoing_tokens=tokens.outgoing,
     )
 
 

@@ -16,12 +16,17 @@ import trio
 
 from access import Audit, Entry, TokenFileError, Tokens, load_tokens
 from access.rights import NOTHING, Demand
+from ockam.address import split_host_port
 from ockam.authentication import NODE_AUTHENTICATE, Status, Verdict
 from ockam.authenticator import Authenticator, LateAuthentication
+from ockam.errors import InvalidAddress
 from ockam.identity import Identity
 from ockam.message import Message
 from ockam.node import Node
+from ockam.outgoing_tokens import ANSWERS, AuthenticationAnswers, OutgoingTokens
 from ockam.tcp import TcpTransport
+from ockam.token import Token, TokenError
+from stream_node.config import Config, ConfigError
 
 TOKEN_FILE = "tokens.json"
 """The name of the file with the hashes of the tokens, in the data directory."""
@@ -31,6 +36,29 @@ ENDED = "token_ended"
 """The reason why connections are closed whose token was revoked, replaced or has expired, for counters."""
 
 logger = structlog.get_logger(__name__)
+
+
+def make_outgoing_tokens(config: Config) -> OutgoingTokens:
+    """Returns the tokens for other nodes. Raises ConfigError."""
+    tokens, mistakes = {}, []
+    for text in config.forward_tokens:
+        destination, equals, file = text.partition("=")
+        try:
+            if not equals or not file:
+                raise TokenError("write it as HOST:PORT=FILE")
+            split_host_port(destination)
+            tokens[destination] = Token(file=file)
+            tokens[destination].read()
+        except (InvalidAddress, TokenError) as error:
+            mistakes.append(f"forward_tokens: {text[:200]!r}: {error}")
+    if mistakes:
+        raise ConfigError(*mistakes)
+    return OutgoingTokens(tokens)
+
+
+def check_settings(config: Config) -> None:
+    """Raises ConfigError if a setting of tokens is wrong."""
+    make_outgoing_tokens(config)
 
 
 def token_file(data_dir: str) -> Path:
@@ -45,29 +73,39 @@ class _Late(LateAuthentication):
         return NOTHING
 
 
+class _Answers(AuthenticationAnswers):
+    """The worker for the answers of other nodes. Other nodes are peers, and need no right to answer."""
+
+    def demand(self, message: Message) -> Demand:
+        return NOTHING
+
+
 class NodeTokens:
     """The tokens of one node while it runs.
 
     A file that is not valid has no tokens, so that a damaged file opens nothing; a file that cannot be read at present
     changes nothing. Either is logged as an error.
 
-    authenticator: what the connections ask.
+    authenticator: what the connections ask. outgoing: the tokens of this node for other nodes.
     """
 
-    def __init__(self, file: Path, *, refusal_delay_s: float, now_s: Callable[[], float] = lambda: time.time()) -> None:
-        """refusal_delay_s: the seconds between a refused token and the answer. now_s: returns seconds since 1970."""
-        self._file = file
+    def __init__(self, config: Config, now_s: Callable[[], float] = lambda: time.time()) -> None:
+        """now_s: returns seconds since 1970. Raises ConfigError."""
+        self._file = token_file(config.data_dir)
         self._now_s = now_s
         self._tokens = Tokens()
         self._seen: tuple[int, ...] | None = None
         self._trouble = ""
         self._audit: Audit | None = None
-        self.authenticator = Authenticator(self._judge, self._note_refusal, refusal_delay_s=refusal_delay_s)
+        self.authenticator = Authenticator(self._judge, self._note_refusal, refusal_delay_s=config.error_delay_s)
+        self.outgoing = make_outgoing_tokens(config)
 
     def start(self, node: Node, tcp: TcpTransport, nursery: trio.Nursery, audit: Audit | None) -> None:
         """Reads the file, and watches it until the nursery is cancelled. audit: the audit log; None without rules."""
         self._audit = audit
         node.register([NODE_AUTHENTICATE], _Late)
+        if self.outgoing:
+            node.register([ANSWERS], lambda: _Answers(self.outgoing))
         self._refresh()
         nursery.start_soon(self._watch, tcp)
 
