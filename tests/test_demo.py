@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from stream_node.demo.guarded import run_guarded
 from stream_node.demo.proof import Proof, prove
 
 TEXT = Path(email.__file__).parent
@@ -118,3 +119,19 @@ def test_the_demo_of_one_line(tmp_path: Path) -> None:
     (tmp_path / "one.txt").write_text("the only line\n")
     proof, under_way = run_demo(tmp_path)
     assert (proof["broken"], proof["confirmed"], under_way) == ([], 1, 1)
+
+
+def test_the_part_with_tls_and_rules(tmp_path: Path) -> None:
+    """The reader gets all messages, also empty ones; each intruder is refused for its own reason, and audited."""
+    found = run_guarded(tmp_path, [b"a line", b"", bytes(10_000)] * 100)
+    assert found.broken == ()
+    assert (found.messages, found.read, found.audited) == (300, 300, 3)
+    for reason, expected in zip(found.refused, ("write on", "certificate:eve", "client certificate"), strict=True):
+        assert expected in reason
+
+
+def test_an_intruder_who_is_let_in_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "stream_node.demo.guarded.RULES", (("publisher", ("create", "write")), ("reader", ("read", "write")))
+    )
+    assert "the reader pushed" in run_guarded(tmp_path, [b"a line"]).broken[0]

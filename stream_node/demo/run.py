@@ -8,6 +8,7 @@
    unconfirmed at the kill may be stored twice.
 6. If Spark is installed, export the stream to Parquet and query the table in SQL.
 7. Publish and receive blocks (see the module `blocks`).
+8. Let intruders try a node with mutual TLS and rules (see the module `guarded`).
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from stream_node.demo.blocks import BlockProof, run_blocks
 from stream_node.demo.consumer_processes import ConsumerProcesses
 from stream_node.demo.errors import DemoFailed
 from stream_node.demo.export import Exported, export
+from stream_node.demo.guarded import GuardedProof, run_guarded
 from stream_node.demo.proof import Proof, prove
 from stream_node.demo.source import Line, read_lines
 from stream_node.process import NodeProcess
@@ -91,21 +93,24 @@ def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json
             "proof": msgspec.to_builtins(demo.proof),
             "export": msgspec.to_builtins(demo.exported),
             "blocks": msgspec.to_builtins(demo.blocks),
+            "guarded": msgspec.to_builtins(demo.guarded),
         }
         sys.stdout.write(json.dumps(report) + "\n")
     else:
         _print_report(console, demo)
     if demo.proof.broken:
         raise DemoFailed("; ".join(demo.proof.broken))
-    if demo.blocks is not None and demo.blocks.broken:
-        raise DemoFailed("; ".join(demo.blocks.broken))
+    for part in (demo.blocks, demo.guarded):
+        if part is not None and part.broken:
+            raise DemoFailed("; ".join(part.broken))
 
 
 class Demo:
-    """One run of the demo. Its results are the attributes `steps`, `pause`, `proof`, `exported` and `blocks`.
+    """One run of the demo. Its results are the attributes `steps`, `pause`, `proof`, `exported`, `blocks` and
+    `guarded`.
 
-    exported: the result of the export, or a text with the reason why there is none. pause, blocks: None until these
-    parts of the demo have run.
+    exported: the result of the export, or a text with the reason why there is none. pause, blocks, guarded: None until
+    these parts of the demo have run.
     """
 
     def __init__(self, directory: Path, lines: Sequence[Line], console: Console, *, with_export: bool = True) -> None:
@@ -131,6 +136,7 @@ class Demo:
         self.steps: list[Step] = []
         self.exported: Exported | str = "it was not asked for"
         self.blocks: BlockProof | None = None
+        self.guarded: GuardedProof | None = None
         self.pause: Pause | None = None
         self.proof = Proof(0, 0, 0, 0, 0, ("the demo did not come to its proof",))
 
@@ -150,6 +156,9 @@ class Demo:
         self.blocks = blocks = run_blocks(self._directory)
         count = blocks.published + blocks.real
         self.steps.append(Step("blocks of two publishers, one of which died", count, blocks.size_bytes, blocks.seconds))
+        self.guarded = guarded = run_guarded(self._directory, [line.data for line in self._lines])
+        what = "pushed and read over mutual TLS, with rules"
+        self.steps.append(Step(what, guarded.messages, guarded.size_bytes, guarded.seconds))
 
     async def _push_and_read(self, store: NodeProcess, consumers: ConsumerProcesses) -> None:
         started_s = time.monotonic()
@@ -306,6 +315,13 @@ def _print_report(console: Console, demo: Demo) -> None:
     if blocks is not None and not blocks.broken:
         real = f", and {blocks.real} real ones from files" if blocks.real else ""
         console.print(f"[green]each of {blocks.published} blocks{real} came to the subscriber once, and whole[/green]")
+    if demo.guarded is not None and not demo.guarded.broken:
+        console.print(
+            f"[green]over mutual TLS, the reader got each of {demo.guarded.read:,} messages; {demo.guarded.audited} "
+            "intruders were refused, and are in the audit log[/green]"
+        )
+        for reason in demo.guarded.refused:
+            console.print(f"  {reason}", highlight=False, markup=False)
     if isinstance(demo.exported, str):
         console.print(f"no export: {demo.exported}", highlight=False, markup=False)
         return

@@ -288,11 +288,22 @@ class DemoBlocks(Strict, frozen=True):
     broken: list[str]
 
 
+class DemoGuarded(Strict, frozen=True):
+    messages: int
+    size_bytes: int
+    read: int
+    refused: list[str]
+    audited: int
+    seconds: float
+    broken: list[str]
+
+
 class Demonstrated(Strict, frozen=True):
     steps: list[DemoStep]
     proof: DemoProof
     export: Any
     blocks: DemoBlocks
+    guarded: DemoGuarded
     pause: dict[Literal["restart_s", "read_again_s"], float] | None
 
 

@@ -1,0 +1,124 @@
+"""The part of the demo with security: a node with mutual TLS and rules, two clients with rights, and three intruders.
+
+1. Make an authority, and certificates for the node and for three clients. Write the rules of two of the clients.
+2. Start a node with them. `publisher` pushes text, and `reader` reads it.
+3. The intruders try: `reader` pushes, `eve` (whose certificate no rule names) reads, and a client without a certificate
+   connects.
+4. Check that `reader` got every message, that each intruder was refused, and that the audit log has each refusal.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import trio
+
+from access import add_rule, make_rule
+from stream_client import AccessDenied, Tls, TlsFailed, connect
+from stream_node.access import AUDIT_FILE
+from stream_node.certificates import create_authority, create_certificate
+from stream_node.config import ENVIRONMENT_PREFIX
+from stream_node.demo.errors import DemoFailed
+from stream_node.process import NodeProcess
+
+STREAM = "secret.lines"
+MESSAGES_MAX = 2_000
+PATIENCE_S = 30.0
+RULES = (("publisher", ("create", "write")), ("reader", ("read", "index")))
+"""The clients with rights on streams whose names begin with `secret.`, and their rights."""
+
+
+class GuardedProof(msgspec.Struct, frozen=True):
+    """The result of this part of the demo.
+
+    messages, size_bytes: the pushed messages. read: the number of messages that the reader got. refused: the attempts
+    that were refused, each with the reason. audited: the number of lines of the audit log about them. seconds: the
+    duration. broken: one text for each promise that was not kept.
+    """
+
+    messages: int
+    size_bytes: int
+    read: int
+    refused: tuple[str, ...]
+    audited: int
+    seconds: float
+    broken: tuple[str, ...]
+
+
+def run_guarded(directory: Path, lines: Sequence[bytes]) -> GuardedProof:
+    """Runs this part of the demo in the given folder, with the first MESSAGES_MAX lines. Raises DemoFailed if it does
+    not end in time."""
+    lines = lines[:MESSAGES_MAX]
+    started_s = time.monotonic()
+    keys, rules, data_dir = directory / "keys", directory / "access.toml", directory / "guarded"
+    ca = create_authority(keys)
+    node_certificate = create_certificate(keys, "node", hosts=("localhost", "127.0.0.1"))
+    clients = {name: _tls(ca, create_certificate(keys, name)) for name in ("publisher", "reader", "eve")}
+    for name, may in RULES:
+        add_rule(rules, make_rule(f"{name} of secrets", [f"certificate:{name}"], may, [], ["secret."]))
+    settings = {
+        "tls_certificate": node_certificate,
+        "tls_certificate_key": node_certificate.with_suffix(".key"),
+        "tls_client_ca": ca,
+        "access_rules": rules,
+    }
+    environment = {f"{ENVIRONMENT_PREFIX}{name.upper()}": str(value) for name, value in settings.items()}
+    with NodeProcess(data_dir, environment=environment) as node:
+        try:
+            read, refused, broken = trio.run(_push_read_and_intrude, node.address, clients, Tls(ca=str(ca)), lines)
+        except trio.TooSlowError:
+            raise DemoFailed(f"the node with TLS and rules did not answer in {PATIENCE_S:g} s") from None
+        node.stop()
+    audit = [json.loads(line) for line in (data_dir / AUDIT_FILE).read_text(encoding="utf-8").splitlines()]
+    events = [line["event"] for line in audit if line["event"] in ("refused", "tls_refused")]
+    if len(events) != len(refused):
+        broken.append(f"{len(refused)} attempts were refused, and the audit log has {len(events)}")
+    if read != list(lines):
+        broken.append(f"the reader got {len(read)} messages, not the {len(lines)} that were pushed")
+    seconds, size_bytes = time.monotonic() - started_s, sum(map(len, lines))
+    return GuardedProof(len(lines), size_bytes, len(read), tuple(refused), len(events), seconds, tuple(broken))
+
+
+def _tls(ca: Path, certificate: Path) -> Tls:
+    return Tls(ca=str(ca), certificate=str(certificate), key=str(certificate.with_suffix(".key")))
+
+
+async def _push_read_and_intrude(
+    address: str, clients: dict[str, Tls], nobody: Tls, lines: Sequence[bytes]
+) -> tuple[list[bytes], list[str], list[str]]:
+    """Returns the messages that the reader got, the reason of each refusal, and the broken promises."""
+    read: list[bytes] = []
+    refused: list[str] = []
+    broken: list[str] = []
+    with trio.fail_after(PATIENCE_S):
+        async with connect(address, tls=clients["publisher"]) as client:
+            stream = await client.create(STREAM)
+            async with stream.publisher() as publisher:
+                for line in lines:
+                    await publisher.push(line)
+        async with connect(address, tls=clients["reader"]) as client:
+            stream = await client.create(STREAM)
+            while page := await stream.pull(len(read), 1_000):
+                read += [message.data for message in page]
+            try:
+                await stream.push(b"not allowed")
+                broken.append("the reader pushed, with the right to read only")
+            except AccessDenied as error:
+                refused.append(f"reader: {error}")
+        try:
+            async with connect(address, tls=clients["eve"]) as client:
+                await client.create(STREAM)
+            broken.append("a client that no rule names used the stream")
+        except AccessDenied as error:
+            refused.append(f"eve: {error}")
+        try:
+            async with connect(address, tls=nobody) as client:
+                await client.create(STREAM)
+            broken.append("a client without a certificate used the node")
+        except TlsFailed as error:
+            refused.append(f"nobody: {error}")
+    return read, refused, broken
