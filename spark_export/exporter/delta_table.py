@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from spark_export.exporter.delta_statistics import read_delta_statistics
 from spark_export.exporter.errors import ExportError, ExtraMissing, TakenOver
-from spark_export.exporter.flat_table import FlatTable
+from spark_export.exporter.flat_table import REWRITTEN_PREFIX, RUN_PREFIX, FlatTable
 from spark_export.exporter.layout import TABLE, Layout
+from spark_export.exporter.ledger import FIRST_GENERATION
 from spark_export.exporter.model import FileEntry, RunFile
 from spark_export.exporter.store_flat_table import StoreFlatTable, log_address
 from spark_export.exporter.write_files import ERA, FILE_SCHEMA
@@ -78,6 +79,14 @@ class DeltaLog(FlatTable):
         """
         return f"{self._application}-fences"
 
+    @property
+    def _rewrite_fences(self) -> str:
+        """The application id of fences that forbid to publish a dropped compaction or repair.
+
+        The number is that of the latest forbidden rewrite.
+        """
+        return f"{self._application}-rewrite-fences"
+
     def missing(self) -> str | None:
         return None if self._exists() else f"{self._address}/_delta_log"
 
@@ -128,29 +137,38 @@ class DeltaLog(FlatTable):
         if lacking:
             raise TakenOver(f"another exporter has taken over the table {self._address}, and published run {run_id}")
 
-    def _fence(self, run_id: int) -> None:
-        """Forbids other exporters to publish this abandoned run, by a transaction without files, the fence.
+    def _fence(self, *, run_id: int = 0, generation: int = 0) -> None:
+        """Forbids other exporters to publish an abandoned run or a dropped rewrite, by a transaction without files.
 
-        A commit of the run that has already begun fails: Delta refuses two concurrent transactions that set the number
-        of the same application id, here the latest run. A later `_commit` finds the fence and raises TakenOver.
+        A commit that has already begun fails: Delta refuses two concurrent transactions that set the number of the same
+        application id, here the latest run. A later commit finds the fence and raises TakenOver.
         """
         table = self._open()
-        latest = table.transaction_version(self._application) or 0
-        self._transact(table, [], {self._application: latest, self._fences: run_id}, f"abandoning run {run_id}")
+        numbers = {self._application: table.transaction_version(self._application) or 0}
+        numbers |= {self._fences: run_id} if run_id else {}
+        numbers |= {self._rewrite_fences: generation} if generation else {}
+        self._transact(table, [], numbers, f"abandoning run {run_id}" if run_id else f"dropping rewrite {generation}")
 
-    def _commit_rewrite(self, generation: int, old: Sequence[RunFile], new: Sequence[RunFile]) -> None:
+    def _commit_rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile]) -> None:
+        table = self._begin()
+        current = table.transaction_version(self._rewrites) or FIRST_GENERATION
+        if current == generation:
+            return
+        self._check_generation(generation, current, table.transaction_version(self._rewrite_fences) or 0)
+        old, new = self._changes(set(self._paths(table)), before, after)
         # The rows stay the same, or replace damaged ones, so a reader of the table's changes gets no rows.
-        added = [self._add(file.entry, data_change=False) for file in new]
-        removed = [_remove(file.entry) for file in old]
-        table = self._open()
-        latest = table.transaction_version(self._application) or 0
-        numbers = {self._rewrites: generation, self._application: latest}
+        actions = [*(_remove(file.entry) for file in old), *(self._add(file.entry, data_change=False) for file in new)]
+        numbers = {self._rewrites: generation, self._application: table.transaction_version(self._application) or 0}
         try:
-            self._transact(table, [*removed, *added], numbers, f"rewrite {generation}")
+            self._transact(table, actions, numbers, f"rewrite {generation}")
         except ExportError:
-            # The answer of the store may have got lost.
-            if self._read_generation() != generation:
-                raise
+            # The answer of the store may have got lost, or another exporter may have changed the table.
+            table = self._open()
+            current = table.transaction_version(self._rewrites) or FIRST_GENERATION
+            if current == generation:
+                return
+            self._check_generation(generation, current, table.transaction_version(self._rewrite_fences) or 0)
+            raise
 
     def _transact(
         self, table: DeltaTable, actions: list[AddAction | RemoveAction], numbers: Mapping[str, int], what: str
@@ -176,23 +194,26 @@ class DeltaLog(FlatTable):
         number: int | None = self._open().transaction_version(self._rewrites)
         return number
 
-    def _expire_log(self, now_s: float, keep_s: float) -> int:
+    def expire_log(self, now_s: float, keep_s: float) -> int:
         """Writes a checkpoint if there are at least CHECKPOINT_COMMITS transactions since the last one.
 
         After a checkpoint, removes the log files that are older than the table's property delta.logRetentionDuration
         (30 days by default). Returns by how much the number of log files became smaller.
         """
-        before = len(list(self._log.iterdir()))
+        names = self._list_log()
+        checkpoints = [int(name[:20]) for name in names if name[:20].isdigit() and ".checkpoint." in name]
         table = self._open()
-        checkpoints = [int(path.name[:20]) for path in self._log.glob("*.checkpoint.parquet")]
-        if table.version() - max(checkpoints, default=0) >= CHECKPOINT_COMMITS:
-            try:
-                table.create_checkpoint()
-                table.cleanup_metadata()
-            except DeltaError as error:
-                raise ExportError(f"no checkpoint of {self._layout.table} could be written: {error}") from error
-            self.sync()
-        return max(0, before - len(list(self._log.iterdir())))
+        if table.version() - max(checkpoints, default=0) < CHECKPOINT_COMMITS:
+            return 0
+        with _told(f"no checkpoint of {self._address} could be written"):
+            table.create_checkpoint()
+            table.cleanup_metadata()
+        self.sync()
+        return max(0, len(names) - len(self._list_log()))
+
+    def _list_log(self) -> list[str]:
+        """Returns the names of the files in the log."""
+        return [path.name for path in self._log.iterdir()]
 
     def _names_in_log(self) -> set[str]:
         return {path.rpartition("/")[2] for path in self._paths(self._open())}
@@ -244,26 +265,24 @@ class StoreDeltaTable(StoreFlatTable, DeltaLog):
         super().__init__(layout, store, TABLE)
         self._address, self._options, self._table_id = log_address(store), delta_options(store), table_id
 
-    def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
-        """Removes data files that no version of the last `keep_s` seconds needs. Returns the number of removed files.
-
-        At every CHECKPOINT_COMMITS-th version of the table, it also writes a checkpoint and removes old entries of
-        the log.
-        """
+    def find_expired(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> list[str]:
+        """Returns the names of own data files that no version of the last `keep_s` seconds needs."""
         table = self._open()
-        with _told(f"old files of {self._address} cannot be removed"):
-            removed = table.vacuum(
+        with _told(f"old files of {self._address} cannot be listed"):
+            old = table.vacuum(
                 # deltalake takes whole hours. Rounded down, half an hour would remove files at once.
                 retention_hours=math.ceil(keep_s / 3600),
-                dry_run=False,
+                dry_run=True,
                 enforce_retention_duration=False,
                 full=True,
             )
-            checkpoint = table.version() % CHECKPOINT_COMMITS == 0
-            if checkpoint:
-                table.create_checkpoint()
-                table.cleanup_metadata()
-        return len(removed)
+        # Another exporter may have published some of these files since `table` was opened.
+        needed = {file.entry.path for file in current} | set(self._paths(self._open()))
+        own = [path for path in map(unquote, old) if path.startswith((RUN_PREFIX, REWRITTEN_PREFIX))]
+        return [f"{self._folder}/{path}" for path in own if path not in needed]
+
+    def _list_log(self) -> list[str]:
+        return [each.name.rpartition("/")[2] for each in self._store.list_objects(f"{TABLE}/_delta_log")]
 
 
 def _remove(entry: FileEntry) -> RemoveAction:

@@ -26,6 +26,10 @@ class ExportMismatch(ExportError):
     """
 
 
+class TableChanged(ExportMismatch):
+    """Another program changed the table, for example while a compaction was merging files."""
+
+
 class TableDamaged(ExportError):
     """A file of the table is missing or damaged."""
 

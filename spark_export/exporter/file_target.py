@@ -72,7 +72,7 @@ class StoreTarget:
     """A `Target` (the place into which a task writes its files) that is an address on a store.
 
     A file that was begun and given up is deleted. If the deletion fails, the exporter deletes the file later
-    (`Table.sweep`).
+    (`Table.find_leftovers`).
     """
 
     def __init__(self, address: str, options: Mapping[str, str]) -> None:

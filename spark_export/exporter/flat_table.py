@@ -6,12 +6,13 @@ All data files are in one folder. An entry in the table's log makes the files of
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from spark_export.exporter.errors import TableChanged, TakenOver
 from spark_export.exporter.layout import ATTEMPTS, TREE, Layout, remove_tree, sync_tree
 from spark_export.exporter.ledger import FIRST_GENERATION
 from spark_export.exporter.model import FileEntry, Range, RunFile
@@ -51,8 +52,14 @@ class FlatTable:
     def place_files(self, run_id: int, settings: TaskSettings) -> TaskSettings:
         return settings
 
-    def sweep(self) -> int:
-        return 0
+    def find_leftovers(self, run_id: int | None = None, entries: Sequence[FileEntry] = ()) -> list[str]:
+        return []
+
+    def remove(self, names: Sequence[str]) -> int:
+        """Removes files. names: relative to the folder of the table. Returns the number of removed files."""
+        for name in names:
+            (self._layout.table / name).unlink(missing_ok=True)
+        return len(names)
 
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
         staging = self._layout.run_staging(run_id)
@@ -122,11 +129,12 @@ class FlatTable:
             with suppress(FileNotFoundError):
                 os.utime(self._data / file.entry.path, (expires_s, expires_s))
         known = set(self._log.iterdir())
-        self._commit_rewrite(generation, old, [file for file in after if file.entry.path not in kept])
+        self._commit_rewrite(generation, before, after)
         _sync_files(path for path in self._log.iterdir() if path not in known)
         sync(self._log)
 
     def drop_rewrite(self, generation: int) -> None:
+        # A lock protects the folder, so no other exporter can publish the rewrite, and no fence is needed.
         for path in self._data.glob(f"{_rewritten(generation)}*.parquet"):
             path.unlink()
         remove_tree(self._layout.rewrite_staging(generation))
@@ -134,15 +142,16 @@ class FlatTable:
     def locate(self, file: RunFile) -> FilePath:
         return self._path_to(file.entry.path)
 
-    def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
-        removed = self._expire_log(now_s, keep_s)
+    def find_expired(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> list[str]:
         needed = {file.entry.path for file in current} | self._names_in_log()
-        for path in self._data.glob("*.parquet"):
-            own = path.name.startswith((RUN_PREFIX, REWRITTEN_PREFIX))
-            if own and path.name not in needed and path.stat().st_mtime <= now_s:
-                path.unlink()
-                removed += 1
-        return removed
+        old = [
+            path
+            for path in self._data.glob("*.parquet")
+            if path.name.startswith((RUN_PREFIX, REWRITTEN_PREFIX))
+            and path.name not in needed
+            and path.stat().st_mtime <= now_s
+        ]
+        return [str(path.relative_to(self._layout.table)) for path in old]
 
     def _path_to(self, path: str) -> FilePath:
         """Returns the path of a data file. path: relative to the data folder."""
@@ -160,16 +169,44 @@ class FlatTable:
         """Returns the number of the latest compaction or repair in the table's log, or None if there was none."""
         raise NotImplementedError
 
-    def _commit_rewrite(self, generation: int, old: Sequence[RunFile], new: Sequence[RunFile]) -> None:
-        """Adds one entry to the table's log, which replaces the files `old` by the files `new`."""
+    def expire_log(self, now_s: float, keep_s: float) -> int:
         raise NotImplementedError
 
-    def _expire_log(self, now_s: float, keep_s: float) -> int:
-        """Removes old entries from the table's log. Returns the number of removed entries.
+    def _commit_rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile]) -> None:
+        """Adds one entry to the table's log, which replaces the files `before` by the files `after`.
 
-        now_s, keep_s: as for `expire`. Delta has its own setting for the age of entries, and ignores both.
+        Raises TakenOver, TableChanged: see `Table.rewrite`. Both are checked in the state of the table on which the
+        entry is based.
         """
         raise NotImplementedError
+
+    def _changes(
+        self, listed: Collection[str], before: Sequence[RunFile], after: Sequence[RunFile]
+    ) -> tuple[list[RunFile], list[RunFile]]:
+        """Returns the files that a rewrite removes from the log, and the files that it adds.
+
+        listed: the paths of all files that the table lists, relative to the data folder. Raises TableChanged if one of
+        these files is not in `before`.
+        """
+        if strange := sorted(set(listed) - {file.entry.path for file in before}):
+            raise TableChanged(
+                f"{self._path_to(strange[0])} is in the table, and no run wrote it: another program changed the table "
+                "meanwhile; the table is as that program left it"
+            )
+        kept = {file.entry.path for file in after}
+        removed = [file for file in before if file.entry.path in listed and file.entry.path not in kept]
+        return removed, [file for file in after if file.entry.path not in listed]
+
+    def _check_generation(self, generation: int, current: int, fenced: int) -> None:
+        """Raises TakenOver if the rewrite with the number `generation` must not be published any more.
+
+        current: the latest published rewrite. fenced: the latest rewrite that `_fence` has forbidden.
+        """
+        if current > generation or fenced >= generation:
+            raise TakenOver(
+                f"another exporter has taken over the table {self._path_to('')}, and has dropped rewrite {generation} "
+                "or published a later one; this one publishes nothing more"
+            )
 
     def _names_in_log(self) -> set[str]:
         """Returns the names of all data files that belong to a version of the table in the log."""
@@ -182,10 +219,11 @@ class FlatTable:
         """
         raise NotImplementedError
 
-    def _fence(self, run_id: int) -> None:
-        """Forbids the publication of an abandoned run, by an entry without files in the log, the fence.
+    def _fence(self, *, run_id: int = 0, generation: int = 0) -> None:
+        """Forbids the publication of an abandoned run or a dropped rewrite, by an entry without files, the fence.
 
-        Another exporter may still try to publish the run. Its commit fails, even if it has already begun.
+        Another exporter may still try to publish the run or rewrite. Its commit fails, even if it has already begun.
+        run_id, generation: the number of the run or rewrite; 0 for none.
         """
         raise NotImplementedError
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
-from spark_export.exporter.errors import ExportMismatch
+from spark_export.exporter.errors import DataLost, ExportMismatch
 from spark_export.exporter.layout import LEDGER, Layout
 from spark_export.exporter.ledger import Ledger
 from spark_export.exporter.model import Exported, PartitionEnd, Range
@@ -55,6 +55,18 @@ def check_positions(
             )
 
 
+def was_put_back(end: PartitionEnd, known: Exported | None, saved: Exported | None, position: int) -> bool:
+    """Returns whether the node was put back to a state before the export of a partition.
+
+    end: the partition on the node. known: the end of its exported messages, or None. saved: the same without runs whose
+    ends the node may not have saved yet. position: the saved index of the export's consumer.
+    """
+    if known is None or known.made_us != end.made_us:
+        return False
+    is_behind = saved is not None and saved.made_us == end.made_us and position < saved.end_index
+    return is_behind or end.next_index < known.end_index
+
+
 async def check_place(layout: Layout, ledger: Ledger) -> None:
     """Checks that the folder is not a copy of another export, and records the folder's path in the ledger.
 
@@ -77,10 +89,22 @@ async def adopt(layout: Layout, ledger: Ledger, node: NodeSide, client_id: str |
 
     client_id: the id to use, or None for a new id. Returns the id. The call can be repeated after a crash. A run that a
     crash interrupted may be unfinished; the next run saves the indexes of that run under the new id. Raises
-    ExportMismatch if the node has higher saved indexes under this id than the table can have saved, and ClientErrors.
+    ExportMismatch if the node has higher saved indexes under this id than the table can have saved, DataLost if the
+    node was put back to an earlier state, and ClientErrors.
     """
     name = client_id or make_consumer(layout.place.name, uuid.uuid4().hex)
     exported, ends = await ledger.load_exported(), node.list_ends(Selection())
+    saved, former = await ledger.load_exported(only_saved=True), node.load_positions(ledger.identity.client_id)
+    for end in ends:
+        place = end.stream, end.partition
+        if was_put_back(end, exported.get(place), saved.get(place), former.get(place, 0)):
+            raise DataLost(
+                f"{end.stream}/{end.partition} was exported up to {exported[place].end_index}, and the node ends at "
+                f"{end.next_index} and keeps {former.get(place, 0)} as the position of "
+                f"{ledger.identity.client_id!r}: the node was put back to an earlier state, which another consumer "
+                "would hide. Export into a new folder; or, if somebody changed the position, `stream-node index set` "
+                f"it to {exported[place].end_index}"
+            )
     check_positions(ends, exported, node.load_positions(name), name)
     taken = []
     for end in ends:

@@ -19,13 +19,14 @@ from sqlalchemy import Select, delete, event, func, insert, select, text, update
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from spark_export.exporter.errors import ExportMismatch, LedgerError
-from spark_export.exporter.ledger_connection import Copy, mapped, set_pragmas, to_its_end
+from spark_export.exporter.ledger_connection import Copy, mapped, set_pragmas
 from spark_export.exporter.ledger_generations import GenerationsPart, find_losses
 from spark_export.exporter.ledger_identity import IdentityPart
 from spark_export.exporter.ledger_owner import check_owner, take_over
 from spark_export.exporter.ledger_schema import (
     APPLICATION_ID,
     LEDGER_VERSION,
+    OPEN,
     exports,
     files,
     generations,
@@ -33,8 +34,9 @@ from spark_export.exporter.ledger_schema import (
     ranges,
     runs,
 )
-from spark_export.exporter.model import Exported, FileEntry, Loss, Range, Run, RunFile, RunState
+from spark_export.exporter.model import Account, Exported, FileEntry, Range, Run, RunFile, RunState
 from spark_export.exporter.run_machine import COUNTED, ENDED, check_transition
+from spark_export.exporter.waiting import to_its_end
 
 FIRST_GENERATION = 1
 RANGE_FIELDS = tuple(field.name for field in fields(Range))
@@ -71,24 +73,6 @@ _FILES = (
 )
 
 
-@dataclass(frozen=True)
-class Account:
-    """The ledger's contents at one moment, for one generation (version) of the table.
-
-    ranges: the exported index ranges of all runs in state published or saved, each with the run's id. files: the files
-    of these runs. pending: the files of runs in state written; the table may already have these files. unfinished: the
-    ids of the runs that are neither saved nor abandoned. losses: exported rows that a repair gave up.
-    rewrite: the generation that an unfinished compaction or repair makes, or None.
-    """
-
-    ranges: list[tuple[int, Range]]
-    files: list[RunFile]
-    pending: list[RunFile]
-    unfinished: frozenset[int]
-    losses: list[Loss]
-    rewrite: int | None
-
-
 class Ledger(GenerationsPart, IdentityPart):
     """An open ledger: the database with the record of all runs of an export. `open_ledger` makes it."""
 
@@ -112,19 +96,23 @@ class Ledger(GenerationsPart, IdentityPart):
         self._owner = owner
 
     async def check_owner(self) -> None:
-        """Raises TakenOver if another process has taken over the ledger. Does nothing before `take_over`."""
+        """Raises TakenOver if another process has taken over the ledger. Does nothing before `take_over`.
+
+        After this call, the copy in the store has all changes, also one whose `save` failed before.
+        """
         if self._owner is None:
             return
-        if self._copy is not None:
-            await asyncio.to_thread(self._copy.check)
-        async with mapped(self._engine) as connection:
-            await check_owner(connection, self._owner)
+        async with self._turn:
+            if self._copy is not None:
+                await to_its_end(asyncio.to_thread(self._copy.check))
+            async with mapped(self._engine) as connection:
+                await check_owner(connection, self._owner)
 
     async def begin_run(self, planned: Iterable[Range], now_us: int) -> int:
         """Adds a run in state planned. Returns its id. Raises LedgerError if a compaction or repair is unfinished."""
         async with self._writing() as connection:
             # A rewrite that is published later would leave out the files of a run that it does not know.
-            if (await connection.execute(select(generations.c.id).where(generations.c.state != "published"))).first():
+            if (await connection.execute(select(generations.c.id).where(generations.c.state.in_(OPEN)))).first():
                 raise LedgerError(
                     "a compaction or repair is unfinished: `stream-node export compact` finishes it first"
                 )
@@ -178,15 +166,17 @@ class Ledger(GenerationsPart, IdentityPart):
             await connection.execute(delete(files).where(files.c.run_id == run_id))
             await _advance(connection, run_id, RunState.ABANDONED, {"finished_us": now_us, "error": error})
 
-    async def load_exported(self) -> dict[tuple[str, int], Exported]:
+    async def load_exported(self, *, only_saved: bool = False) -> dict[tuple[str, int], Exported]:
         """Returns the end of the exported messages, by stream and partition.
 
-        If a stream was deleted and created again, only the messages of the newest stream count.
+        If a stream was deleted and created again, only the messages of the newest stream count. only_saved: whether to
+        leave out published runs whose ends the node may not have saved yet.
         """
+        states = {RunState.SAVED} if only_saved else COUNTED
         statement = (
             select(ranges.c.stream, ranges.c.partition, ranges.c.era, ranges.c.made_us, func.max(ranges.c.end_index))
             .join(runs)
-            .where(runs.c.state.in_(COUNTED))
+            .where(runs.c.state.in_(states))
             .group_by(ranges.c.stream, ranges.c.partition, ranges.c.era, ranges.c.made_us)
             .order_by(ranges.c.era)
         )
@@ -238,7 +228,7 @@ class Ledger(GenerationsPart, IdentityPart):
             counted = await connection.execute(in_generation.where(runs.c.state.in_(COUNTED)))
             pending = await connection.execute(in_generation.where(runs.c.state == RunState.WRITTEN))
             unfinished = await connection.execute(select(runs.c.id).where(runs.c.state.not_in(ENDED)))
-            rewriting = await connection.execute(select(generations.c.id).where(generations.c.state != "published"))
+            rewriting = await connection.execute(select(generations.c.id).where(generations.c.state.in_(OPEN)))
             return Account(
                 _ranges(taken.all()),
                 _files(counted.all()),

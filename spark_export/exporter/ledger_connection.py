@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
@@ -26,7 +25,10 @@ class Copy(Protocol):
         ...
 
     def check(self) -> None:
-        """Raises TakenOver if another exporter changed the copy; LedgerError if the store does not answer."""
+        """Checks that the copy is as this exporter left it. Repeats a `save` that failed before.
+
+        Raises TakenOver if another exporter changed the copy; LedgerError if the store does not answer.
+        """
         ...
 
     def save(self) -> None:
@@ -65,16 +67,3 @@ def set_pragmas(connection: Any, _record: object) -> None:
     for pragma in (f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=1", "synchronous=EXTRA"):
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
-
-
-async def to_its_end(work: Coroutine[Any, Any, None]) -> None:
-    """Waits until `work` has ended, even if the caller is cancelled. The CancelledError is raised only after that.
-
-    If the caller was cancelled, an error of `work` is dropped; otherwise it is raised.
-    """
-    task = asyncio.create_task(work)
-    try:
-        await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
-        raise

@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import Select, delete, func, insert, inspect, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from spark_export.exporter.ledger_schema import files, generations, losses
+from spark_export.exporter.ledger_schema import OPEN, files, generations, losses, runs
 from spark_export.exporter.model import Loss, RunFile
 
 LOSS_FIELDS = tuple(field.name for field in fields(Loss))
@@ -39,7 +39,7 @@ class GenerationsPart:
         An unfinished compaction or repair makes this generation. The state is planned or written. Returns None if no
         compaction or repair is unfinished.
         """
-        statement = select(generations.c.id, generations.c.state).where(generations.c.state != "published")
+        statement = select(generations.c.id, generations.c.state).where(generations.c.state.in_(OPEN))
         found = await self._all(statement)
         return (int(found[0][0]), str(found[0][1])) if found else None
 
@@ -81,12 +81,20 @@ class GenerationsPart:
             await connection.execute(delete(files).where(files.c.generation < generation))
 
     async def drop_generation(self, generation: int) -> None:
-        """Removes an unpublished generation (version of the table), its files and its losses, from the ledger."""
+        """Removes the files and losses of an unpublished generation (version of the table), and sets it to dropped.
+
+        No later generation gets its number.
+        """
         async with self._writing() as connection:
             await connection.execute(delete(files).where(files.c.generation == generation))
             if await _has_losses(connection):
                 await connection.execute(delete(losses).where(losses.c.generation == generation))
-            await connection.execute(delete(generations).where(generations.c.id == generation))
+            await connection.execute(update(generations).where(generations.c.id == generation).values(state="dropped"))
+
+    async def load_highest(self) -> tuple[int, int]:
+        """Returns the highest id of a run, 0 if there is none, and the highest number of a generation, in any state."""
+        found = await self._all(select(func.max(runs.c.id), select(func.max(generations.c.id)).scalar_subquery()))
+        return int(found[0][0] or 0), int(found[0][1])
 
     async def load_losses(self, generation: int) -> list[Loss]:
         """Returns the exported indexes that repairs gave up, in this and earlier generations (versions of

@@ -74,8 +74,11 @@ generations = Table(
 )
 """The generations (versions) of the whole exported table.
 
-The first is 1, and each compaction or repair makes another. state: planned, written, or published.
+The first is 1, and each compaction or repair makes another. state: planned, written, published, or dropped. The row of
+a dropped generation stays, so that no other generation gets its number.
 """
+OPEN = ("planned", "written")
+"""The states of a generation that an unfinished compaction or repair makes."""
 
 files = Table(
     "files",

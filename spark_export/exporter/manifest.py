@@ -23,7 +23,8 @@ RUN, REWRITE, FENCE = "run", "rewrite", "fence"
 """The kinds of manifests.
 
 RUN adds the files of one run of the exporter. REWRITE is a compaction or repair, and replaces files. FENCE changes no
-files. It uses up the next number, so that an earlier exporter can no longer publish under this number.
+files of the table. It uses up the next number, so that an earlier exporter can no longer publish under this number. It
+may also record that replaced files were deleted.
 """
 
 
@@ -85,7 +86,7 @@ class TableState:
             raise ExportMismatch(f"the table's log lacks the manifest {self.number + 1}: it is damaged")
         if self.table_id not in ("", manifest.table_id):
             raise ExportMismatch(f"the manifest {manifest.number} belongs to another table ({manifest.table_id})")
-        gone = set(manifest.remove)
+        gone, expired = set(manifest.remove), set(manifest.expired)
         files = {path: file for path, file in self.files.items() if path not in gone}
         files |= {file.path: file for file in manifest.add}
         removed = self.removed | dict.fromkeys(manifest.remove, manifest.made_us)
@@ -95,7 +96,7 @@ class TableState:
             manifest.generation,
             max(self.latest_run, manifest.run or 0) if manifest.kind == RUN else self.latest_run,
             files,
-            {path: made_us for path, made_us in removed.items() if path not in set(manifest.expired)},
+            {path: made_us for path, made_us in removed.items() if path not in expired and path not in files},
         )
 
 

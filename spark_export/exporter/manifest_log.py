@@ -11,7 +11,7 @@ from typing import Any
 
 from spark_export.exporter.errors import ExportMismatch, TakenOver
 from spark_export.exporter.manifest import FOLDER, Manifest, TableState, decode, encode, name_of, number_of
-from spark_export.store.errors import ObjectExists
+from spark_export.store.errors import ObjectExists, StoreError
 from spark_export.store.store import Store
 
 
@@ -28,15 +28,39 @@ class ManifestLog:
         self._store = store
         self._now_us = now_us
         self._writer = uuid.uuid4().hex
+        self._is_unclear = False
         self.state = TableState()
 
     def load(self) -> TableState:
-        """Reads the manifests that were added since `state`, and returns the new state.
+        """Reads the manifests that were added since `state`, and returns the new state, which becomes `state`.
 
         Raises StoreError, ExportMismatch.
         """
-        names = [each.name for each in self._store.list_objects(FOLDER, after=name_of(self.state.number))]
-        numbers = sorted(number for number in map(number_of, names) if number is not None)
+        self.state = self.peek()
+        return self.state
+
+    def settle(self) -> None:
+        """If the last put had no answer, finds out whether the store has the manifest. Then `state` includes it.
+
+        Raises TakenOver if another writer has added a manifest since `state`.
+        """
+        if not self._is_unclear:
+            return
+        state = self.state
+        for number in self._later_numbers():
+            manifest, _ = decode(self._store.read(name_of(number)), name_of(number))
+            if manifest.writer != self._writer:
+                raise self._taken_over(number)
+            state = state.after(manifest)
+        self.state = state
+        self._is_unclear = False
+
+    def peek(self) -> TableState:
+        """Returns the present state of the table, and leaves `state` as it is.
+
+        So the caller can still not add a manifest after one of another writer. Raises StoreError, ExportMismatch.
+        """
+        numbers = self._later_numbers()
         state, waiting = self.state, list[Manifest]()
         # Reads backwards to the last checkpoint, and then applies the later manifests in order.
         for number in reversed(numbers):
@@ -47,15 +71,15 @@ class ManifestLog:
             waiting.append(manifest)
         for manifest in reversed(waiting):
             state = state.after(manifest)
-        self.state = state
         return state
 
     def append(self, table_id: str, kind: str, **fields: Any) -> TableState:
         """Adds the next manifest, and returns the new state of the table.
 
         kind: RUN, REWRITE or FENCE of `manifest.py`. fields: further fields of `Manifest`. Raises TakenOver if another
-        writer has already added a manifest with this number.
+        writer has already added a manifest with this number. After a StoreError, the store may have the manifest.
         """
+        self.settle()
         number = self.state.number + 1
         fields.setdefault("generation", self.state.generation)
         manifest = Manifest(
@@ -65,12 +89,23 @@ class ManifestLog:
         try:
             self._store.create(name_of(number), encode(manifest, after))
         except ObjectExists as error:
-            raise TakenOver(
-                f"another exporter has published into {self._store.place} meanwhile (manifest {number}); this one "
-                "publishes nothing more"
-            ) from error
+            raise self._taken_over(number) from error
+        except StoreError:
+            self._is_unclear = True
+            raise
         self.state = after
         return after
+
+    def _later_numbers(self) -> list[int]:
+        """Returns the numbers of the manifests that were added since `state`, in order."""
+        names = [each.name for each in self._store.list_objects(FOLDER, after=name_of(self.state.number))]
+        return sorted(number for number in map(number_of, names) if number is not None)
+
+    def _taken_over(self, number: int) -> TakenOver:
+        return TakenOver(
+            f"another exporter has published into {self._store.place} meanwhile (manifest {number}); this one "
+            "publishes nothing more"
+        )
 
     def check_table(self, table_id: str) -> None:
         """Raises ExportMismatch if the log belongs to another table. table_id: the id of the table in the ledger."""

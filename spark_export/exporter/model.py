@@ -178,3 +178,21 @@ class Run:
     files: int
     lost: int
     error: str | None
+
+
+@dataclass(frozen=True)
+class Account:
+    """The ledger's contents at one moment, for one generation (version) of the table.
+
+    ranges: the exported index ranges of all runs in state published or saved, each with the run's id. files: the files
+    of these runs. pending: the files of runs in state written; the table may already have these files. unfinished: the
+    ids of the runs that are neither saved nor abandoned. losses: exported rows that a repair gave up.
+    rewrite: the generation that an unfinished compaction or repair makes, or None.
+    """
+
+    ranges: list[tuple[int, Range]]
+    files: list[RunFile]
+    pending: list[RunFile]
+    unfinished: frozenset[int]
+    losses: list[Loss]
+    rewrite: int | None

@@ -63,8 +63,14 @@ class ParquetTable:
     def place_files(self, run_id: int, settings: TaskSettings) -> TaskSettings:
         return settings
 
-    def sweep(self) -> int:
-        return 0
+    def find_leftovers(self, run_id: int | None = None, entries: Sequence[FileEntry] = ()) -> list[str]:
+        return []
+
+    def remove(self, names: Sequence[str]) -> int:
+        """Removes generations (old versions of the table). names: the names of their folders. Returns their number."""
+        for name in names:
+            remove_tree(self._layout.generations / name)
+        return len(names)
 
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
         return arrange_tree(self._layout.run_staging(run_id), entries, "part")
@@ -116,13 +122,14 @@ class ParquetTable:
         remove_tree(self._layout.generation(generation))
         remove_tree(self._layout.rewrite_staging(generation))
 
-    def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
+    def expire_log(self, now_s: float, keep_s: float) -> int:
+        """Does nothing: the table has no log. Returns 0."""
+        return 0
+
+    def find_expired(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> list[str]:
         seen = self.generation
         old = [self._layout.generation(number) for number in self._layout.list_generations() if number < seen]
-        expired = [folder for folder in old if folder.stat().st_mtime <= now_s]
-        for folder in expired:
-            remove_tree(folder)
-        return len(expired)
+        return [folder.name for folder in old if folder.stat().st_mtime <= now_s]
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
         return remove_tree(self._layout.run_staging(run_id))

@@ -1,5 +1,8 @@
 """Repair: reads the rows of damaged and missing files again from the node, and replaces these files atomically.
 
+An undamaged file that the table no longer lists, for example after another program has put the table back to an earlier
+state, is listed again.
+
 The ledger, the record of all runs, lists every exported index. Repair takes away the indexes that are in undamaged
 files, and reads the remaining indexes from the node. It never uses the content of a damaged file. Readers of the
 table see either all old files or all new files (`rewrite.py`). If rows are no longer on the node, repair raises an
@@ -17,6 +20,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from spark_export.exporter.errors import DataLost, ExportError, ExportMismatch
+from spark_export.exporter.identity import was_put_back
 from spark_export.exporter.intervals import Interval, merge, subtract, total
 from spark_export.exporter.ledger import Ledger
 from spark_export.exporter.model import Exported, Loss, PartitionEnd, Piece, Range, RunFile, Task
@@ -38,9 +42,9 @@ Intervals: TypeAlias = dict[Place, list[Interval]]
 class Repair:
     """The result of a repair.
 
-    damaged: a description of the damage of each damaged or missing file. rows: the number of rows that were read from
-    the node again. lost: the number of rows that were given up. generation: the number of the table's new version, or
-    None if no file was damaged.
+    damaged: a description of the damage of each damaged, missing or unlisted file. rows: the number of rows that were
+    read from the node again. lost: the number of rows that were given up. generation: the number of the table's new
+    version, or None if no file was damaged.
     """
 
     damaged: tuple[str, ...]
@@ -80,9 +84,11 @@ class Repairer:
         DataLost, other ExportErrors, and ClientErrors. After an error, the table is unchanged.
         """
         await self._rewriter.recover()
-        files = await self._rewriter.load_files(damaged=True)
-        sound, damaged, there = await self._sort_out(files, on_file)
-        if not damaged:
+        listed, unlisted = await self._rewriter.load_listed()
+        sound, damaged, there = await self._sort_out([*listed, *unlisted], on_file)
+        known = {id(file) for file in sound}
+        hidden = [file for file in unlisted if id(file) in known]
+        if not damaged and not hidden:
             return Repair((), 0, 0, None)
         account = await self._ledger.load_account(await self._ledger.current_generation())
         ranges = [each for _, each in account.ranges]
@@ -90,7 +96,9 @@ class Repairer:
         check_explained(missing, [file for file, _ in damaged])
         ends = {(each.stream, each.partition): each for each in self._node.list_ends(Selection())}
         exported = await self._ledger.load_exported()
-        _check_not_put_back(missing, ends, exported, self._node.load_positions(self._ledger.identity.client_id))
+        saved = await self._ledger.load_exported(only_saved=True)
+        positions = self._node.load_positions(self._ledger.identity.client_id)
+        _check_not_put_back(missing, ends, exported, saved, positions)
         pieces, lost = split_available(missing, ranges, ends)
         if lost and not self._accept_lost:
             first = lost[0]
@@ -105,7 +113,7 @@ class Repairer:
             runs[group] = max(runs.get(group, 0), file.run_id)
         await self._rewriter.replace(sound, lambda folder: self._take(folder, pieces, runs), lost)
         return Repair(
-            tuple(problem for _, problem in damaged),
+            (*(problem for _, problem in damaged), *map(_tell_hidden, hidden)),
             sum(each.rows for each in pieces),
             _count(lost),
             await self._ledger.current_generation(),
@@ -157,6 +165,11 @@ class Repairer:
         }:
             raise ExportError("the node gave other indexes than those of the damaged files; the table is as before")
         return [RunFile(runs[entry.stream, entry.era], entry) for entry in written.files]
+
+
+def _tell_hidden(file: RunFile) -> str:
+    name = file.entry.path.rpartition("/")[2]
+    return f"run {file.run_id}: {name} was not listed by the table; the file is undamaged, and is listed again"
 
 
 def find_missing(ranges: Sequence[Range], losses: Sequence[Loss], there: Mapping[Place, list[Interval]]) -> Intervals:
@@ -225,22 +238,30 @@ def _check_not_put_back(
     missing: Mapping[Place, Sequence[Interval]],
     ends: Mapping[tuple[str, int], PartitionEnd],
     exported: Mapping[tuple[str, int], Exported],
+    saved: Mapping[tuple[str, int], Exported],
     positions: Mapping[tuple[str, int], int],
 ) -> None:
     """Raises DataLost if the node was restored to an earlier state after the export.
 
     The node may then have other messages under the missing indexes. ends: the partitions on the node. exported: the end
-    of the exported messages of each partition. positions: the saved indexes of the export's consumer.
+    of the exported messages of each partition. saved: the same without runs whose ends the node may not have saved yet.
+    positions: the saved indexes of the export's consumer. Raises ExportError if such a run is the reason why a saved
+    index is lower than the end.
     """
     for stream, _, partition in missing:
         place = stream, partition
-        end, known = ends.get(place), exported[place]
+        end, known, position = ends.get(place), exported[place], positions.get(place, 0)
         if end is None or end.made_us != known.made_us:
             continue
-        if min(end.next_index, positions.get(place, 0)) < known.end_index:
+        if was_put_back(end, known, saved.get(place), position):
             raise DataLost(
                 f"{stream}/{partition} was exported up to {known.end_index}, and the node was put back to an earlier "
                 "state since: it may have other messages under the same indexes, so nothing is taken from it"
+            )
+        if position < known.end_index:
+            raise ExportError(
+                f"{stream}/{partition} was exported up to {known.end_index}, and a crash came before the node saved "
+                f"this (it has {position}): `stream-node export run` saves it, then repair again"
             )
 
 

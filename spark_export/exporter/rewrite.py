@@ -1,12 +1,12 @@
 """Rewrites: each replaces files of a table by other files atomically. Compaction and repair use rewrites.
 
     planned ──▶ written ──▶ published
-       └──▶ dropped
+       └───────────┴──▶ dropped
 
 A rewrite makes a new generation, which is a version of the whole table. planned: new files are being written in the
 staging folder. written: all files of the generation are complete, synced and recorded in the ledger. published: readers
-see the generation. dropped: the new files are removed. Replaced files are kept for a time, for readers that have opened
-these files. The ledger is the record of all runs.
+see the generation. dropped: the generation is never published, and the new files are removed. Replaced files are kept
+for a time, for readers that have opened these files. The ledger is the record of all runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from pathlib import Path
 
 import structlog
 
-from spark_export.exporter.errors import ExportError, ExportMismatch, TableDamaged
+from spark_export.exporter.cleaning import remove_own
+from spark_export.exporter.errors import ExportError, ExportMismatch, TableChanged, TableDamaged, TakenOver
 from spark_export.exporter.failpoint import failpoint
 from spark_export.exporter.layout import ATTEMPTS, Layout, remove_tree
 from spark_export.exporter.ledger import Ledger
@@ -26,6 +27,7 @@ from spark_export.exporter.model import Loss, RunFile
 from spark_export.exporter.run_machine import COUNTED
 from spark_export.exporter.table import Table
 from spark_export.exporter.table_state import check_runs
+from spark_export.exporter.waiting import to_its_end
 from spark_export.store.paths import FilePath
 
 logger = structlog.get_logger(__name__)
@@ -58,24 +60,31 @@ class Rewriter:
     async def recover(self) -> None:
         """Ends a compaction or repair that a crash or an error interrupted.
 
-        If all new files were written, publishes them; otherwise removes them.
+        If all new files were written, publishes them; otherwise removes them. Raises TakenOver, and changes nothing, if
+        another exporter has taken over the table.
         """
+        await self._ledger.check_owner()
         found = await self._ledger.find_open_generation()
         if found is None:
             return
         generation, state = found
-        if state == "written":
-            await self._publish(generation)
-            return
-        await asyncio.to_thread(self._table.drop_rewrite, generation)
-        await self._ledger.drop_generation(generation)
-        logger.info("rewrite abandoned", generation=generation)
+        await to_its_end(self._publish(generation) if state == "written" else self._drop(generation))
 
-    async def load_files(self, *, damaged: bool = False) -> list[RunFile]:
-        """Checks that a compaction or repair may begin. Returns all files of the table.
+    async def load_files(self) -> list[RunFile]:
+        """Checks that a compaction may begin. Returns all files of the table.
 
-        damaged: whether files may be missing. Raises ExportError if a crash interrupted a run before its publication,
-        ExportMismatch if the ledger and the table disagree, and TableDamaged if a file is missing.
+        Raises TableDamaged if the table does not list one of the files, and the errors of `load_listed`.
+        """
+        listed, unlisted = await self.load_listed()
+        if unlisted:
+            raise TableDamaged(f"{self._table.locate(unlisted[0])} is missing from the table: {REPAIR}")
+        return listed
+
+    async def load_listed(self) -> tuple[list[RunFile], list[RunFile]]:
+        """Checks that a repair may begin. Returns the files of the ledger: those that the table lists, and the others.
+
+        Readers do not see the rows of a file that the table does not list. Raises ExportError if a crash interrupted a
+        run before its publication, and ExportMismatch if the ledger and the table disagree.
         """
         for run in await self._ledger.load_unfinished():
             if run.state not in COUNTED:
@@ -84,17 +93,18 @@ class Rewriter:
                 )
         await check_runs(self._table, self._ledger)
         files = await self._ledger.load_files(await self._ledger.current_generation())
-        known = {self._table.locate(file).resolve() for file in files}
+        known = [self._table.locate(file).resolve() for file in files]
         listed = await asyncio.to_thread(lambda: {path.resolve() for path in self._table.list_files()})
-        if strange := sorted(listed - known):
+        if strange := sorted(listed - set(known)):
             raise ExportMismatch(
                 f"{strange[0]} is in the table, and no run wrote it: another program changed the table; take the file "
                 "out, or use that program's own means"
             )
-        lost = sorted(path for path in known - listed if not damaged)
-        if lost:
-            raise TableDamaged(f"{lost[0]} is missing from the table: {REPAIR}")
-        return files
+        pairs = list(zip(files, known, strict=True))
+        return (
+            [file for file, path in pairs if path in listed],
+            [file for file, path in pairs if path not in listed],
+        )
 
     async def replace(
         self, kept: Sequence[RunFile], write: Callable[[Path], Sequence[RunFile]], lost: Sequence[Loss] = ()
@@ -103,18 +113,23 @@ class Rewriter:
 
         write: a function that gets an existing folder, writes and syncs files in this folder, and returns the files
         with paths relative to the folder. lost: exported indexes that are no longer in the new version. Returns all
-        files of the new version. After an error of `write`, the table is unchanged.
+        files of the new version. After an error of `write`, the table is unchanged. If the caller is cancelled, the
+        new version is dropped or published before the CancelledError is raised. Raises TakenOver, and publishes
+        nothing, if another exporter has taken over the table.
         """
         generation = await self._ledger.begin_generation(self._now_us())
         failpoint("compact_planned")
         try:
-            made = await asyncio.to_thread(self._make, generation, kept, write)
-            await self._ledger.record_generation(generation, made, lost, self._now_us())
+            made = await to_its_end(asyncio.to_thread(self._make, generation, kept, write))
+            await to_its_end(self._ledger.record_generation(generation, made, lost, self._now_us()))
+        except TakenOver:
+            # The rewrite belongs to the other exporter, which drops or publishes it.
+            raise
         except BaseException:
-            await self.recover()
+            await self._recover_after_error(generation)
             raise
         failpoint("compact_written")
-        await self._publish(generation)
+        await to_its_end(self._publish(generation))
         return made
 
     async def current_generation(self) -> int:
@@ -130,8 +145,19 @@ class Rewriter:
 
         Returns the number of removed files and versions.
         """
+        await self._ledger.check_owner()
         current = await self._ledger.load_files(await self._ledger.current_generation())
-        return await asyncio.to_thread(self._table.expire, current, self._now_us() / 1e6, self._keep_s)
+        now_s = self._now_us() / 1e6
+        removed = await to_its_end(asyncio.to_thread(self._table.expire_log, now_s, self._keep_s))
+        names = await asyncio.to_thread(self._table.find_expired, current, now_s, self._keep_s)
+        return removed + await remove_own(self._table, self._ledger, names)
+
+    async def _recover_after_error(self, generation: int) -> None:
+        try:
+            await self.recover()
+        except ExportError as error:
+            # The caller raises the first error. The next command recovers.
+            logger.warning("rewrite left behind", generation=generation, reason=str(error))
 
     def _make(
         self, generation: int, kept: Sequence[RunFile], write: Callable[[Path], Sequence[RunFile]]
@@ -142,11 +168,22 @@ class Rewriter:
         attempts.mkdir(parents=True)
         return self._table.stage_rewrite(generation, kept, write(attempts))
 
+    async def _drop(self, generation: int) -> None:
+        await asyncio.to_thread(self._table.drop_rewrite, generation)
+        await self._ledger.drop_generation(generation)
+        logger.info("rewrite abandoned", generation=generation)
+
     async def _publish(self, generation: int) -> None:
+        # If a save of the ledger failed before, the call repeats it: the table must not be ahead of the ledger.
+        await self._ledger.check_owner()
         before = await self._ledger.load_files(await self._ledger.current_generation())
         after = await self._ledger.load_files(generation)
         expires_s = self._now_us() / 1e6 + self._keep_s
-        await asyncio.to_thread(self._table.rewrite, generation, before, after, expires_s)
+        try:
+            await asyncio.to_thread(self._table.rewrite, generation, before, after, expires_s)
+        except TableChanged:
+            await self._drop(generation)
+            raise
         failpoint("between_turn_and_ledger")
         await self._ledger.publish_generation(generation)
         await asyncio.to_thread(remove_tree, self._layout.rewrite_staging(generation))

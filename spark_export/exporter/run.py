@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from spark_export.exporter.cleaning import remove_leftovers
 from spark_export.exporter.engine import Engine
 from spark_export.exporter.errors import ExportMismatch, StreamsLeftOut
 from spark_export.exporter.identity import check_positions
@@ -37,6 +38,7 @@ from spark_export.exporter.step import Step, StepRunner
 from spark_export.exporter.table import Table
 from spark_export.exporter.table_state import UNKNOWN_RUN, check_runs
 from spark_export.exporter.task import TaskSettings
+from spark_export.exporter.waiting import to_its_end
 
 logger = structlog.get_logger(__name__)
 
@@ -138,7 +140,6 @@ class Exporter:
         started_s = time.monotonic()
         self._steps.is_ending = False
         recovered, swept = await self.recover()
-        await check_runs(self._table, self._ledger)
         pace, steps, left_out = Pace(self._bounds, started_s), list[Step](), dict[str, LeftOut]()
         left = await self._plan(None, left_out)
         # The first plan fixes the end of the export, which would otherwise never end while a producer pushes messages.
@@ -208,7 +209,12 @@ class Exporter:
         positions = await asyncio.to_thread(self._node.load_positions, self._ledger.identity.client_id)
         wanted = [each for each in ends if each.stream not in left_out]
         exported = await self._ledger.load_exported()
-        check_positions(wanted, exported, positions, self._ledger.identity.client_id)
+        try:
+            check_positions(wanted, exported, positions, self._ledger.identity.client_id)
+        except ExportMismatch:
+            # An exporter that has taken over this table also saves higher indexes.
+            await self._ledger.check_owner()
+            raise
         plan = plan_ranges(wanted, exported, positions, accept_lost=self._accept_lost)
         refused = {each.stream: self._table.refusal_of(each.stream) for each in plan.ranges}
         for each in (*plan.left_out, *(LeftOut(stream, reason) for stream, reason in refused.items() if reason)):
@@ -218,9 +224,10 @@ class Exporter:
         return ranges if until is None else cut_at(ranges, until)
 
     async def recover(self) -> tuple[list[str], int]:
-        """Finishes or abandons every interrupted run.
+        """Finishes or abandons every interrupted run, and removes the files that such runs left.
 
-        Returns a description of each such run, and the number of removed files.
+        Returns a description of each such run, and the number of removed files. Raises ExportMismatch, and removes
+        nothing, if the ledger and the table disagree.
         """
         await self._ledger.check_owner()
         done: list[str] = []
@@ -230,13 +237,17 @@ class Exporter:
             swept += files
             done.append(f"run {run.run_id}, left {run.state}: {action.value}")
             logger.info("run recovered", run=run.run_id, state=run.state, action=action.value, files_removed=files)
-        return done, swept + await asyncio.to_thread(self._sweep)
+        await check_runs(self._table, self._ledger)
+        swept += await to_its_end(asyncio.to_thread(self._empty_staging))
+        return done, swept + await remove_leftovers(self._table, self._ledger)
 
     async def _recover_one(self, run: Run) -> tuple[Recovery, int]:
         entries = await self._ledger.load_run_files(run.run_id)
         found = Found(
             in_table=self._table.has_run(run.run_id), staged_whole=self._table.staged_whole(run.run_id, entries)
         )
+        # Only if this exporter still owns the table, what it found is the state of the table.
+        await self._ledger.check_owner()
         action = recover(run.state, found)
         if action is Recovery.REFUSE:
             raise ExportMismatch(f"run {run.run_id}: {UNKNOWN_RUN}")
@@ -252,9 +263,9 @@ class Exporter:
         await self._steps.save(run.run_id)
         return action, 0
 
-    def _sweep(self) -> int:
-        """Removes all unpublished files, in the staging folder and on the store. Returns the number of removed files.
+    def _empty_staging(self) -> int:
+        """Removes all files in the staging folder. Returns their number.
 
         The caller ensures that every run has ended, so no run needs these files.
         """
-        return sum(remove_tree(folder) for folder in self._layout.staging.iterdir()) + self._table.sweep()
+        return sum(remove_tree(folder) for folder in self._layout.staging.iterdir())

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
 
 import structlog
 
+from spark_export.exporter.cleaning import remove_own
 from spark_export.exporter.engine import Engine
 from spark_export.exporter.errors import NO_ROOM, DiskFull, ExportError
 from spark_export.exporter.failpoint import failpoint
@@ -25,12 +25,11 @@ from spark_export.exporter.node_side import NodeSide
 from spark_export.exporter.plan import plan_tasks
 from spark_export.exporter.table import Table
 from spark_export.exporter.task import TaskSettings, Written, read_progress
+from spark_export.exporter.waiting import to_its_end
 
 logger = structlog.get_logger(__name__)
 
 PROGRESS_INTERVAL_S = 0.2
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ class StepRunner:
             ranges = [each for each in ranges if each.stream not in left_out]
             if not ranges:
                 raise _NothingRead(written.left_out[0].reason)
-            entries = await _to_its_end(self._arrange(run_id, ranges, written))
+            entries = await to_its_end(self._arrange(run_id, ranges, written))
         except BaseException as error:
             await asyncio.shield(self._abandon(run_id, error))
             if isinstance(error, _NothingRead):
@@ -205,8 +204,10 @@ class StepRunner:
                 f"run {run_id} is written, and cannot be put into the table: {error}; the next run does it"
             ) from error
         failpoint("between_publish_and_ledger")
+        leftovers = await asyncio.to_thread(self._table.find_leftovers, run_id, entries)
         await self._ledger.advance(run_id, RunState.PUBLISHED)
         failpoint("published")
+        await remove_own(self._table, self._ledger, leftovers)
 
     async def save(self, run_id: int) -> None:
         """Saves the end indexes of a published run at the node, and removes the staging folder of the run."""
@@ -243,17 +244,3 @@ async def _watch(attempts: Path, on_rows: Callable[[int, int], None]) -> None:
         if rows:
             failpoint("writing")
         on_rows(rows, data_bytes)
-
-
-async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Waits until `work` has ended, even if the caller is cancelled, and returns its result.
-
-    If the caller was cancelled, the CancelledError is raised only after `work` has ended. Otherwise `work` could
-    continue after this exporter has released the folder's lock.
-    """
-    task = asyncio.create_task(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        await asyncio.gather(task, return_exceptions=True)
-        raise

@@ -7,7 +7,7 @@ that no commit names does not belong to the table.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from spark_export.exporter.errors import ExportError
@@ -60,9 +60,6 @@ class StoreFlatTable(FlatTable):
 
     def publish(self, run_id: int, entries: Sequence[FileEntry], ranges: Sequence[Range] = ()) -> None:
         self._commit(run_id, entries)
-        # Removes the files of failed tasks. Only this run writes files in the folder.
-        named = {entry.path for entry in entries}
-        self._delete(path for path in self._sizes(_run_folder(run_id)) if path not in named)
 
     def sync(self) -> None:
         """Does nothing, because a store confirms a write only after it is durable."""
@@ -70,28 +67,36 @@ class StoreFlatTable(FlatTable):
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
         """Makes sure that no exporter publishes the run from now on. Returns 0, because it removes no files.
 
-        `sweep` or `expire` removes the files later. They are not removed now, because another exporter may have taken
-        over the table and published the run before this call.
+        The files are removed later. They are not removed now, because another exporter may have taken over the table
+        and published the run before this call.
         """
         if entries:
-            self._fence(run_id)
+            self._fence(run_id=run_id)
         return 0
 
-    def sweep(self) -> int:
-        """Removes the files of all runs after the latest published run. Returns the number of removed files.
+    def find_leftovers(self, run_id: int | None = None, entries: Sequence[FileEntry] = ()) -> list[str]:
+        """Returns the names of the files of failed tasks of a run, or of all runs after the latest published run.
 
         The caller ensures that no run is unfinished. So the later runs were abandoned.
         """
+        if run_id is not None:
+            named = {entry.path for entry in entries}
+            return [f"{self._folder}/{path}" for path in self._sizes(_run_folder(run_id)) if path not in named]
+        found = [each.name for each in self._store.list_objects(self._folder)]
         latest, named = self.latest_run(), self._names_in_log()
-        found = (each.name for each in self._store.list_objects(self._folder))
         abandoned = []
         for name in found:
             path = name.removeprefix(f"{self._folder}/")
             run = path.partition("/")[0].removeprefix(RUN_PREFIX)
             is_own = path.startswith(RUN_PREFIX) and run.isdigit()
             if is_own and int(run) > latest and path.rpartition("/")[2] not in named:
-                abandoned.append(path)
-        return self._delete(abandoned)
+                abandoned.append(name)
+        return abandoned
+
+    def remove(self, names: Sequence[str]) -> int:
+        """Deletes files. names: relative to the address of the store. Returns the number of deleted files."""
+        self._store.delete(names)
+        return len(names)
 
     def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
         """Copies the new files of a compaction or repair to the store, under their final names.
@@ -112,17 +117,14 @@ class StoreFlatTable(FlatTable):
         return made
 
     def rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile], expires_s: float) -> None:
-        if self.generation == generation:
-            return
-        kept = {file.entry.path for file in before} & {file.entry.path for file in after}
-        old, new = ([file for file in files if file.entry.path not in kept] for files in (before, after))
-        self._commit_rewrite(generation, old, new)
+        self._commit_rewrite(generation, before, after)
 
     def drop_rewrite(self, generation: int) -> None:
-        """Does nothing: a compaction or repair that the ledger has not recorded as written is never committed.
+        """Makes sure that no exporter publishes this compaction or repair from now on. `find_expired` finds its files.
 
-        `expire` removes its files.
+        Another exporter may have begun the rewrite, and may only be paused.
         """
+        self._fence(generation=generation)
 
     def _path_to(self, path: str) -> FilePath:
         return StorePath(self._store.data, f"{self._folder}/{path}")
@@ -131,11 +133,6 @@ class StoreFlatTable(FlatTable):
         """Returns the sizes in bytes of the files in a folder, by their paths relative to the data folder."""
         found = self._store.list_objects(f"{self._folder}/{folder}")
         return {each.name.removeprefix(f"{self._folder}/"): each.size_bytes for each in found}
-
-    def _delete(self, paths: Iterable[str]) -> int:
-        names = [f"{self._folder}/{path}" for path in paths]
-        self._store.delete(names)
-        return len(names)
 
 
 def log_address(store: Store) -> str:

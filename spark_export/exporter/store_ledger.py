@@ -33,6 +33,7 @@ class StoredLedger:
         self._path = path
         self._tag: str | None = None
         self._unclear: set[str] = set()
+        self._is_saved = True
         self._lost: TakenOver | None = None
 
     def fetch(self) -> bool:
@@ -57,6 +58,7 @@ class StoredLedger:
         Raises TakenOver if another exporter has changed the copy. Every later call then raises TakenOver, too. Raises
         LedgerError if the store does not answer. The next call then tries again.
         """
+        self._is_saved = False
         data = self._path.read_bytes()
         digest = hashlib.sha256(data).hexdigest()
         with self._told():
@@ -67,9 +69,16 @@ class StoredLedger:
             else:
                 self._tag = self._store.swap(LEDGER_OBJECT, data, self._tag)
             self._unclear.clear()
+        self._is_saved = True
 
     def check(self) -> None:
-        """Raises TakenOver if another exporter has changed the copy; LedgerError if the store does not answer."""
+        """Checks that the copy is as this exporter left it. Repeats a `save` that failed before.
+
+        Raises TakenOver if another exporter has changed the copy; LedgerError if the store does not answer.
+        """
+        if not self._is_saved:
+            self.save()
+            return
         with self._told():
             self._resolve()
             if self._store.read_tagged(LEDGER_OBJECT).tag != self._tag:

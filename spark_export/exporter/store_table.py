@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from spark_export.exporter.errors import ExportError, TakenOver
 from spark_export.exporter.hive_names import hive_folder
 from spark_export.exporter.layout import ATTEMPTS, Layout, refusal_of_folder
-from spark_export.exporter.manifest import FENCE, REWRITE, RUN, TableFile
+from spark_export.exporter.manifest import FENCE, REWRITE, RUN, TableFile, TableState
 from spark_export.exporter.manifest_log import ManifestLog
 from spark_export.exporter.model import FileEntry, Range, RunFile
 from spark_export.exporter.task import TaskSettings
@@ -23,9 +23,9 @@ from spark_export.store.store import Store
 
 DATA = "data"
 SWEPT_RUNS = 8
-"""The number of latest runs whose folders `sweep` checks in a large table, for files that are not in the table."""
+"""The number of latest runs whose folders `find_leftovers` lists in a large table, for unnamed files."""
 SWEPT_FILES = 5_000
-"""The number of files above which a table is large, so that `sweep` checks only the folders of the latest runs."""
+"""The number of files above which a table is large, so that `find_leftovers` lists only the latest runs."""
 COPY_BYTES = 8 * 1024 * 1024
 
 
@@ -43,7 +43,6 @@ class StoreParquetTable:
         self._store = store
         self._table_id = table_id
         self._log = ManifestLog(store, now_us=lambda: time.time_ns() // 1000)
-        self._expired: list[str] = []
 
     def prepare(self) -> None:
         self._log.load()
@@ -81,8 +80,8 @@ class StoreParquetTable:
         return all(there.get(entry.path) == entry.file_bytes for entry in entries)
 
     def has_run(self, run_id: int) -> bool:
-        # Runs are published in the order of their numbers.
-        return self._log.state.latest_run >= run_id
+        # Runs are published in the order of their numbers. The store may have a manifest whose answer was lost.
+        return self._log.peek().latest_run >= run_id
 
     def latest_run(self) -> int:
         return self._log.state.latest_run
@@ -90,12 +89,13 @@ class StoreParquetTable:
     def publish(self, run_id: int, entries: Sequence[FileEntry], ranges: Sequence[Range] = ()) -> None:
         added = [_table_file(RunFile(run_id, entry)) for entry in entries]
         try:
-            self._append(RUN, run=run_id, ranges=tuple(ranges), add=added)
+            self._log.settle()
+            if not _has(self._log.state, run_id, added):
+                self._append(RUN, run=run_id, ranges=tuple(ranges), add=added)
         except TakenOver:
             # The exporter that began this run may still be alive, and may have published the run just now.
-            if self._log.load().latest_run != run_id or any(self._log.state.files.get(f.path) != f for f in added):
+            if not _has(self._log.load(), run_id, added):
                 raise
-        self._remove_unnamed(run_folder(run_id))
 
     def sync(self) -> None:
         """Does nothing, because a store confirms a write only after it is durable."""
@@ -103,24 +103,42 @@ class StoreParquetTable:
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
         """Makes sure that the run is never published. Returns 0, because it removes no files.
 
-        `sweep` removes the files, but only after the ledger has recorded the run as abandoned. The ledger refuses this
-        if another exporter has taken over the table. The files then belong to the other exporter.
+        The files are removed later (`find_leftovers`), after the ledger has recorded the run as abandoned. The ledger
+        refuses this if another exporter has taken over the table. The files then belong to the other exporter.
         """
         if entries:
             # The exporter that began the run may be about to publish it. The fence takes the needed manifest number.
             self._append(FENCE, run=run_id)
         return 0
 
-    def sweep(self) -> int:
-        state = self._log.state
-        # Listing a large table takes many requests. Earlier sweeps have already removed such files of old runs.
-        after = f"{DATA}/run={max(0, state.latest_run - SWEPT_RUNS):06d}" if len(state.files) > SWEPT_FILES else ""
-        return self._remove_unnamed(DATA, after=after)
+    def find_leftovers(self, run_id: int | None = None, entries: Sequence[FileEntry] = ()) -> list[str]:
+        """Returns the names of the files that the table's log does not name."""
+        state, after = self._log.state, ""
+        if run_id is None and len(state.files) > SWEPT_FILES:
+            # Listing a large table takes many requests. Earlier calls have already found such files of old runs.
+            after = f"{DATA}/run={max(0, state.latest_run - SWEPT_RUNS):06d}"
+        folder = DATA if run_id is None else run_folder(run_id)
+        named = {_table_file(RunFile(run_id, entry)).path for entry in entries} if run_id is not None else set()
+        found = [each.name for each in self._store.list_objects(folder, after=after)]
+        if all(name in named for name in found):
+            return []
+        state = self._log.peek()
+        return [name for name in found if name not in state.files and name not in state.removed]
+
+    def remove(self, names: Sequence[str]) -> int:
+        """Deletes files. names: relative to the address of the store. Returns the number of deleted files."""
+        self._store.delete(names)
+        expired = tuple(name for name in names if name in self._log.state.removed)
+        if expired:
+            # Without this manifest, the next call would find and count the files again.
+            self._append(FENCE, expired=expired)
+        return len(names)
 
     def locate(self, file: RunFile) -> FilePath:
         return StorePath(self._store.data, f"{run_folder(file.run_id)}/{file.entry.path}")
 
     def list_files(self) -> set[FilePath]:
+        self._log.settle()
         return {StorePath(self._store.data, path) for path in self._log.state.files}
 
     def missing(self) -> str | None:
@@ -150,8 +168,15 @@ class StoreParquetTable:
 
     def rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile], expires_s: float) -> None:
         """Publishes a compaction or repair by one manifest, which removes the replaced files and adds the new files."""
-        if self._log.state.generation == generation:
+        self._log.settle()
+        current = self._log.state.generation
+        if current == generation:
             return
+        if current > generation:
+            raise TakenOver(
+                f"another exporter has taken over the table {self._store.place}, and rewrite {generation} is older "
+                "than the table; this one publishes nothing more"
+            )
         old, new = ({each.path: each for each in map(_table_file, files)} for files in (before, after))
         self._append(
             REWRITE,
@@ -161,39 +186,32 @@ class StoreParquetTable:
         )
 
     def drop_rewrite(self, generation: int) -> None:
-        """Makes sure that the compaction or repair is never published. `sweep` removes its files."""
+        """Makes sure that the compaction or repair is never published. `find_leftovers` finds its files."""
         self._append(FENCE)
 
-    def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
-        """Deletes files that were replaced at least `keep_s` seconds ago. Returns the number of deleted files."""
+    def expire_log(self, now_s: float, keep_s: float) -> int:
+        """Does nothing: all manifests are kept. Returns 0."""
+        return 0
+
+    def find_expired(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> list[str]:
+        """Returns the names of the files in the store that were replaced at least `keep_s` seconds ago."""
+        self._log.settle()
         before_us = int((now_s - keep_s) * 1e6)
-        old = [path for path, removed_us in self._log.state.removed.items() if removed_us <= before_us]
-        self._store.delete(old)
-        self._expired += [path for path in old if path not in self._expired]
-        return len(old)
+        return [path for path, removed_us in self._log.state.removed.items() if removed_us <= before_us]
 
     def _append(self, kind: str, **fields: object) -> None:
-        self._log.append(self._table_id, kind, expired=tuple(self._expired), **fields)
-        self._expired.clear()
-
-    def _remove_unnamed(self, folder: str, *, after: str = "") -> int:
-        """Deletes the files in a folder that the table's log does not name. Returns the number of deleted files.
-
-        Such files come from failed or repeated tasks, and from abandoned runs, compactions and repairs. Only the
-        exporter that owns the ledger may call this, and only while no task is being executed. after: only files with a
-        name after this one, in alphabetical order, are deleted.
-        """
-        state = self._log.state
-        found = (each.name for each in self._store.list_objects(folder, after=after))
-        unnamed = [name for name in found if name not in state.files and name not in state.removed]
-        self._store.delete(unnamed)
-        return len(unnamed)
+        self._log.append(self._table_id, kind, **fields)
 
     def _sizes(self, run_id: int) -> dict[str, int]:
         prefix = f"{run_folder(run_id)}/"
         return {
             each.name.removeprefix(prefix): each.size_bytes for each in self._store.list_objects(prefix.rstrip("/"))
         }
+
+
+def _has(state: TableState, run_id: int, added: Sequence[TableFile]) -> bool:
+    """Returns whether this run is the latest in the table, with these files."""
+    return state.latest_run == run_id and all(state.files.get(file.path) == file for file in added)
 
 
 def run_folder(run_id: int) -> str:

@@ -61,8 +61,17 @@ class Table(Protocol):
         """
         ...
 
-    def sweep(self) -> int:
-        """Removes the unpublished files of ended runs, except those in the staging folder. Returns their number."""
+    def find_leftovers(self, run_id: int | None = None, entries: Sequence[FileEntry] = ()) -> list[str]:
+        """Returns the names of unpublished files on a store, for `remove`. A table in a folder has none.
+
+        Such files come from failed or repeated tasks, and from abandoned runs, compactions and repairs. The files are
+        listed before the table's log is read. run_id: a run that was just published with the files `entries`; only
+        files of this run are returned. None for all ended runs; the caller ensures that no run is unfinished.
+        """
+        ...
+
+    def remove(self, names: Sequence[str]) -> int:
+        """Removes files, whose names `find_leftovers` or `find_expired` has returned. Returns their number."""
         ...
 
     def arrange(self, run_id: int, entries: Sequence[FileEntry]) -> list[FileEntry]:
@@ -112,26 +121,38 @@ class Table(Protocol):
     def rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile], expires_s: float) -> None:
         """Replaces the files `before` by the files `after` for readers, atomically.
 
-        The call can be repeated after a crash. expires_s: the time after which the replaced files may be removed, in
-        seconds since 1970.
+        The call can be repeated after a crash. A file that is in both lists, and that the table's log no longer lists,
+        is listed again. expires_s: the time after which the replaced files may be removed, in seconds since 1970.
+        Raises TakenOver if another exporter has dropped this rewrite, or has published a later one. Raises TableChanged
+        if the table has other files than `before`.
         """
         ...
 
     def drop_rewrite(self, generation: int) -> None:
-        """Drops an unpublished rewrite (compaction or repair), and removes its files now or in a later `sweep`."""
+        """Makes sure that a rewrite (compaction or repair) is never published.
+
+        Its files are removed now, or later by means of `find_leftovers` or `find_expired`.
+        """
         ...
 
-    def expire(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> int:
-        """Removes replaced files and old versions of the table that were kept long enough. Returns their number.
+    def expire_log(self, now_s: float, keep_s: float) -> int:
+        """Removes old entries or snapshots from the table's log. Returns their number.
 
-        current: all files of the table that the ledger has. now_s: the present time in seconds since 1970. keep_s: how
-        long old versions of the table stay readable, in seconds. The caller ensures that no run, compaction or repair
-        is unfinished.
+        now_s: the present time in seconds since 1970. keep_s: how long old versions of the table stay readable, in
+        seconds. Delta has its own setting for the age of entries, and ignores both.
+        """
+        ...
+
+    def find_expired(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> list[str]:
+        """Returns the names of replaced files and old versions that were kept long enough, for `remove`.
+
+        current: all files of the table that the ledger has. now_s, keep_s: as for `expire_log`. The files are listed
+        before the table's log is read. The caller ensures that no run, compaction or repair is unfinished.
         """
         ...
 
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
-        """Makes sure that a run is never published, and removes its files now or in a later `sweep`.
+        """Makes sure that a run is never published, and removes its files now or later (`find_leftovers`).
 
         Returns the number of files that were removed now.
         """

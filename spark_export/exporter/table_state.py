@@ -7,10 +7,12 @@ an older copy lacks some rows of the table.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.layout import Layout
 from spark_export.exporter.ledger import Ledger
+from spark_export.exporter.model import RunFile
 from spark_export.exporter.table import Table
 from spark_export.exporter.table_link import LEDGER_PUT_BACK, settle_link
 
@@ -26,9 +28,23 @@ async def settle_table(layout: Layout, ledger: Ledger, table: Table, *, repairin
     current, unfinished = await ledger.current_generation(), await ledger.find_open_generation()
     files = await ledger.load_files(current)
     number = unfinished[0] if unfinished else None
+    latest_run, latest_generation = await ledger.load_highest()
     if ledger.identity.format == "parquet" and layout.store is None:
-        await asyncio.to_thread(settle_link, layout, current, number, [] if repairing else files)
-        return
+        expected = [] if repairing else files
+        await asyncio.to_thread(settle_link, layout, current, number, expected, latest=latest_generation)
+    else:
+        await _settle_log(table, files, current, number)
+    if (there := await asyncio.to_thread(table.latest_run)) > latest_run:
+        # Nothing may be changed or removed with such a ledger, so this is checked before everything else.
+        raise ExportMismatch(f"run {there}: {UNKNOWN_RUN}")
+
+
+async def _settle_log(table: Table, files: Sequence[RunFile], current: int, number: int | None) -> None:
+    """Creates a table with a log, or checks that the log of an existing table is there and has the generation.
+
+    files: the files of the table in the ledger. current, number: the current generation of the ledger, and that of an
+    unfinished compaction or repair, or None.
+    """
     lost = await asyncio.to_thread(table.missing) if files else None
     if lost is not None:
         raise ExportMismatch(

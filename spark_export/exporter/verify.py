@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from spark_export.exporter.intervals import Interval, compare, merge, subtract, total
 from spark_export.exporter.layout import Layout
-from spark_export.exporter.ledger import Account, Ledger
-from spark_export.exporter.model import Loss, Range, RunFile
+from spark_export.exporter.ledger import Ledger
+from spark_export.exporter.model import Account, Loss, Range, RunFile
 from spark_export.exporter.table import Table, make_table
 from spark_export.store.paths import FilePath
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from spark_export.exporter.address import Address
 from spark_export.exporter.errors import ExportMismatch
-from spark_export.exporter.layout import ExportLock, Layout
+from spark_export.exporter.layout import TABLE, ExportLock, Layout
 from spark_export.exporter.ledger import Ledger, NewIdentity, open_ledger
 from spark_export.exporter.manifest import FOLDER
 from spark_export.exporter.store_ledger import LEDGER_OBJECT, StoredLedger, check_id, settle_table
@@ -86,7 +86,7 @@ async def _open_stored(
     is_there = await asyncio.to_thread(copy.fetch)
     if not is_there and identity is None:
         raise ExportMismatch(f"{store.place} holds no export: {LEDGER_OBJECT} is missing")
-    if not is_there and await asyncio.to_thread(_has_manifests, store):
+    if not is_there and await asyncio.to_thread(_has_table, store):
         raise ExportMismatch(
             f"{store.place} holds a table, and {LEDGER_OBJECT} is missing: put it back, or export to another address"
         )
@@ -100,5 +100,6 @@ async def _open_stored(
         yield ledger
 
 
-def _has_manifests(store: Store) -> bool:
-    return next(iter(store.list_objects(FOLDER)), None) is not None
+def _has_table(store: Store) -> bool:
+    """Returns whether the store has a table: manifests, or the folder of a table of Delta or Iceberg."""
+    return any(next(iter(store.list_objects(folder)), None) is not None for folder in (FOLDER, TABLE))

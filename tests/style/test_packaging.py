@@ -31,6 +31,7 @@ OPTIONAL = {
     "spark_export/exporter/delta_table.py": "delta",
     "spark_export/exporter/iceberg_catalog.py": "iceberg",
     "spark_export/exporter/iceberg_table.py": "iceberg",
+    "spark_export/exporter/iceberg_upkeep.py": "iceberg",
     "spark_export/store/object_store.py": "store",
 }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -19,11 +20,12 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from spark_export.exporter.errors import ExportMismatch, StreamsLeftOut
+from spark_export.exporter.errors import DataLost, ExportMismatch, StreamsLeftOut
 from spark_export.exporter.job import adopt_table
 from stream_client.blocking import set_position
 from tests.cli.export_schemas import Adopted
 from tests.spark_export.exporter.export_world import World
+from tests.spark_export.exporter.test_crashes import export_child
 
 
 def beside(world: World, folder: Path) -> World:
@@ -152,5 +154,33 @@ def test_a_folder_that_was_put_back_goes_on_after_an_adoption(world: World, tmp_
     with pytest.raises(ExportMismatch, match="another table saves under the same name"):
         adopt(world, world.consumer())
     assert adopt(world, "own") == world.consumer() == "own"
+    assert world.run().rows == 10
+    world.assert_whole()
+
+
+def test_an_adoption_does_not_hide_a_node_that_was_put_back(world: World) -> None:
+    """Before, the new consumer began at the table's end, and the next run took the other messages behind it."""
+    world.push(10)
+    world.run()
+    before = world.consumer()
+    # The node forgets what the export saved, as a backup that was put back would.
+    with world.client() as client:
+        set_position(client, before, world.stream, 0, 2)
+    world.push(10)
+    with pytest.raises(DataLost, match=r"keeps 2 as the position of .*`stream-node index set` it to 5"):
+        adopt(world)
+    assert world.consumer() == before
+    with world.client() as client:
+        set_position(client, before, world.stream, 0, 5)
+    assert adopt(world) != before
+    assert world.run().rows == 10
+    world.assert_whole()
+
+
+def test_a_run_whose_end_was_not_saved_does_not_hinder_an_adoption(world: World) -> None:
+    world.push(10)
+    assert export_child(world, "run", "published").returncode == -signal.SIGKILL
+    adopt(world)
+    world.push(10)
     assert world.run().rows == 10
     world.assert_whole()

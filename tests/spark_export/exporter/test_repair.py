@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
-from spark_export.exporter.errors import DataLost
+from spark_export.exporter.errors import DataLost, ExportError
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE
 from spark_export.exporter.job import open_repairer
 from spark_export.exporter.repair import Repair
@@ -161,4 +161,17 @@ def test_a_lost_generation_is_taken_again(world: World, also_the_link: bool) -> 
     assert repair(world).rows == 100
     world.push(5)
     world.run()
+    world.assert_whole()
+
+
+def test_a_run_whose_end_was_not_saved_is_told_from_a_node_that_was_put_back(world: World) -> None:
+    world.push(50)
+    world.run()
+    world.push(50)
+    assert export_child(world, "run", "published").returncode == -signal.SIGKILL
+    flip(data_files(world)[0])
+    with pytest.raises(ExportError, match=r"`stream-node export run` saves it, then repair again"):
+        repair(world)
+    world.run()
+    assert repair(world).rows == 50
     world.assert_whole()

@@ -1,0 +1,62 @@
+"""Removes files that do not belong to the table any more, or never did, without removing files of another exporter.
+
+While this exporter lists files, another exporter may take over the table on a store, and publish files that the list
+already names. Therefore each removal has three steps:
+
+1. The table lists the files, and only then reads its log. So it leaves out what was published before the reading.
+2. The ledger (the record of all runs) says whether this exporter still owns the table. If so, nobody else has written a
+file of the list.
+3. Files of later runs and generations than those of the own ledger are kept in any case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from spark_export.exporter.ledger import Ledger
+from spark_export.exporter.table import Table
+from spark_export.exporter.waiting import to_its_end
+
+_RUN: Final = re.compile(r"(?:^|/)run[=-](?P<number>\d+)[/-]")
+_REWRITTEN: Final = re.compile(r"(?:^|/)rewritten-(?P<number>\d+)-")
+
+
+@dataclass(frozen=True)
+class Highest:
+    """The highest numbers that a ledger knows. generation: a version of the table that a compaction or repair made."""
+
+    run_id: int
+    generation: int
+
+    def covers(self, name: str) -> bool:
+        """Returns whether a file with this name may be of a run or rewrite that the ledger knows.
+
+        The names of data files contain the numbers of their run or generation.
+        """
+        run, rewritten = _RUN.search(name), _REWRITTEN.search(name)
+        if run is not None and int(run["number"]) > self.run_id:
+            return False
+        return rewritten is None or int(rewritten["number"]) <= self.generation
+
+
+async def remove_leftovers(table: Table, ledger: Ledger) -> int:
+    """Removes the unpublished files of ended runs from a store. Returns their number.
+
+    The caller ensures that no run is unfinished. Raises TakenOver, and removes nothing, if another exporter has taken
+    over the table.
+    """
+    return await remove_own(table, ledger, await asyncio.to_thread(table.find_leftovers))
+
+
+async def remove_own(table: Table, ledger: Ledger, names: Sequence[str]) -> int:
+    """Removes files whose names the table has given, unless they may be of another exporter. Returns their number."""
+    if not names:
+        return 0
+    await ledger.check_owner()
+    highest = Highest(*await ledger.load_highest())
+    own = [name for name in names if highest.covers(name)]
+    return await to_its_end(asyncio.to_thread(table.remove, own))
