@@ -35,12 +35,13 @@ logger = structlog.get_logger(__name__)
 class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line of the audit log without its time.
 
-    event: "refused", "admitted" (a request for an administrative act was passed on to its worker), or an act of the
-        node, such as "rules_loaded".
+    event: "refused", "admitted" (a request for an administrative act was passed on to its worker), "limited" and
+        "slowed" (a limit was exceeded: a request was refused, or reading had to wait), or an act of the node, such as
+        "rules_loaded".
     identity: who sent the request.
     peer: the `host:port` of the connection.
     right: the right that was needed.
-    name: the name on which the right was needed, such as that of a stream.
+    name: the name on which the right was needed, such as that of a stream; the name of a limit.
     rule: the rule that decided.
     request: the name of the request's protocol.
     reason: the text that the sender was given.
@@ -111,7 +112,7 @@ class Audit:
         repeated, self._repeated = self._repeated, {}
         for entry, count in repeated.items():
             if count:
-                self.note(msgspec.structs.replace(entry, event="refused_again", count=count))
+                self.note(msgspec.structs.replace(entry, event=f"{entry.event}_again", count=count))
         unlisted, self._unlisted = self._unlisted, Counter()
         self._lines.clear()
         for (identity, host), number in unlisted.items():

@@ -6,8 +6,8 @@
     may = ["read", "index"]
     on = ["orders"]
 
-The file has only such tables. Each rule has either `may` or `may_not`. A change keeps the other lines of the file, with
-their comments.
+Each rule has either `may` or `may_not`. Besides such tables, the file may have limits of single identities
+(`limit_tables`). A change keeps the other lines of the file, with their comments.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from access.limit_tables import read_limits
 from access.rights import ALL_RIGHTS, NO_RIGHT, RIGHT_NAMES, Right
 from access.rules import EVERYBODY, Rule, Rules
 from storage.durable_files import lock_folder, write_durably
@@ -28,6 +29,8 @@ SOURCES = ("anonymous", "certificate", "token", "channel")
 ALL = "all"
 """The word for all rights in `may` and `may_not`."""
 _HEADER = re.compile(r"\s*\[\[\s*rule\s*\]\]\s*(#.*)?")
+_TABLE = re.compile(r"\s*\[")
+"""Matches the first line of any table."""
 _FIELDS = ("name", "who", "may", "may_not", "on")
 _QUOTES = frozenset("'\"\\")
 
@@ -53,8 +56,11 @@ def parse_rules(text: str, file: str = "the rules") -> Rules:
     except tomllib.TOMLDecodeError as error:
         raise RulesError(f"{file} is not TOML: {error}") from error
     mistakes = [
-        f"{file}: unknown key {key!r}; a file of rules has only tables [[rule]]" for key in values.keys() - {"rule"}
+        f"{file}: unknown key {key!r}; a file of rules has only tables [[rule]] and [limits.…]"
+        for key in values.keys() - {"rule", "limits"}
     ]
+    limits, wrong = read_limits(values.get("limits", {}), _wrong_pattern)
+    mistakes += [f"{file}: {each}" for each in wrong]
     tables = values.get("rule", [])
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise RulesError(*mistakes, f"{file}: `rule` is not a list of tables; begin each rule with [[rule]]")
@@ -71,7 +77,7 @@ def parse_rules(text: str, file: str = "the rules") -> Rules:
         rules.append(rule)
     if mistakes:
         raise RulesError(*mistakes)
-    return Rules(rules)
+    return Rules(rules, limits)
 
 
 def rule_text(rule: Rule) -> str:
@@ -113,7 +119,8 @@ def remove_rule(file: Path, name: str) -> Rule:
 
 def _remove(file: Path, name: str) -> Rule:
     text = _read(file)
-    rules = parse_rules(text, str(file)).rules
+    found = parse_rules(text, str(file))
+    rules = found.rules
     position = next((place for place, rule in enumerate(rules) if rule.name == name), None)
     if position is None:
         raise RulesError(
@@ -123,10 +130,13 @@ def _remove(file: Path, name: str) -> Rule:
     starts = [number for number, line in enumerate(lines) if _HEADER.fullmatch(line.rstrip("\r\n"))]
     left = text
     if len(starts) == len(rules):
-        end = starts[position + 1] if position + 1 < len(starts) else len(lines)
+        # The rule ends where the next table begins, which may be one with limits.
+        later = range(starts[position] + 1, len(lines))
+        end = next((number for number in later if _TABLE.match(lines[number])), len(lines))
         left = "".join(lines[: starts[position]] + lines[end:])
     # The remaining text must have exactly the other rules; otherwise the file has another notation.
-    if parse_rules(left, str(file)).rules != (*rules[:position], *rules[position + 1 :]):
+    kept = parse_rules(left, str(file))
+    if kept.rules != (*rules[:position], *rules[position + 1 :]) or kept.limits != found.limits:
         raise RulesError(f"{file} is written in a way that this command cannot change; remove {name!r} by hand")
     write_durably(file, left.encode())
     return rules[position]

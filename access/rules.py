@@ -6,7 +6,7 @@ refused, and a rule that forbids a right is stronger than every rule that allows
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -18,9 +18,13 @@ from storage.text_order import prefix_end
 EVERYBODY = "*"
 KNOWN_IDENTITIES_MAX = 10_000
 """The largest number of identities whose rules are remembered. All are forgotten when there are more."""
-KNOWN_NAMES_MAX = 10_000
-"""The largest number of names for which the rights of one identity are remembered. All are forgotten when there are
-more, because a peer chooses the names."""
+KNOWN_CHARACTERS_MAX = 4 * 1024 * 1024
+"""The largest number of characters of the names for which the rights of all identities are remembered. All names are
+forgotten when there are more, because peers choose the names."""
+KNOWN_NAME_CHARACTERS = 64
+"""What a remembered name counts besides its characters, for the objects that hold it."""
+KNOWN_NAME_CHARACTERS_MAX = 512
+"""The rights on a longer name are found anew for each message, and not remembered."""
 SHOWN_NAME_CHARACTERS_MAX = 64
 
 
@@ -79,12 +83,41 @@ class Decision(NamedTuple):
         return self.rule.reason if self.rule is not None and self.rule.reason else self.reason
 
 
+class KnownNames:
+    """Counts the names that the `Grants` of all identities remember. When there are too many, all are forgotten.
+
+    Invariant: the remembered names have together at most KNOWN_CHARACTERS_MAX characters, with KNOWN_NAME_CHARACTERS
+    more for each name."""
+
+    __slots__ = ("_characters", "_holders")
+
+    def __init__(self) -> None:
+        self._characters = 0
+        self._holders: dict[int, dict[str, int]] = {}
+
+    def has_room(self, name: str, holder: dict[str, int]) -> bool:
+        """Whether a name may be remembered. holder: the names of one identity, to which the caller adds it."""
+        if len(name) > KNOWN_NAME_CHARACTERS_MAX:
+            return False
+        size = len(name) + KNOWN_NAME_CHARACTERS
+        if self._characters + size > KNOWN_CHARACTERS_MAX:
+            for each in self._holders.values():
+                each.clear()
+            self._holders.clear()
+            self._characters = 0
+        self._characters += size
+        self._holders[id(holder)] = holder
+        return True
+
+
 class Grants:
     """The rules that apply to one identity, and the rights that they give on each name."""
 
-    __slots__ = ("_known", "allow", "deny", "rules")
+    __slots__ = ("_all_known", "_known", "allow", "deny", "rules")
 
-    def __init__(self, rules: Sequence[Rule]) -> None:
+    def __init__(self, rules: Sequence[Rule], known: KnownNames | None = None) -> None:
+        """known: counts the names that the grants of all identities remember."""
+        self._all_known = known if known is not None else KnownNames()
         self.rules = tuple(rules)
         self.allow = [(prefix, int(rule.may)) for rule in rules if rule.may for prefix in rule.on]
         self.deny = [(prefix, int(rule.may_not)) for rule in rules if rule.may_not for prefix in rule.on]
@@ -101,9 +134,8 @@ class Grants:
             for prefix, rights in self.deny:
                 if name.startswith(prefix):
                     known &= ~rights
-            if len(self._known) >= KNOWN_NAMES_MAX:
-                self._known.clear()
-            self._known[name] = known
+            if self._all_known.has_room(name, self._known):
+                self._known[name] = known
         return known
 
     def find_next(self, rights: int, name: str) -> str | None:
@@ -125,11 +157,14 @@ class Grants:
 
 
 class Rules:
-    """All rules of a node. rules: those of the operator, and those with a `keeper`, which are built in."""
+    """All rules of a node. rules: those of the operator, and those with a `keeper`, which are built in. limits: the
+    limits of single identities, by pattern (`limit_tables`)."""
 
-    def __init__(self, rules: Iterable[Rule]) -> None:
+    def __init__(self, rules: Iterable[Rule], limits: Mapping[str, Mapping[str, int | None]] | None = None) -> None:
         self.rules = tuple(rules)
+        self.limits = {pattern: dict(table) for pattern, table in (limits or {}).items()}
         self._grants: dict[Identity, Grants] = {}
+        self._known = KnownNames()
 
     def __len__(self) -> int:
         return len(self.rules)
@@ -141,9 +176,11 @@ class Rules:
             rules = [rule for rule in self.rules if rule.applies_to(identity)]
             if identity.source == "local":
                 rules.insert(0, OWN_WORKERS)
+            # Forgotten grants that a caller still has go on to count their names in the old object.
             if len(self._grants) >= KNOWN_IDENTITIES_MAX:
                 self._grants.clear()
-            found = self._grants[identity] = Grants(rules)
+                self._known = KnownNames()
+            found = self._grants[identity] = Grants(rules, self._known)
         return found
 
     def allows(self, identity: Identity, demand: Demand) -> bool:

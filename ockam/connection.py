@@ -16,6 +16,7 @@ import trio
 from ockam.address import Address
 from ockam.authenticator import Authenticator
 from ockam.connection_machine import SEND_BYTES, ConnectionLimits, ConnectionMachine, ConnectionStatistics, State
+from ockam.connection_usage import TOO_MANY, ConnectionUsage
 from ockam.errors import FrameTooLarge, RemoteProtocolError
 from ockam.forward_filter import ForwardFilter
 from ockam.forwarding import OpenRequests
@@ -28,7 +29,7 @@ from ockam.node import Node
 from ockam.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
 from ockam.sockets import send_nowait
 from ockam.tls_faults import TlsFault
-from ockam.tls_layer import PeerCertificate, TlsLayer
+from ockam.tls_layer import PeerCertificate, TlsLayer, identity_of
 from ockam.tls_listener import TlsListener
 from ockam.tls_stream import receive_decrypted
 from ockam.turns import READ_BYTES_MAX, Share, Turns
@@ -81,7 +82,12 @@ class Connection(Worker):
         self.fault: RemoteProtocolError | None = None
         self.own_address = address
         self.peer = peer
-        self.holdings = Holdings(memory, self._forget_headers, self._close_slow)
+        self.holdings = Holdings(memory, lambda: self._machine.forget_headers(), self._close_slow)
+        self._share = Share(peer.rpartition(":")[0])
+        self._usage = ConnectionUsage(node.usages, peer, self.holdings, self._share)
+        # Nodes that we have called have no limits: we want their answers.
+        if wire is None:
+            self._usage.join(ANONYMOUS)
         self._machine = ConnectionMachine(wire, address, limits, memory.share_bytes, self._origin)
         if tls is not None:
             self._use(tls)
@@ -89,7 +95,6 @@ class Connection(Worker):
         self._partial_frames = partial_frames
         self._on_spoken = on_spoken
         self._turns = turns
-        self._share = Share(peer.rpartition(":")[0])
         self._mailbox = Mailbox()
         self._nursery: trio.Nursery | None = None
         self._sends = False
@@ -136,9 +141,7 @@ class Connection(Worker):
         self._send_run(run)
 
     def _send_forwarded(self) -> None:
-        """Sends as many forwarded messages as there is room for.
-
-        While messages remain, the mailbox counts as full, so that peers which send more messages have to wait."""
+        """Sends as many forwarded messages as there is room for. While some remain, the mailbox counts as full."""
         machine = self._machine
         while run := machine.take_forwarded():
             self._send_run(run)
@@ -169,6 +172,7 @@ class Connection(Worker):
         if data and not machine.backlog.size_bytes and self._socket is not None:
             rest = send_nowait(self._socket, data)
         machine.sent_bytes += len(data) - len(rest)
+        self._usage.note_sent(len(data))
         if rest and machine.state is not State.CLOSED:
             self._queue(rest)
 
@@ -177,8 +181,8 @@ class Connection(Worker):
         machine.backlog.add(data)
         if machine.state is not State.DRAINING:
             self._ensure_sending()
-        # Above the soft limit, peers that forward to this peer have to wait, and no requests of this peer are read. So
-        # only a peer that does not take its answers can exceed the hard limit.
+        # Above the soft limit, peers that forward to this peer wait, and no requests of this peer are read. So only a
+        # peer that does not take its answers can exceed the hard limit.
         if machine.is_full:
             self._mailbox.hold()
         if machine.is_slow_consumer:
@@ -209,9 +213,7 @@ class Connection(Worker):
         self._sends = False
 
     async def _send(self, data: bytes) -> bool:
-        """Sends all bytes in parts of SEND_BYTES. Returns False if the connection had to be closed.
-
-        A peer that does not take one part within `send_s` seconds is a slow consumer, and the connection is closed."""
+        """Sends all bytes in parts of SEND_BYTES. Returns False if the connection had to be closed."""
         machine = self._machine
         view = memoryview(data)
         # The time limit applies to each part, and the backlog shrinks after each part.
@@ -260,6 +262,7 @@ class Connection(Worker):
             for _ in range(machine.end()):
                 self._node.count_drop("connection_closed")
             self.holdings.end()
+            self._usage.leave()
             # Closing a socket does not await. Any other stream awaits while closing, so cancellation is shielded off.
             if self._socket is not None:
                 if self._tls is not None and is_all_sent:
@@ -292,7 +295,7 @@ class Connection(Worker):
             self.close("slow_consumer")
 
     async def _linger(self) -> None:
-        """Waits up to LINGER_S_MAX after the end of reading, so that answers which are not ready yet can be sent."""
+        """Waits up to LINGER_S_MAX after the end of reading, so that late answers can be sent."""
         until_s = self._machine.linger_until_s()
         while until_s > trio.current_time():
             await trio.sleep_until(until_s)
@@ -310,17 +313,20 @@ class Connection(Worker):
                 if tls is None:
                     return "closed_before_header"
                 self._use(tls)
+                self._usage.join(self.identity)
+            self._usage.limit_refusal(self._node, self.close)
             chunk = await self._open()
             if chunk is None:
                 return "closed_before_header"
             while True:
                 if chunk:
-                    # While the event loop is busy, connections take turns. This waiting time must not count against the
-                    # peer.
+                    # While the event loop is busy, connections take turns. This must not count against the peer.
                     waits_s = trio.current_time()
                     await self._turns.wait(self._share)
+                    await self._usage.wait_turn()
                     machine.excuse(trio.current_time() - waits_s)
-                    await self._route(chunk)
+                    if not await self._route(chunk):
+                        return TOO_MANY
                 # While the connection waits for its peer, it must not keep the last bytes in memory.
                 chunk = b""
                 chunk = await self._read()
@@ -342,11 +348,9 @@ class Connection(Worker):
             send_nowait(self._socket, error.alert)
 
     async def _open(self) -> bytes | None:
-        """Reads until the peer's framing is known and the peer's hello (its opening byte, if any) has arrived.
+        """Reads until the framing and the hello (the opening byte, if any) of the peer are known.
 
-        Returns the bytes after the hello, or None if the peer closed the connection before that. Raises
-        RemoteProtocolError if the first bytes are not valid.
-        """
+        Returns the bytes after the hello, or None if the peer has closed the connection. Raises RemoteProtocolError."""
         machine = self._machine
         frames = b""
         while machine.state is State.OPENING:
@@ -370,29 +374,33 @@ class Connection(Worker):
         Raises RemoteProtocolError if no bytes arrive before the deadline for an unfinished frame or an idle peer."""
         deadline_s = self._machine.read_deadline_s(trio.current_time())
         if deadline_s == math.inf:
-            return bytes(await self._receive_some(self._share.read_bytes))
+            return bytes(await self._receive_some(self._usage.read_bytes()))
         with trio.move_on_at(deadline_s):
             # The unfinished frames of all peers share one limit. A connection with a large unfinished frame waits here
             # until there is room.
             if self._machine.partial_bytes > PARTIAL_FREE_BYTES:
                 await self._partial_frames.wait_turn(self)
-            return bytes(await self._receive_some(self._share.read_bytes))
+            return bytes(await self._receive_some(self._usage.read_bytes()))
         raise self._machine.read_timeout(deadline_s)
 
-    async def _route(self, chunk: bytes) -> None:
-        """Delivers the messages that these bytes complete.
+    async def _route(self, chunk: bytes) -> bool:
+        """Delivers the messages that these bytes complete. Then waits for room for more of them and for their answers.
 
-        Then waits until the mailboxes that got messages have room and the peer has taken its answers."""
+        Returns False if the messages are refused, because the peer's identity has too many connections."""
         machine = self._machine
         began_s = trio.current_time()
         is_first = not machine.received
         partial_before_bytes = machine.partial_bytes
         messages, failure = machine.receive_data(chunk, began_s)
+        self._usage.note_read(len(messages), len(chunk), began_s)
         if is_first and messages:
             messages = await self._take_first(messages)
         self._note_held()
         if machine.partial_bytes != partial_before_bytes:
             self._partial_frames.note(self, partial_before_bytes, machine.partial_bytes)
+        if messages and self._usage.refusal is not None:
+            self._usage.refuse(self._node, messages)
+            return False
         if self.open_requests:
             self.open_requests.answered(messages)
         # All messages are delivered in one batch, so that every worker gets its messages as one run and answers them
@@ -407,11 +415,13 @@ class Connection(Worker):
         # While no bytes are read here, TCP stops the peer from sending.
         for mailbox in full:
             await mailbox.wait_room()
+        await self._usage.wait_room()
         while machine.must_hold_back():
             self._wake_reader = trio.Event()
             await self._wake_reader.wait()
         # This waiting time must not count against the peer either.
         machine.excuse(trio.current_time() - began_s)
+        return True
 
     async def _take_first(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Handles a token in the peer's first message. Returns the messages after it, with the proved identity, or all
@@ -425,6 +435,7 @@ class Connection(Worker):
             if proof.identity is None:
                 raise RemoteProtocolError("token_refused", proof.reason)
             self._proved = proof.identity
+            self._usage.join(proof.identity)
             messages = self._machine.renew_origin(messages[1:])
         # A connection that has sent a message is no longer closed to make room for another one.
         self._share.is_known = True
@@ -446,6 +457,7 @@ class Connection(Worker):
             backlog_bytes=lambda: self._machine.backlog.size_bytes,
             backlog_bytes_max=lambda: self._machine.soft_bytes(),
             holdings=self.holdings,
+            usage=self._usage.usage,
         )
 
     def _note_held(self) -> None:
@@ -455,28 +467,19 @@ class Connection(Worker):
         if header_bytes != held.header_bytes or backlog_bytes != held.unread_bytes:
             held.note(header_bytes, backlog_bytes)
 
-    def _forget_headers(self) -> None:
-        self._machine.forget_headers()
-
     def forget_if_idle(self) -> None:
         """Frees the memory of the remembered message headers if no message was received or sent since the last call."""
         if self._machine.was_idle() and self.holdings.header_bytes:
-            self._forget_headers()
+            self._machine.forget_headers()
             self._note_held()
 
     # Statistics and logs.
 
     @property
     def identity(self) -> Identity:
-        """The identity that a peer which connected to us has proved. A node that we called is anonymous here.
-
-        The names of servers come from other authorities than the names of clients, so they give no rights.
-        """
-        if self._proved is not None:
-            return self._proved
-        if self._tls_listener is None or self.certificate is None:
-            return ANONYMOUS
-        return Identity("certificate", self.certificate.name)
+        """The identity that a peer which connected to us has proved. A node that we called is anonymous here."""
+        # The names of servers come from other authorities than the names of clients, so they give no rights.
+        return self._proved or identity_of(self.certificate if self._tls_listener is not None else None)
 
     @property
     def certificate(self) -> PeerCertificate | None:

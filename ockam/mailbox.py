@@ -10,6 +10,7 @@ import msgspec
 import trio
 
 from ockam.message import Message
+from ockam.usage import Usage
 
 MESSAGES_MAX = 20_000
 """The number of messages at which a mailbox is full. Connections that deliver to a full mailbox stop reading until the
@@ -47,12 +48,17 @@ class Mailbox:
     `put` never refuses a message. A connection stops reading while a mailbox to which it has delivered messages is
     `full`. So a mailbox exceeds its limits by at most one read of each connection that delivers to it. A worker that
     cannot take more messages calls `hold`; then its mailbox counts as full until `admit` is called.
+
+    Invariant: the bytes of messages that wait are held by the usage of their sender's identity, if its bytes are
+    limited. `_counted` says which, oldest first: the number of messages that had been received when these had, their
+    bytes, and the usage.
     """
 
-    __slots__ = ("_held", "_messages", "_received", "_room", "_size_bytes")
+    __slots__ = ("_counted", "_held", "_messages", "_received", "_room", "_size_bytes")
 
     def __init__(self) -> None:
         self._messages: deque[Message] = deque()
+        self._counted: deque[tuple[int, int, Usage]] = deque()
         self._size_bytes = 0
         self._received = 0
         self._held = False
@@ -73,13 +79,19 @@ class Mailbox:
         self._messages.append(message)
         self._size_bytes += len(message.payload)
         self._received += 1
+        if message.origin.usage.counts_bytes:
+            self._hold_for(message.origin.usage, len(message.payload))
 
     def put_run(self, run: Sequence[Message]) -> None:
-        """Adds many messages, in order."""
+        """Adds many messages of one sender, in order."""
         self._messages.extend(run)
         # A list is summed faster than a generator, and every push of a busy node passes here.
-        self._size_bytes += sum([len(message.payload) for message in run])
+        size_bytes = sum([len(message.payload) for message in run])
+        self._size_bytes += size_bytes
         self._received += len(run)
+        usage = run[0].origin.usage
+        if usage.counts_bytes:
+            self._hold_for(usage, size_bytes)
 
     def put_back(self, messages: Sequence[Message]) -> None:
         """Puts messages back to the front of the mailbox, because the worker took them but did not handle them."""
@@ -96,6 +108,8 @@ class Mailbox:
         else:
             run = [messages.popleft() for _ in range(RUN_MESSAGES_MAX)]
             self._size_bytes -= sum(len(message.payload) for message in run)
+        if self._counted:
+            self._give_back()
         self._tell_room()
         return run
 
@@ -118,12 +132,24 @@ class Mailbox:
     def release(self) -> None:
         """Drops all messages and wakes all tasks in `wait_room`, because the worker has stopped."""
         self._messages.clear()
+        self._give_back()
         self._size_bytes = 0
         self._held = False
         self._tell_room()
 
     def statistics(self) -> MailboxStatistics:
         return MailboxStatistics(len(self._messages), self._size_bytes, self._received)
+
+    def _hold_for(self, usage: Usage, size_bytes: int) -> None:
+        usage.hold(size_bytes)
+        self._counted.append((self._received, size_bytes, usage))
+
+    def _give_back(self) -> None:
+        """Gives back the bytes of messages that wait no more. Bytes that came together go back together."""
+        gone = self._received - len(self._messages)
+        while self._counted and self._counted[0][0] <= gone:
+            _, size_bytes, usage = self._counted.popleft()
+            usage.hold(-size_bytes)
 
     def _tell_room(self) -> None:
         if self._room is not None and not self.full:

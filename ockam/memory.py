@@ -12,6 +12,8 @@ from contextlib import AbstractContextManager, nullcontext
 
 import msgspec
 
+from ockam.usage import UNLIMITED, Usage
+
 MEMORY_BYTES_MAX = 128 * 1024 * 1024
 """The default memory limit for all peers of a node together, in bytes. This is an eighth of the memory of a computer
 with 1 GiB, and twice the largest backlog of one connection.
@@ -51,7 +53,8 @@ class Holdings:
     pulls are not answered.
 
     Invariant: `size_bytes` is the sum of `header_bytes`, `unread_bytes` and `parked_bytes`. Each of these three numbers
-    is included in the attribute of the same name of `PeerMemory`.
+    is included in the attribute of the same name of `PeerMemory`. `size_bytes` is also held by the usage of the
+    connection's identity.
     """
 
     __slots__ = (
@@ -59,6 +62,7 @@ class Holdings:
         "_forget",
         "_memory",
         "_parked",
+        "_usage",
         "_watchers",
         "has_ended",
         "header_bytes",
@@ -71,6 +75,7 @@ class Holdings:
         self._memory = memory
         self._forget = forget
         self._close = close
+        self._usage = UNLIMITED
         self._parked: dict[Hashable, tuple[int, Callable[[bool], None]]] = {}
         self._watchers: dict[Hashable, Callable[[bool], None]] = {}
         self.has_ended = False
@@ -79,7 +84,15 @@ class Holdings:
     def beside(self, forget: Callable[[], None], close: Callable[[], None]) -> Holdings:
         """Returns the holdings of something that lives beside a connection, such as a secure channel, in the same
         memory. forget, close: as for the connection."""
-        return Holdings(self._memory, forget, close)
+        holdings = Holdings(self._memory, forget, close)
+        holdings.count_for(self._usage)
+        return holdings
+
+    def count_for(self, usage: Usage) -> None:
+        """Counts the memory for another identity from now on, because the peer has proved who it is."""
+        self._usage.hold(-self.size_bytes)
+        self._usage = usage
+        usage.hold(self.size_bytes)
 
     def note(self, header_bytes: int, unread_bytes: int) -> None:
         """Sets the counted memory of the remembered headers and of the unread answers, in bytes."""
@@ -152,6 +165,7 @@ class Holdings:
     def _sum(self) -> None:
         # Only connections with counted memory are in `holders`. The limit is checked only when the memory has grown.
         before, self.size_bytes = self.size_bytes, self.header_bytes + self.unread_bytes + self.parked_bytes
+        self._usage.hold(self.size_bytes - before)
         memory = self._memory
         if not self.size_bytes:
             memory.holders.pop(self, None)

@@ -9,6 +9,7 @@ import msgspec
 from ockam.address import Address, Route
 from ockam.identity import ANONYMOUS, NODE, Identity
 from ockam.memory import UNCOUNTED, Holdings
+from ockam.usage import UNLIMITED, Usage
 
 
 def _no_backlog() -> int:
@@ -30,6 +31,7 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     backlog_bytes_max: returns the number of unsent bytes above which no more answers should be sent; the number depends
     on the memory of all peers.
     holdings: the memory that this node uses for the other side.
+    usage: what the identity uses of this node, with its limits.
     """
 
     kind: str
@@ -39,6 +41,7 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     backlog_bytes: Callable[[], int] = _no_backlog
     backlog_bytes_max: Callable[[], int] = _no_bound
     holdings: Holdings = UNCOUNTED
+    usage: Usage = UNLIMITED
 
     def is_behind(self, backlog_bytes_max: int) -> bool:
         """Whether the other side has more unsent bytes than the parameter `backlog_bytes_max` allows, or more than the

@@ -19,8 +19,10 @@ from ockam.cell import Cell
 from ockam.errors import AddressInUse
 from ockam.gate import Gate
 from ockam.mailbox import Life, Mailbox
-from ockam.message import Message
+from ockam.message import Message, reply_to
+from ockam.protocol import ProtocolError
 from ockam.timers import Timers
+from ockam.usage import Usages
 from ockam.worker import HandlingFailed, Worker, WorkerFactory
 
 RUNS_PER_BATCH_MAX = 10_000
@@ -70,12 +72,15 @@ class Node:
 
     depth: the number of nested open batches, 0 if no batch is open.
     gate: decides which messages the workers get; None: every worker gets all its messages.
+    usages: what the identities of the peers use, and their limits.
 
     Invariant: a cell (a worker with its mailbox) that runs, is not paused and has messages is in `_ready` exactly once.
     """
 
-    def __init__(self, nursery: trio.Nursery) -> None:
+    def __init__(self, nursery: trio.Nursery, usages: Usages | None = None) -> None:
+        """usages: None means that no identity has a limit."""
         self._nursery = nursery
+        self.usages = usages if usages is not None else Usages()
         self._timers = Timers(nursery, self._call)
         self._cells: dict[Address, Cell] = {}
         self._ready: deque[Cell] = deque()
@@ -223,6 +228,19 @@ class Node:
     def call_later(self, delay_s: float, function: Callable[[], None]) -> None:
         """Calls the function once after the delay. Messages that the function sends are collected in one batch."""
         self._timers.call_later(delay_s, function)
+
+    def refuse(self, message: Message, reason: str) -> None:
+        """Answers a message that no worker gets, in the protocol of the worker for which it was. reason: the text of
+        the answer."""
+        worker = self.find_worker(message.onward_route[0]) if message.onward_route else None
+        if worker is None or not message.return_route:
+            return
+        try:
+            payload = worker.denied_payload(message, reason)
+        except ProtocolError:
+            return
+        if payload is not None:
+            self.send(reply_to(message, message.onward_route[0], payload))
 
     def count_drop(self, reason: str) -> None:
         self._dropped[reason] += 1

@@ -21,9 +21,10 @@ from ockam.address import LOCAL, SHOWN_BYTES_MAX, TCP, Address, local, shown, sp
 from ockam.authenticator import Authenticator
 from ockam.connection import Connection
 from ockam.connection_machine import ConnectionLimits, ConnectionStatistics
+from ockam.connection_usage import TOO_MANY
 from ockam.errors import ConnectFailed, InvalidAddress
 from ockam.forwarding import CONNECTION_PREFIX, destination_unreachable, forward_refused, is_sender_told
-from ockam.identity import Identity
+from ockam.identity import ANONYMOUS, Identity
 from ockam.listener import SilentConnections, accept_all, connections_that_fit
 from ockam.log_rate import LogRate
 from ockam.mailbox import Mailbox
@@ -38,6 +39,7 @@ from ockam.tls_layer import TlsLayer
 from ockam.tls_listener import TlsListener
 from ockam.tls_stream import connect_tls
 from ockam.turns import READ_BYTES_MAX, Turns
+from ockam.usage import party_key
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
@@ -248,6 +250,7 @@ class TcpTransport:
             await trio.sleep(IDLE_INTERVAL_S)
             for connection in self._connections:
                 connection.forget_if_idle()
+            self._node.usages.forget_unused(trio.current_time())
 
     def _accept(self, stream: trio.SocketStream) -> None:
         self._accepted += 1
@@ -259,6 +262,12 @@ class TcpTransport:
             peer = _name(stream.socket.getpeername())
         except OSError:
             self._closed["closed_before_header"] += 1
+            stream.socket.close()
+            return
+        # An identity of TLS is not known yet. Its handshakes have a limit of their own.
+        usage = self._node.usages.get(party_key(ANONYMOUS, peer), trio.current_time())
+        if self._tls is None and usage.turns_away:
+            self._closed[TOO_MANY] += 1
             stream.socket.close()
             return
         connection = self._add(stream, None, peer, None)

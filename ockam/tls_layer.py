@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from ockam.identity import ANONYMOUS, Identity
 from ockam.tls_faults import ALERT_PROTOCOL_VERSION, FIRST_BYTES, TlsFault, tls_fault
 
 RECORD_BYTES = 16 * 1024
@@ -33,6 +34,11 @@ class PeerCertificate(msgspec.Struct, frozen=True):
     name: str
     fingerprint: str
     not_after_s: float
+
+
+def identity_of(certificate: PeerCertificate | None) -> Identity:
+    """Returns the identity that a client has proved with its certificate; ANONYMOUS without one."""
+    return ANONYMOUS if certificate is None else Identity("certificate", certificate.name)
 
 
 class TlsLayer:

@@ -18,11 +18,12 @@ HOSTS_MAX = 10_000
 whose last attempt is the oldest is forgotten."""
 
 C = TypeVar("C", bound=Hashable)
-K = TypeVar("K")
 
 
 class AdmissionMachine(Generic[C]):
-    """The handshakes under way and the open channels, by connection and by identity. C: a handshake or channel.
+    """The handshakes under way and the open channels, by connection. C: a handshake or channel.
+
+    How many channels an identity may have is decided by its usage (`ockam.usage`).
 
     Invariant: no channel is in both `handshakes` and `channels`, and the counts agree with these two.
     """
@@ -32,9 +33,8 @@ class AdmissionMachine(Generic[C]):
         self._hosts: dict[str, tuple[float, float]] = {}
         # The oldest handshake is the first of a dict.
         self.handshakes: dict[C, Hashable] = {}
-        self.channels: dict[C, tuple[Hashable, bytes]] = {}
+        self.channels: dict[C, Hashable] = {}
         self._by_peer: Counter[Hashable] = Counter()
-        self._by_identity: Counter[bytes] = Counter()
         self._handshakes_by_peer: dict[Hashable, dict[C, None]] = {}
 
     def may_begin(self, host: str, now_s: float) -> bool:
@@ -69,23 +69,17 @@ class AdmissionMachine(Generic[C]):
         self._handshakes_by_peer.setdefault(peer, {})[channel] = None
         return dropped
 
-    def open(self, channel: C, identity: bytes) -> str | None:
-        """Makes a handshake an open channel. Returns None, or the reason why there is no room for it.
-
-        identity: the identifier of the other side, 32 bytes.
-        """
+    def open(self, channel: C) -> str | None:
+        """Makes a handshake an open channel. Returns None, or the reason why there is no room for it."""
         peer = self.handshakes[channel]
         limits = self._limits
         if len(self.channels) >= limits.channels_max:
             return "channels_max"
         if self._by_peer[peer] >= limits.peer_channels_max:
             return "peer_channels_max"
-        if self._by_identity[identity] >= limits.identity_channels_max:
-            return "identity_channels_max"
         self._forget_handshake(channel)
-        self.channels[channel] = peer, identity
+        self.channels[channel] = peer
         self._by_peer[peer] += 1
-        self._by_identity[identity] += 1
         return None
 
     def remove(self, channel: C) -> None:
@@ -93,9 +87,10 @@ class AdmissionMachine(Generic[C]):
         if channel in self.handshakes:
             self._forget_handshake(channel)
         elif channel in self.channels:
-            peer, identity = self.channels.pop(channel)
-            _decrease(self._by_peer, peer)
-            _decrease(self._by_identity, identity)
+            peer = self.channels.pop(channel)
+            self._by_peer[peer] -= 1
+            if not self._by_peer[peer]:
+                del self._by_peer[peer]
 
     def _forget_handshake(self, channel: C) -> None:
         peer = self.handshakes.pop(channel)
@@ -107,15 +102,8 @@ class AdmissionMachine(Generic[C]):
     def check(self) -> None:
         """Raises AssertionError if the invariant does not hold."""
         assert not self.handshakes.keys() & self.channels.keys()
-        assert self._by_peer == Counter(peer for peer, _ in self.channels.values())
-        assert self._by_identity == Counter(identity for _, identity in self.channels.values())
+        assert self._by_peer == Counter(self.channels.values())
         assert {(each, peer) for peer, own in self._handshakes_by_peer.items() for each in own} == set(
             self.handshakes.items()
         )
         assert all(self._handshakes_by_peer.values())
-
-
-def _decrease(counts: Counter[K], key: K) -> None:
-    counts[key] -= 1
-    if not counts[key]:
-        del counts[key]

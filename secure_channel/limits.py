@@ -9,12 +9,13 @@ class ChannelLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of the channels of one node. Each message to the listener makes state before anything is proved.
 
     handshakes_max, peer_handshakes_max: the handshakes that are under way, in all and for one connection; beyond that,
-    the oldest one is dropped. handshakes_per_s: the handshakes that one host may begin in a second, because each costs
-    a quarter of a millisecond. handshake_s_max: the longest time from message 1 to message 3.
+    the oldest one is dropped. handshakes_per_s: the handshakes that one identity, or one address, may begin in a
+    second, because each costs a quarter of a millisecond. handshake_s_max: the longest time from message 1 to
+    message 3.
 
-    channels_max, peer_channels_max, identity_channels_max: the open channels in all, of one connection, and of one
-    identity. idle_s_max: a channel without messages ends after this time. gone_s_max: a channel whose connection has
-    ended ends after this time, in which its peer may come back over another connection.
+    channels_max, peer_channels_max: the open channels in all, and of one connection. idle_s_max: a channel without
+    messages ends after this time. gone_s_max: a channel whose connection has ended ends after this time, in which its
+    peer may come back over another connection.
     """
 
     handshakes_max: int = 1_000
@@ -23,7 +24,6 @@ class ChannelLimits(msgspec.Struct, frozen=True, kw_only=True):
     handshake_s_max: float = 10.0
     channels_max: int = 10_000
     peer_channels_max: int = 64
-    identity_channels_max: int = 256
     idle_s_max: float = 3_600.0
     gone_s_max: float = 60.0
 

@@ -94,9 +94,13 @@ class TrustList:
             logger.error("trust_file_unusable", reason=str(error))
         return True
 
+    def is_named(self, peer: PeerIdentity) -> bool:
+        """Whether the operator has named this identity as trusted."""
+        return peer.identifier in self._always or peer.identifier in self._from_file
+
     def refusal(self, peer: PeerIdentity) -> str | None:
         """Returns None if this identity is trusted, else a text that says what to do."""
-        if self.anyone or peer.identifier in self._always or peer.identifier in self._from_file:
+        if self.anyone or self.is_named(peer):
             return None
         return f"{peer} is not trusted here; `stream-node trust add {peer}` on this node would trust it"
 

@@ -23,6 +23,8 @@ node. "network": nobody must act; the network needs time to recover."""
 
 _DENIAL = re.compile(r"access denied: (?P<right>.+?) on (?:(?!: rule ').)*(?:: rule '(?P<rule>[^']*)' forbids it$)?")
 """Matches the text of a node's refusal (`access.rules.Rules.decide`)."""
+_LIMIT = re.compile(r"limit exceeded: (?P<limit>\w+) is ")
+"""Matches the text of a node's refusal (`ockam.usage.Usage.reason`)."""
 
 
 class ClientError(Exception):
@@ -112,6 +114,23 @@ class AuthenticationFailed(AccessDenied):
     def __init__(self, reason: str, kind: str) -> None:
         super().__init__(reason)
         self.kind = kind
+
+
+class LimitExceeded(RequestRefused):
+    """This client's identity exceeds one of its limits on the node. The text says what to do.
+
+    A request that was sent over an earlier connection may have been carried out.
+
+    limit: the name of the node's setting, for example "identity_connections_max".
+    """
+
+    retriable = True
+    in_doubt = True
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        found = _LIMIT.search(reason)
+        self.limit = found["limit"] if found is not None else ""
 
 
 class NodeFailed(ClientError):

@@ -22,6 +22,7 @@ from ockam.node import Node
 from ockam.tcp import TcpTransport
 from stream_node.block_services import KEEPERS
 from stream_node.config import Config, ConfigError
+from stream_node.identity_limits import ExcessLog
 
 INTERVAL_S = 0.5
 """The interval at which the node looks whether the file of rules has changed, in seconds."""
@@ -75,8 +76,9 @@ class NodeAccess:
     """
 
     def __init__(
-        self, file: Path, keepers: Sequence[Rule], authorizer: Authorizer, audit: Audit, tcp: TcpTransport
+        self, file: Path, keepers: Sequence[Rule], authorizer: Authorizer, audit: Audit, node: Node, tcp: TcpTransport
     ) -> None:
+        self._node = node
         self._file = file
         self._keepers = tuple(keepers)
         self._authorizer = authorizer
@@ -125,6 +127,8 @@ class NodeAccess:
             self.audit.note(Entry("rules_not_taken", reason=str(error)))
             return
         has_changed = self._authorizer.replace_rules(Rules([*self._keepers, *rules.rules]))
+        # Changed limits need no new connections: what waits obeys them from now on.
+        self._node.usages.replace_tables(rules.limits, trio.current_time())
         # Waiting pulls, subscriptions and sessions began under the old rules. They end with their connection, and a
         # client connects again.
         closed = sum(close(has_changed, CHANGED) for close in self.closers)
@@ -155,7 +159,9 @@ def open_access(
     authorizer = Authorizer(node, Rules([*KEEPERS, *rules.rules]), audit, answer_delay_s=config.error_delay_s)
     node.gate = authorizer
     audit.note(Entry("node_started", reason=f"{len(rules)} rules"))
-    access = NodeAccess(file, KEEPERS, authorizer, audit, tcp)
+    node.usages.replace_tables(rules.limits, trio.current_time())
+    node.usages.on_excess = ExcessLog(audit)
+    access = NodeAccess(file, KEEPERS, authorizer, audit, node, tcp)
     nursery.start_soon(access.watch)
     return access
 

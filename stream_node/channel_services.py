@@ -87,7 +87,6 @@ def start_channels(
         handshake_s_max=config.secure_channel_handshake_s_max,
         channels_max=config.secure_channel_channels_max,
         peer_channels_max=config.secure_channel_peer_channels_max,
-        identity_channels_max=config.secure_channel_identity_channels_max,
         idle_s_max=config.secure_channel_idle_s_max,
     )
     # With `anyone`, peers could fill the file.

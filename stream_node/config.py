@@ -144,6 +144,34 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The maximum size of the data in one answer to a pull. An answer always has at least one message,
     however large."""
 
+    # Group "Limits per identity": what one client may use of the node. See [security.md](security.md#limits).
+    identity_limits_loopback: bool = False
+    """Whether these limits also hold for anonymous clients on this machine. If not, such a client has only the limits
+    that the file of the rules names for it."""
+    identity_connections_max: Count = 1_000
+    """The maximum number of open connections of one identity. The first request of a further connection is refused."""
+    identity_requests_per_second: Count | None = None
+    """The maximum number of requests of one identity in a second. The node reads more slowly from an identity that
+    sends more. Without this setting, there is no limit, and identities take turns while the node is busy."""
+    identity_bytes_per_second: Count | None = None
+    """The maximum number of bytes that one identity may send and receive in a second. The node reads more slowly from
+    an identity that exceeds it. Without this setting, there is no limit."""
+    identity_in_flight_bytes_max: MemoryBytes = 64 * 1024 * 1024
+    """The maximum memory that the node uses for one identity: for its requests that wait, for answers not yet sent,
+    waiting pulls and remembered routes. While it is exceeded, the node reads nothing from the identity."""
+    identity_streams_per_hour: Count = 10_000
+    """The maximum number of partitions that one identity may create in an hour. Further ones are refused."""
+    identity_pulls_parked_max: Count = 10_000
+    """The maximum number of pulls of one identity that wait for a message. A further pull that would wait is
+    refused."""
+    identity_channels_max: Count = 1_000
+    """The maximum number of open secure channels of one identity, and also over all connections of one identity. A
+    further channel is closed at once."""
+    identity_block_publish_sessions_max: Count = 100
+    """The maximum number of connected publishers of blocks of one identity. Further ones are refused."""
+    identity_block_subscribe_sessions_max: Count = 100
+    """The maximum number of block subscriptions of one identity. Further ones are refused."""
+
     # Group "Secure channel": who may open encrypted channels to this node. See [security.md](security.md).
     secure_channel: bool = True
     """Whether the node has a listener for secure channels. It answers nobody until an identity is trusted."""
@@ -157,15 +185,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The maximum number of open channels."""
     secure_channel_peer_channels_max: Count = 64
     """The maximum number of open channels of one connection."""
-    secure_channel_identity_channels_max: Count = 256
-    """The maximum number of open channels of one identity."""
     secure_channel_handshakes_max: Count = 1_000
     """The maximum number of unfinished handshakes. If it is exceeded, the node drops the oldest one."""
     secure_channel_peer_handshakes_max: Count = 8
     """The maximum number of unfinished handshakes of one connection. If it is exceeded, the node drops the oldest
     one."""
     secure_channel_handshakes_per_second: Count = 50
-    """The maximum number of handshakes that one host may begin in a second. The node drops the others."""
+    """The maximum number of handshakes that one certificate, or one address, may begin in a second. The node drops the
+    others."""
     secure_channel_handshake_s_max: Seconds = 10.0
     """The longest time from the first to the last message of a handshake."""
     secure_channel_idle_s_max: Seconds = 3_600.0

@@ -25,7 +25,7 @@ from stream_service.names import near_names
 BACKFILL_TABLE = "backfill"
 _CAPITAL = re.compile("[A-Z]")
 _TIME = re.compile(r"(_s|_s_max|_secs)$")
-_BYTES = re.compile(r"(_bytes|_bytes_max|_bytes_min|_buffer_size)$")
+_BYTES = re.compile(r"(_bytes|_bytes_max|_bytes_min|_bytes_per_second|_buffer_size)$")
 """Matches the names of settings in bytes, because a setting's name ends with its unit. Names with the end "_batch_size"
 do not match, because they count blocks."""
 _NUMBER = re.compile(r"\s*[-+]?[\d._]+([eE][-+]?\d+)?\s*|inf|nan")

@@ -28,6 +28,7 @@ from ockam.connection_machine import ConnectionLimits
 from ockam.node import Node, NodeStatistics
 from ockam.tcp import TcpStatistics, TcpTransport
 from ockam.tls import ServerTls
+from ockam.usage import LimitStatistics
 from secure_channel.limits import ChannelStatistics
 from secure_channel.workers.channels import SecureChannels
 from storage.database import Database
@@ -37,6 +38,7 @@ from stream_node.access import NodeAccess, check_exposure, open_access
 from stream_node.channel_services import start_channels
 from stream_node.clock_note import read_known, since_boot_s, write_note
 from stream_node.config import Config, without_effect
+from stream_node.identity_limits import make_usages
 from stream_node.services import Services, ServicesStatistics, stored_streams, wall_clock_us
 from stream_node.tls_settings import TlsWatch, make_listener, make_outgoing_tls, make_tls
 from stream_node.token_services import NodeTokens
@@ -58,14 +60,15 @@ class CannotListen(OSError):
 
 class ServerStatistics(msgspec.Struct, frozen=True):
     """The statistics of all parts of the node. channels: those of secure channels; None if they are off. access: those
-    of the rules; None without rules."""
+    of the rules; None without rules. limits: those of the limits per identity."""
 
     node: NodeStatistics
     tcp: TcpStatistics
     storage: RunnerStatistics
     services: ServicesStatistics
-    channels: ChannelStatistics | None = None
-    access: AccessStatistics | None = None
+    channels: ChannelStatistics | None
+    access: AccessStatistics | None
+    limits: LimitStatistics
 
 
 class Server:
@@ -119,7 +122,7 @@ class Server:
             stored = await trio.to_thread.run_sync(stored_streams, database)
             newest_us = max((each.last_time_us for each in stored), default=0)
             async with trio.open_nursery() as nursery:
-                node = Node(nursery)
+                node = Node(nursery, make_usages(config))
                 runner = ThreadRunner(database, batches=node)
                 try:
                     tls = make_tls(config)
@@ -148,6 +151,7 @@ class Server:
                         services.statistics(),
                         None if channels is None else channels.statistics(),
                         None if self._access is None else self._access.statistics(),
+                        node.usages.statistics(),
                     )
                     # This is logged at debug level, because the command prints the addresses on stdout.
                     logger.debug("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))

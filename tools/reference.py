@@ -127,8 +127,10 @@ def unit_of(field: msgspec.structs.FieldInfo) -> str:
     """In which unit a setting is given, or of what kind it is."""
     if re.search(r"(_s|_s_max|_secs)$", field.name):
         return "seconds"
-    if re.search(r"(_bytes|_bytes_max|_bytes_min|_buffer_size)$", field.name):
+    if re.search(r"(_bytes|_bytes_max|_bytes_min|_bytes_per_second|_buffer_size)$", field.name):
         return "bytes"
+    if field.name.endswith("_per_second"):
+        return "number"
     counted = COUNTED.search(field.name)
     if counted:
         return counted["noun"]

@@ -112,20 +112,26 @@ class PublishService:
 
     # Sessions.
 
-    def open(self, message: Message, request: OpenSession | OpenRootSession) -> None:
+    def open(self, message: Message, request: OpenSession | OpenRootSession) -> str | None:
         """Opens a session. If the same message has opened a session already, that session sends its first
-        answer again."""
+        answer again.
+
+        Returns the reason if the publisher's identity has too many sessions, else None."""
         opening = OpeningMessage(message.return_route, request)
         address = self._addresses.get(opening)
         worker = self.node.find_worker(address) if address is not None else None
         if isinstance(worker, PublishSession):
             worker.opened()
-            return
+            return None
+        refusal = message.origin.usage.take("block_publish_sessions_max", message.origin.peer)
+        if refusal is not None:
+            return refusal
         self._opened += 1
         address = session_address(self._new_id())
         session = PublishSession(self._opened, message, request, self.node, self.runner, self.chain)
         self._addresses[opening] = address
         self.node.register([address], lambda: session)
+        return None
 
     def tick(self) -> None:
         """Checks deadlines, and ends the sessions of publishers that have disconnected. Called every
@@ -174,7 +180,10 @@ class PublishWorker(Plugin):
         if refusal is not None:
             self.reply(message, PUBLISH.encode_response(refusal))
             return
-        self._service.open(message, request)
+        limited = self._service.open(message, request)
+        if limited is not None:
+            ended = StreamEnded(PublishStatus.ERROR, self._service.machine.last_block, None, limited)
+            self.reply(message, PUBLISH.encode_response(ended))
 
     def demand(self, message: Message) -> Demand:
         """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`."""

@@ -49,6 +49,8 @@ class PublishSession(Worker):
     route: the route back to the publisher.
     publisher: the state of this publisher in the publish machine.
 
+    The session counts for the identity that has opened it, until it is closed.
+
     Invariant: while `publisher.is_held` is True, the mailbox is paused, and `_held_run` has the messages that were
     delivered but not handled.
     """
@@ -66,6 +68,7 @@ class PublishSession(Worker):
         self.publisher = PublisherState(publisher_id, isinstance(request, OpenRootSession), runner.now_s())
         self.route: Route = opening.return_route
         self.peer = opening.origin.peer
+        self._usage = opening.origin.usage
         self._node = node
         self._chain = chain
         self._runner = runner
@@ -142,6 +145,8 @@ class PublishSession(Worker):
 
         ended: the last answer to the publisher. None if the publisher ended the stream or has disconnected.
         """
+        if not self._is_over:
+            self._usage.give_back("block_publish_sessions_max")
         self._is_over = True
         if ended is not None:
             status, number = ended.status.name, ended.block_number

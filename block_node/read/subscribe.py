@@ -34,6 +34,7 @@ from ockam.address import local
 from ockam.message import Message
 from ockam.node import Node
 from ockam.protocol import ProtocolError, error_payload
+from ockam.usage import Usage
 
 SESSION_PREFIX = "BS_"
 
@@ -59,8 +60,8 @@ class SubscribeService(Plugin):
     now_s: a clock in seconds that never jumps.
     new_id: returns 16 hexadecimal digits.
 
-    Invariant: `_sessions` has the registered workers of subscriptions. `_under_way` has the blocks whose items have
-    begun to arrive, and which are neither stored nor dropped yet.
+    Invariant: `_sessions` has the registered workers of subscriptions, each with the usage of the identity for which it
+    counts. `_under_way` has the blocks whose items have begun to arrive, and which are neither stored nor dropped yet.
     """
 
     name: ClassVar[str] = "subscribe"
@@ -82,7 +83,7 @@ class SubscribeService(Plugin):
         self._now_s = now_s
         self._new_id = new_id
         self._limits = limits if limits is not None else SubscribeLimits()
-        self._sessions: dict[SubscribeSession, None] = {}
+        self._sessions: dict[SubscribeSession, Usage] = {}
         self._under_way: set[int] = set()
         self._publishers = 0
         self._source_ended = False
@@ -166,6 +167,10 @@ class SubscribeService(Plugin):
             return Refusal(SubscribeStatus.ERROR, f"this node has {self._limits.sessions_max} subscriptions; try later")
         if not message.return_route:
             return None
+        usage = message.origin.usage
+        limited = usage.take("block_subscribe_sessions_max", message.origin.peer)
+        if limited is not None:
+            return Refusal(SubscribeStatus.ERROR, limited)
         session = SubscribeSession(
             message,
             request.request_id,
@@ -178,13 +183,15 @@ class SubscribeService(Plugin):
             packs=packs,
         )
         self._begun += 1
-        self._sessions[session] = None
+        self._sessions[session] = usage
         self._node.register([local(SESSION_PREFIX + self._new_id())], lambda: session)
         return None
 
     def _left(self, session: SubscribeSession, status: SubscribeStatus | None) -> None:
         """Removes a subscription that has ended. status: None if the subscriber ended it or has disconnected."""
-        if self._sessions.pop(session, 0) is None:
+        usage = self._sessions.pop(session, None)
+        if usage is not None:
+            usage.give_back("block_subscribe_sessions_max")
             self._ended["LEFT" if status is None else status.name] += 1
             self._node.unregister(session.context.address)
 

@@ -23,9 +23,10 @@ from access.rights import NOTHING, Demand
 from ockam.address import LOCAL, Address, Route
 from ockam.forwarding import CONNECTION_PREFIX
 from ockam.identity import Identity
-from ockam.mailbox import Mailbox
 from ockam.message import Message, Origin
 from ockam.node import Node
+from ockam.usage import UNLIMITED, Usage
+from ockam.usage_machine import Bucket
 from ockam.wire_head import HEAD
 from ockam.worker import Worker
 from secure_channel.channel_machine import ChannelMachine, State
@@ -38,7 +39,11 @@ from secure_channel.errors import (
     PlaintextRefused,
 )
 from secure_channel.identity_history import PeerIdentity
-from secure_channel.messages import AROUND_BYTES_MAX, PAYLOAD_HEAD, PlaintextReader, PlaintextWriter
+from secure_channel.messages import AROUND_BYTES_MAX, CLOSE, PAYLOAD_HEAD, PlaintextReader, PlaintextWriter
+from secure_channel.workers.channel_waiting import ChannelWaiting
+
+REFRESHES_PER_S, REFRESHES_MAX = 1.0, 10.0
+"""The Refresh messages that one channel may take in a second, and at once. Others are dropped and counted."""
 
 HANDSHAKE_FAILURES_MAX = 3
 """The number of wrong messages 3 after which a handshake ends: each costs a Diffie-Hellman computation."""
@@ -51,7 +56,9 @@ class Owner(Protocol):
 
     def now_s(self) -> int: ...
 
-    def opened(self, channel: ChannelWorker, peer: PeerIdentity) -> str | None: ...
+    def opened(self, channel: ChannelWorker, peer: PeerIdentity, origin: Origin) -> str | None: ...
+
+    def usage_of(self, channel: ChannelWorker, below: Usage) -> Usage: ...
 
     def refused(self, channel: ChannelWorker, error: PeerRefused) -> None: ...
 
@@ -86,7 +93,6 @@ class ChannelWorker(Worker):
     ) -> None:
         """first: the message to the listener. addresses: the inner and the outer one."""
         self._node = node
-        self._nursery = nursery
         self._owner = owner
         self.machine = machine
         self.inner, self.outer = addresses
@@ -101,10 +107,12 @@ class ChannelWorker(Worker):
         self.identity: PeerIdentity | None = None
         self.used_at_s = trio.current_time()
         self.gone_at_s: float | None = None
-        self._waits_for_room = False
+        self._waiting = ChannelWaiting(node, nursery, addresses[0])
         self._failures = 0
         # What the channel remembers counts in the same limit as what its connection remembers.
         self._holdings = first.origin.holdings.beside(self.forget, lambda: self.end("memory"))
+        self._usage: Usage = UNLIMITED
+        self._refreshes = Bucket(REFRESHES_PER_S, REFRESHES_MAX)
 
     @property
     def is_open(self) -> bool:
@@ -194,7 +202,7 @@ class ChannelWorker(Worker):
         self.identity = self.machine.peer
         self._way_back = message.return_route
         self.used_at_s = trio.current_time()
-        refusal = self._owner.opened(self, self.identity)
+        refusal = self._owner.opened(self, self.identity, message.origin)
         if refusal is not None:
             self.end(refusal)
             return
@@ -225,11 +233,13 @@ class ChannelWorker(Worker):
     def _origin(self) -> Origin:
         """Returns the origin of the decrypted messages. Its identity is that of the channel's other end, and not that
         of the connection."""
+        self._usage = self._owner.usage_of(self, self._below.usage)
         header_bytes = len(HEAD.encode_routes(self._way_back, ()))
         return msgspec.structs.replace(
             self._below,
             kind="channel",
             identity=Identity("channel", str(self.identity)),
+            usage=self._usage,
             frame_bytes_max=self._below.frame_bytes_max - AROUND_BYTES_MAX - header_bytes,
         )
 
@@ -250,28 +260,18 @@ class ChannelWorker(Worker):
                 self._owner.count_drop("channel_forward", len(messages) - len(local_ones))
                 messages = local_ones
                 break
-        mailboxes = self._node.deliver_run(messages)
-        full = [mailbox for mailbox in mailboxes if mailbox.full]
-        if full and not self._waits_for_room:
-            self._waits_for_room = True
-            own = self._node.find_mailbox(self.inner)
-            if own is not None:
-                own.hold()
-                self._nursery.start_soon(self._wait_room, own, full)
-
-    async def _wait_room(self, own: Mailbox, full: list[Mailbox]) -> None:
-        """Waits until these full mailboxes of workers have room, and then lets the channel take messages again.
-
-        own: the mailbox of this channel, which is on hold until then, so that connections wait that have messages for
-        the channel.
-        """
-        for mailbox in full:
-            await mailbox.wait_room()
-        self._waits_for_room = False
-        own.admit()
+        fed = self._node.deliver_run(messages)
+        self._waiting.note(messages, fed, None if self._usage is self._below.usage else self._usage)
 
     def _control(self, plaintext: bytes) -> bool:
         """Handles a Refresh or a Close. Returns whether the channel is still open."""
+        now_s = trio.current_time()
+        if plaintext != CLOSE:
+            # Each Refresh costs the check of several signatures. Peers send one when they have changed their keys.
+            if self._refreshes.room(now_s) < 1:
+                self._owner.count_drop("refresh_rate")
+                return True
+            self._refreshes.spend(1, now_s)
         try:
             self.machine.take_control(plaintext)
         except (PlaintextRefused, IdentityRefused) as error:

@@ -19,8 +19,9 @@ from access.audit import Audit, Entry
 from access.rights import NOTHING, Demand
 from ockam.address import local
 from ockam.identity import ANONYMOUS, Identity
-from ockam.message import Message
+from ockam.message import Message, Origin
 from ockam.node import Node
+from ockam.usage import Usage, party_key
 from ockam.worker import Worker
 from secure_channel.admission_machine import AdmissionMachine
 from secure_channel.channel_machine import ChannelMachine
@@ -78,6 +79,7 @@ class SecureChannels:
         self._new_id = new_id
         self._ephemeral = ephemeral
         self._admission = AdmissionMachine[ChannelWorker](self._limits)
+        self._usages: dict[ChannelWorker, list[Usage]] = {}
         self._opened = 0
         self._refused: Counter[str] = Counter()
         self._ended: Counter[str] = Counter()
@@ -150,8 +152,9 @@ class SecureChannels:
             return "closed"
         if not message.return_route:
             return "no_return_route"
-        host = message.origin.peer.rpartition(":")[0] or str(message.origin.identity)
-        return None if self._admission.may_begin(host, trio.current_time()) else "rate"
+        # A connection with a certificate is known by it, any other by its address.
+        party = party_key(message.origin.identity, message.origin.peer)
+        return None if self._admission.may_begin(party, trio.current_time()) else "rate"
 
     def _give_up(self, channel: ChannelWorker) -> None:
         if channel in self._admission.handshakes:
@@ -185,16 +188,40 @@ class SecureChannels:
     def now_s(self) -> int:
         return self._now_s()
 
-    def opened(self, channel: ChannelWorker, peer: PeerIdentity) -> str | None:
-        """Notes that a handshake has succeeded. Returns the reason if there is no room for the channel, else None."""
-        refusal = self._admission.open(channel, peer.identifier)
-        if refusal is None:
-            self._opened += 1
-            logger.info("channel_opened", peer=channel.peer, identity=str(peer))
-            self.renewed(channel, peer)
-        else:
+    def opened(self, channel: ChannelWorker, peer: PeerIdentity, origin: Origin) -> str | None:
+        """Notes that a handshake has succeeded. Returns the reason if there is no room for the channel, else None.
+
+        origin: the connection of the channel. The channel counts for the identity of this connection, and for its own
+        identity: if everybody is trusted, anybody can make any number of identities."""
+        refusal = self._admission.open(channel) or self._take(channel, peer, origin)
+        if refusal is not None:
             self._note_refusal(channel.peer, str(peer), refusal)
-        return refusal
+            return refusal
+        self._opened += 1
+        logger.info("channel_opened", peer=channel.peer, identity=str(peer))
+        self.renewed(channel, peer)
+        return None
+
+    def _take(self, channel: ChannelWorker, peer: PeerIdentity, origin: Origin) -> str | None:
+        """Counts a channel for both identities. Returns the reason if one of them may have no more channels."""
+        own = self._node.usages.get(str(Identity("channel", str(peer))), trio.current_time())
+        taken: list[Usage] = []
+        for usage in (origin.usage, own):
+            if usage.take("channels_max", channel.peer) is not None:
+                for each in taken:
+                    each.give_back("channels_max")
+                return "identity_channels_max"
+            taken.append(usage)
+        self._usages[channel] = taken
+        return None
+
+    def usage_of(self, channel: ChannelWorker, below: Usage) -> Usage:
+        """Returns the usage that the messages out of this channel count for: that of the channel's identity.
+
+        below: the usage of the connection. It counts instead for identities that nobody has named as trusted."""
+        taken = self._usages.get(channel)
+        named = channel.identity is not None and self._trust.is_named(channel.identity)
+        return taken[1] if taken is not None and named else below
 
     def refused(self, channel: ChannelWorker, error: PeerRefused) -> None:
         """Notes that the other side has not proved an identity that this node accepts."""
@@ -213,6 +240,8 @@ class SecureChannels:
             return
         known = self._knows(channel)
         self._admission.remove(channel)
+        for usage in self._usages.pop(channel, ()):
+            usage.give_back("channels_max")
         if known:
             self._ended[reason] += 1
             logger.info("channel_ended", peer=channel.peer, identity=str(channel.identity), reason=reason)

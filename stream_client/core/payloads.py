@@ -7,10 +7,12 @@ from typing import TypeVar
 from ockam.forwarding import OWN_PREFIX, is_destination_unreachable, is_forward_refused
 from ockam.gate import is_denied
 from ockam.protocol import ERROR, FAILURE, REFUSAL, ProtocolError, find_name, is_failure
+from ockam.usage import is_limited
 from stream_client.arguments import encoded
 from stream_client.errors import (
     AccessDenied,
     ClientError,
+    LimitExceeded,
     NodeFailed,
     NotSupported,
     RequestRefused,
@@ -89,6 +91,8 @@ def refusal(payload: bytes, *, of_stream: bool = False, request: bytes = b"") ->
         return RouteLost(reason.removeprefix(REFUSAL).removeprefix(FAILURE))
     if is_denied(reason):
         return AccessDenied(reason.removeprefix(REFUSAL))
+    if is_limited(reason):
+        return LimitExceeded(reason.removeprefix(REFUSAL))
     if is_failure(reason):
         return NodeFailed(reason)
     if reason == PLAIN_REFUSAL and request[1:].startswith(OWN_PREFIX):

@@ -98,7 +98,7 @@ class PullQueue:
         `answer` answers these pulls later.
         """
         for pull in self._machine.wake():
-            pull.consumer.holdings.unpark(pull)
+            _unpark(pull)
 
     def hold(self) -> None:
         """Stops answering pulls until `answer` is called, because earlier pushes are not on disk yet.
@@ -213,18 +213,27 @@ class PullQueue:
         pulls, blocked = finished
         if blocked:
             self._count_all(blocked)
-        answers = []
+        answers: list[Message] = []
         for pull in pulls:
-            if pull.page.found or not pull.deadline_s or not self._park(pull):
+            if pull.page.found or not pull.deadline_s or not self._park(pull, answers):
                 answers.append(self._pages.answer(pull))
         self._worker.context.send_run(answers)
 
     # Long polls
 
-    def _park(self, pull: Pull) -> bool:
-        """Turns a pull into a long poll, which waits for new messages. Returns False if the pull must be answered
-        now."""
+    def _park(self, pull: Pull, answers: list[Message]) -> bool:
+        """Turns a pull into a long poll, which waits for new messages. Returns False if the pull must be answered now.
+
+        If the consumer's identity has too many long polls, adds the refusal to `answers`.
+        """
+        usage = pull.consumer.usage
+        refusal = usage.take("pulls_parked_max", pull.consumer.peer)
+        if refusal is not None:
+            # An empty page would make the consumer ask again at once.
+            answers.append(reply_to(pull.message, self._worker.context.address, error_payload(refusal)))
+            return True
         if not self._machine.park(pull, trio.current_time()):
+            usage.give_back("pulls_parked_max")
             return False
         # The start of the pull is fixed now: messages that come later belong to its page.
         pull.page.start = FromIndex(pull.page.index)
@@ -248,7 +257,7 @@ class PullQueue:
         late = self._machine.end_late(trio.current_time())
         self._ensure_timer()
         for pull in late:
-            pull.consumer.holdings.unpark(pull)
+            _unpark(pull)
         self._worker.context.send_run([self._pages.answer(pull) for pull in late])
 
     def _give_up(self, pull: Pull, answers: bool) -> None:
@@ -258,7 +267,7 @@ class PullQueue:
         answers: whether to answer the pull.
         """
         if self._machine.unpark(pull):
-            pull.consumer.holdings.unpark(pull)
+            _unpark(pull)
             if answers:
                 self._worker.context.send_run([self._pages.answer(pull)])
 
@@ -300,7 +309,7 @@ class PullQueue:
         """Removes and returns all pulls. Their memory is no longer counted."""
         waiting, blocked, long_polls = self._machine.clear()
         for pull in long_polls:
-            pull.consumer.holdings.unpark(pull)
+            _unpark(pull)
         for pull in blocked:
             pull.consumer.holdings.unwatch(self)
             self._count(pull, -1)
@@ -313,3 +322,9 @@ def _is_slow(consumer: Origin) -> bool:
 
 def _size_in_memory(pull: Pull) -> int:
     return PULL_MEMORY_BYTES + sum(len(hop.value) for hop in pull.message.return_route)
+
+
+def _unpark(pull: Pull) -> None:
+    """Stops counting a long poll that has ended."""
+    pull.consumer.holdings.unpark(pull)
+    pull.consumer.usage.give_back("pulls_parked_max")

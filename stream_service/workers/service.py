@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import structlog
+import trio
 
 from access.rights import STREAM_RIGHTS, Demand, Right, rights_text
 from ockam.address import local
@@ -138,6 +139,9 @@ class ServiceWorker(Worker):
         directory = self._directory
         if directory.count + directory.making + len(missing) > directory.limits.streams_max:
             raise ProtocolError(f"this node serves at most {directory.limits.streams_max} streams")
+        refusal = message.origin.usage.create(len(missing), trio.current_time(), message.origin.peer)
+        if refusal is not None:
+            raise ProtocolError(refusal)
         directory.making += len(missing)
         # An Init promises that the stream exists, so the streams must be on disk before the requests are forwarded.
         made = self.context.guard(lambda operation: self._made(operation, message, requests))

@@ -73,7 +73,6 @@ async def test_a_handshake_that_stalls_ends(autojump_clock: trio.testing.MockClo
     [
         (ChannelLimits(channels_max=2), "channels_max"),
         (ChannelLimits(peer_channels_max=2), "peer_channels_max"),
-        (ChannelLimits(identity_channels_max=2), "identity_channels_max"),
     ],
 )
 async def test_channels_are_bounded(limits: ChannelLimits, reason: str) -> None:

@@ -1,0 +1,232 @@
+"""UsageMachine: counts what one identity uses of a node, and compares it with the identity's limits. It reads no clock.
+
+Three kinds of limits exist. A number of open things (connections, channels) is counted up and down. A rate (requests,
+bytes, created streams) is a bucket that fills with time. The bytes in flight are what the node holds for the identity
+at the moment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+import msgspec
+
+OPEN_LIMITS = (
+    "connections_max",
+    "pulls_parked_max",
+    "channels_max",
+    "block_publish_sessions_max",
+    "block_subscribe_sessions_max",
+)
+"""The limits of `IdentityLimits` on the number of things that are open at one time."""
+STEP_S = 0.005
+"""An identity with a limit on its rate is read in small steps: each step should have the requests of this many seconds.
+So a flood is spread over the second, and others wait only for one step."""
+READ_BYTES_MIN = 2 * 1024
+"""The number of bytes that a step may always read, however low the limits are."""
+BURST_S = 1.0
+"""An identity that was quiet may send as many requests, or bytes, at once as its limit allows in this many seconds."""
+HOUR_S = 3_600.0
+
+
+class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of one identity. None means that there is no limit.
+
+    connections_max: open connections. requests_per_second, bytes_per_second: received messages, and bytes received and
+    sent; the node reads more slowly from an identity that exceeds one of them. in_flight_bytes_max: the bytes that the
+    node holds for the identity, such as answers that its peers have not taken; above it, the node reads nothing more.
+    streams_per_hour: created partitions. pulls_parked_max: pulls that wait for a message. channels_max: open secure
+    channels. block_publish_sessions_max, block_subscribe_sessions_max: publishers and subscribers of blocks.
+    """
+
+    connections_max: int | None = None
+    requests_per_second: int | None = None
+    bytes_per_second: int | None = None
+    in_flight_bytes_max: int | None = None
+    streams_per_hour: int | None = None
+    pulls_parked_max: int | None = None
+    channels_max: int | None = None
+    block_publish_sessions_max: int | None = None
+    block_subscribe_sessions_max: int | None = None
+
+
+LIMIT_NAMES = IdentityLimits.__struct_fields__
+NO_LIMITS = IdentityLimits()
+
+
+class Bucket:
+    """A bucket of permits that fills with time. It may be overdrawn; then its owner waits until it has filled again.
+
+    rate: the number of permits that come in a second. room_max: the most permits that the bucket holds.
+
+    Invariant: the room is at most `room_max`. Nothing overfills the bucket, also not a clock that stands still.
+    """
+
+    __slots__ = ("_at_s", "_room", "rate", "room_max")
+
+    def __init__(self, rate: float, room_max: float) -> None:
+        self.rate = rate
+        self.room_max = room_max
+        self._room = room_max
+        self._at_s = -math.inf
+
+    def room(self, now_s: float) -> float:
+        """Returns the number of permits in the bucket; negative if it is overdrawn."""
+        if self._room >= self.room_max:
+            return self.room_max
+        return min(self.room_max, self._room + max(0.0, now_s - self._at_s) * self.rate)
+
+    def spend(self, count: float, now_s: float) -> None:
+        """Takes permits, more than there are if need be."""
+        self._room = self.room(now_s) - count
+        self._at_s = max(now_s, self._at_s)
+
+    def delay_s(self, now_s: float) -> float:
+        """Returns the seconds until the bucket is not overdrawn any more; 0 if it is not."""
+        return max(0.0, -self.room(now_s) / self.rate)
+
+    def changed(self, rate: float, room_max: float, now_s: float) -> Bucket:
+        """Returns a bucket with another rate, which keeps the debt and the room of this one as far as they fit."""
+        bucket = Bucket(rate, room_max)
+        used = self.room_max - self.room(now_s)
+        if used > 0:
+            bucket.spend(used, now_s)
+        return bucket
+
+
+class UsageMachine:
+    """What one identity uses, and its limits. Times are in seconds on a clock that never goes back.
+
+    held_bytes: the bytes that the node holds for the identity.
+
+    Invariant: no count and no number of held bytes is negative. A count is at most its limit, unless the limit was
+    lowered since.
+    """
+
+    def __init__(self, limits: IdentityLimits = NO_LIMITS) -> None:
+        self.limits = limits
+        self.held_bytes = 0
+        self._open: Counter[str] = Counter()
+        self._requests: Bucket | None = None
+        self._bytes: Bucket | None = None
+        self._streams: Bucket | None = None
+        self._request_bytes = 0.0
+        self.change_limits(limits, 0.0)
+
+    def change_limits(self, limits: IdentityLimits, now_s: float) -> None:
+        """Takes other limits. What is open above a lower limit stays open; debts of time stay, too."""
+        self.limits = limits
+        self._requests = _changed(self._requests, limits.requests_per_second, BURST_S, 1.0, now_s)
+        self._bytes = _changed(self._bytes, limits.bytes_per_second, BURST_S, 1.0, now_s)
+        self._streams = _changed(self._streams, limits.streams_per_hour, HOUR_S, HOUR_S, now_s)
+
+    # Things that are open.
+
+    def count(self, limit: str) -> int:
+        """Returns how many things are open under one of OPEN_LIMITS."""
+        return self._open[limit]
+
+    def has_room(self, limit: str) -> bool:
+        """Whether the limit allows one more open thing."""
+        most = getattr(self.limits, limit)
+        return most is None or self._open[limit] < most
+
+    def take(self, limit: str) -> bool:
+        """Counts one more open thing. Returns False, and counts nothing, if the limit does not allow it."""
+        if not self.has_room(limit):
+            return False
+        self._open[limit] += 1
+        return True
+
+    def give_back(self, limit: str, count: int = 1) -> None:
+        """Counts open things that have ended."""
+        left = self._open[limit] - count
+        assert left >= 0, f"more {limit} have ended than were open"
+        if left:
+            self._open[limit] = left
+        else:
+            del self._open[limit]
+
+    # Rates.
+
+    @property
+    def is_rated(self) -> bool:
+        """Whether the identity has a limit on its requests or bytes a second."""
+        return self._requests is not None or self._bytes is not None
+
+    def spend(self, requests: int, size_bytes: int, now_s: float) -> None:
+        """Counts received requests, and the bytes that were read for them or sent."""
+        if self._requests is not None:
+            self._requests.spend(requests, now_s)
+        if self._bytes is not None:
+            self._bytes.spend(size_bytes, now_s)
+
+    def note_request_bytes(self, requests: int, size_bytes: int) -> None:
+        """Learns the size of the identity's requests from one read: the bytes of that read, and how many requests it
+        completed."""
+        found_bytes = size_bytes / requests if requests else self._request_bytes + size_bytes
+        self._request_bytes = found_bytes if not self._request_bytes else (self._request_bytes + found_bytes) / 2
+
+    def delay_s(self, now_s: float) -> tuple[float, str]:
+        """Returns the seconds for which nothing should be read from the identity, and the name of the limit that
+        demands it."""
+        delays = [(0.0, "")]
+        if self._requests is not None:
+            delays.append((self._requests.delay_s(now_s), "requests_per_second"))
+        if self._bytes is not None:
+            delays.append((self._bytes.delay_s(now_s), "bytes_per_second"))
+        return max(delays)
+
+    def read_bytes_max(self) -> int:
+        """Returns the most bytes that should be read at a time, so that a step has the requests of about STEP_S."""
+        found = math.inf
+        if self._requests is not None:
+            found = max(1.0, self._requests.rate * STEP_S) * self._request_bytes
+        if self._bytes is not None:
+            found = min(found, self._bytes.rate * STEP_S)
+        return 1 << 62 if found == math.inf else max(READ_BYTES_MIN, int(found))
+
+    def may_create(self, partitions: int, now_s: float) -> bool:
+        """Counts created partitions. Returns False, and counts nothing, if they are too many for this hour.
+
+        Partitions come back one by one, evenly over the hour."""
+        bucket = self._streams
+        if bucket is None:
+            return True
+        if bucket.room(now_s) < partitions:
+            return False
+        bucket.spend(partitions, now_s)
+        return True
+
+    # Bytes in flight.
+
+    def hold(self, change_bytes: int) -> None:
+        """Counts bytes that the node holds for the identity. A negative number gives bytes back."""
+        self.held_bytes += change_bytes
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the node holds too many bytes for the identity to read more."""
+        most = self.limits.in_flight_bytes_max
+        return most is not None and self.held_bytes > most
+
+    def is_unused(self, now_s: float) -> bool:
+        """Whether nothing is open or held, and forgetting the machine would not give the identity new permits."""
+        buckets = (self._requests, self._bytes, self._streams)
+        full = all(bucket is None or bucket.room(now_s) >= bucket.room_max for bucket in buckets)
+        return full and not self._open and not self.held_bytes
+
+    def check(self) -> None:
+        """Raises AssertionError if an invariant does not hold. Tests call it after every step."""
+        assert self.held_bytes >= 0
+        assert all(count > 0 for count in self._open.values())
+        assert set(self._open) <= set(OPEN_LIMITS)
+
+
+def _changed(bucket: Bucket | None, count: int | None, room_s: float, per_s: float, now_s: float) -> Bucket | None:
+    """Returns the bucket of a limit of `count` in `per_s` seconds, with room for `room_s` seconds; None without one."""
+    if count is None:
+        return None
+    rate = count / per_s
+    return Bucket(rate, rate * room_s) if bucket is None else bucket.changed(rate, rate * room_s, now_s)

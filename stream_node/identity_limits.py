@@ -1,0 +1,52 @@
+"""The limits of identities of a running node: takes them from the settings, and logs and audits who exceeds them.
+
+`ockam.usage` enforces the limits.
+"""
+
+from __future__ import annotations
+
+import math
+
+import structlog
+import trio
+
+from access.audit import Audit, Entry
+from ockam.usage import SETTING_PREFIX, Excess, Usages
+from ockam.usage_machine import LIMIT_NAMES, IdentityLimits
+from stream_node.config import Config
+
+TOLD_INTERVAL_S = 10.0
+"""The shortest time between two log lines about exceeded limits, in seconds. The audit log has a bound of its own."""
+
+logger = structlog.get_logger(__name__)
+
+
+def make_usages(config: Config) -> Usages:
+    """Returns the usage of all identities of a node with these settings."""
+    limits = IdentityLimits(**{name: getattr(config, SETTING_PREFIX + name) for name in LIMIT_NAMES})
+    return Usages(limits, limits_loopback=config.identity_limits_loopback, on_excess=ExcessLog())
+
+
+class ExcessLog:
+    """Logs who exceeds a limit, at a bounded rate, and writes it to the audit log.
+
+    audit: the audit log; None on a node without rules.
+    """
+
+    def __init__(self, audit: Audit | None = None) -> None:
+        self.audit = audit
+        self._told_s = -math.inf
+
+    def __call__(self, excess: Excess) -> None:
+        now_s = trio.current_time()
+        if now_s >= self._told_s + TOLD_INTERVAL_S:
+            self._told_s = now_s
+            logger.warning("limit_exceeded", identity=excess.key, limit=excess.limit, peer=excess.peer)
+        if self.audit is not None:
+            self.audit.refused(entry_of(excess))
+
+
+def entry_of(excess: Excess) -> Entry:
+    """Returns the line of the audit log. Its event is `limited` for a refusal, and `slowed` if nothing was refused."""
+    event = "limited" if excess.is_refusal else "slowed"
+    return Entry(event, excess.key, excess.peer, name=SETTING_PREFIX + excess.limit, reason=excess.reason)
