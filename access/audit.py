@@ -19,12 +19,13 @@ import structlog
 from ockam.identity import ANONYMOUS
 
 LINES_MAX = 200
-"""The largest number of lines about different refusals in one second."""
+"""The largest number of lines about different refusals in one second. Further refusals are only counted."""
 IDENTITY_LINES_MAX = 50
-"""The largest number of lines about different refusals of one identity in one second; of one host, for peers that have
-proved no identity. Further refusals are counted in one line for each identity."""
+"""The largest number of lines about different refusals of one identity in one second. Peers that have proved no
+identity count by their host. Further refusals are counted in one line for each identity."""
 IDENTITIES_MAX = 50
-"""The largest number of identities whose further refusals have a line in one second. Those of all others share one."""
+"""The largest number of identities with such a count of further refusals in one second. All other identities share one
+count."""
 FILE_MODE = 0o640
 _TOO_MANY = "too many different refusals in one second"
 _OTHERS = "others", ""
@@ -93,8 +94,8 @@ class Audit:
             self.failed += 1
 
     def refused(self, entry: Entry) -> None:
-        """Writes one refusal. Counts it if an equal one was written since the last call of `end_interval`, or too many
-        others."""
+        """Writes one refusal. Only counts it if an equal one, or too many others, were written since the last call of
+        `end_interval`."""
         who = entry.identity if entry.identity != str(ANONYMOUS) else entry.peer.rpartition(":")[0]
         if entry in self._repeated:
             self._repeated[entry] += 1

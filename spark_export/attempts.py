@@ -33,9 +33,11 @@ TASK_BYTES = 4
 class Attempt:
     """One execution of a Spark task, which belongs to a batch.
 
-    query: the name of the query or the write. The node saves the progress of the query under this name
-    (`spark_export.sink_record`). batch: the number of the micro-batch, or the `writeVersion` of a write. task: the
-    number of the task in the batch, from 0. repeated: whether Spark reports that an earlier execution failed.
+    query: the name of the query or the write. The node saves its progress under this name
+        (`spark_export.sink_record`).
+    batch: the number of the micro-batch, or the `writeVersion` of a write.
+    task: the number of the task in the batch, from 0.
+    repeated: whether Spark reports that an earlier execution failed.
     """
 
     query: str
@@ -58,8 +60,9 @@ class Attempt:
 class Found:
     """The messages of a batch in an index range of one partition.
 
-    own: the digests of the messages that earlier executions of the same task stored, by sequence number, in index
-    order. tasks: the numbers of all tasks of the batch with messages in the range.
+    own: the digests of the messages that earlier executions of the same task stored, by sequence number. The dict is in
+        index order.
+    tasks: the numbers of all tasks of the batch with messages in the range.
     """
 
     own: dict[int, bytes]
@@ -69,8 +72,10 @@ class Found:
 def find_messages(node: NodeConnection, wanted: Range, attempt: Attempt, fetch_bytes: int) -> Found:
     """Reads a range of one partition and returns the messages of the batch to which `attempt` belongs.
 
-    wanted: the range. fetch_bytes: the approximate size of one answer of the node. Raises SourceError if the node does
-    not support bulk reads, and the errors of a connection.
+    Raises SourceError if the node does not support bulk reads, and the errors of a connection.
+
+    wanted: the range.
+    fetch_bytes: the approximate size of one answer of the node.
     """
     found = Found({}, set())
     options = ReadOptions(fetch_bytes=fetch_bytes)
@@ -109,7 +114,9 @@ class EarlierRows:
     """
 
     def __init__(self, stored: Sequence[bytes]) -> None:
-        """Takes all stored rows as missing. stored: the digests of the stored rows, in index order."""
+        """At first, all stored rows are missing.
+
+        stored: the digests of the stored rows, in index order."""
         self.missing = len(stored)
         self._stored = stored
         self._at = 0
@@ -151,7 +158,8 @@ def consecutive(found: dict[int, bytes], place: tuple[str, int]) -> list[bytes]:
 def check_tasks(seen: Iterable[int], tasks: Iterable[int], batch: int) -> None:
     """Checks that each task that stored messages of the batch is still a task of the batch. Raises RowsDiffer if not.
 
-    seen: the numbers of the tasks that stored messages. tasks: the numbers of the present tasks.
+    seen: the numbers of the tasks that stored messages.
+    tasks: the numbers of the present tasks.
     """
     gone = sorted(set(seen) - set(tasks))
     if gone:

@@ -47,11 +47,15 @@ BLOCK = (
 )
 """The columns of the option `decode=block`. Each row describes one message, which is a whole block or one part of it.
 
-part: the number of this message within the block, from 0. parts: the number of messages of the block. item_count,
-block_bytes: the number of items and the size in bytes of the whole block. block_root: the root hash of the block, as
-the block node computed it. The node may have chosen between several possible values. Only the next block names the true
-value, as its `previous_root`. hapi_version, produced, previous_root, items: from the decoded block; null if the block
-has several messages. The `data` of an item is the serialized item. problem: why the message cannot be decoded, or null.
+part: the number of this message within the block, from 0.
+parts: the number of messages of the block.
+item_count: the number of items of the whole block.
+block_bytes: the size of the whole block in bytes.
+block_root: the most likely root hash at the time when the block was stored. The `previous_root` of the next block is
+    the right one.
+hapi_version, produced, previous_root, items: from the decoded block; null if the block has several messages. The `data`
+    of an item is the serialized item.
+problem: why the message cannot be decoded, or null.
 """
 
 
@@ -115,9 +119,9 @@ def block_row(headers: Iterable[Mapping[str, Any]] | None, data: bytes, *, with_
 
 
 def find_root_before(headers: Iterable[Mapping[str, Any]] | None) -> bytes | None:
-    """Returns the true root hash of the previous block if the block node had stored that block with another root hash.
+    """Returns the right root hash of the previous block if that block was stored with a wrong one; otherwise None.
 
-    headers: those of a message of a block. Returns None without the header `block_before/1`, which has the root hash.
+    headers: the headers of the first message of a block. The hash is in the header `block_before/1`.
     """
     from block_node.persist.mark import ROOT_BEFORE_HEADER
 
@@ -145,8 +149,10 @@ def find_mark(headers: Iterable[Mapping[str, Any]] | None) -> Any:
 class ReadBlock:
     """A decoded block.
 
-    hapi_version, time_us: from the block header; None without a header. time_us is in microseconds since 1970.
-    previous_root: from the block footer; None without a footer. items: kind and bytes of each item, in order."""
+    hapi_version: from the block header; None without a header.
+    time_us: from the block header, in microseconds since 1970; None without a header.
+    previous_root: from the block footer; None without a footer.
+    items: kind and bytes of each item, in order."""
 
     hapi_version: str | None
     time_us: int | None

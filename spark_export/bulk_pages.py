@@ -32,10 +32,12 @@ FIRST_ROWS = 4_096
 class BulkPage:
     """A page of consecutive messages of one partition (see `stream_service.bulk.BulkPage`).
 
-    created_us: when the stream was created, in microseconds since 1970. first_index: the index of the partition's
-    earliest message. next_index: the index that its next message will get. start: the index of the page's first
-    message. rows: the number of messages in the page. batch: the messages as Arrow columns; None if the page has
-    no rows.
+    created_us: when the stream was created, in microseconds since 1970.
+    first_index: the index of the partition's earliest message.
+    next_index: the index that its next message will get.
+    start: the index of the page's first message.
+    rows: the number of messages in the page.
+    batch: the messages as Arrow columns; None if the page has no rows.
     """
 
     stream_id: int

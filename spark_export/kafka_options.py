@@ -12,9 +12,9 @@ from typing import NamedTuple
 class KafkaOption(NamedTuple):
     """An option of Spark's Kafka source or Kafka sink.
 
-    name: the name of the option; a name that ends with `…` stands for all names with this prefix. ours: the equivalent
-    option of the format `stream_node`; None if there is none. note: the difference to Kafka, or the advice if there is
-    no equivalent option; empty if nothing differs.
+    name: the name of the option; a name that ends with `…` stands for all names with this prefix.
+    ours: the equivalent option of the format `stream_node`; None if there is none.
+    note: the difference to Kafka, or the advice if there is no equivalent option; empty if nothing differs.
     """
 
     name: str

@@ -43,9 +43,11 @@ def offsets_behind_latest(*sources: SourceProgress) -> dict[str, float]:
 class LagListener(StreamingQueryListener):
     """A listener that computes the lag of every streaming query of a session after each micro-batch.
 
-    Add the listener to `spark.streams`. lags: the latest result of `offsets_behind_latest` for all sources of each
-    running query, by query name, or by query id if the query has no name. report: a function that is called with each
-    progress and these values. For one source of several, call `offsets_behind_latest` with this source.
+    Add the listener to `spark.streams`. The lag is that of all sources of a query together. For the lag of one source,
+    call `offsets_behind_latest` with this source.
+
+    lags: the latest lag of each running query, by query name, or by query id if the query has no name.
+    report: a function that is called with the progress and the lag after each micro-batch; None: no function is called.
     """
 
     def __init__(self, report: Callable[[StreamingQueryProgress, dict[str, float]], None] | None = None) -> None:

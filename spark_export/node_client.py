@@ -73,11 +73,11 @@ class Way(Protocol):
 class NodeConnection:
     """A connection to a node, as a context manager. Raises NodeUnreachable if the connection cannot be opened.
 
-    tls: how to connect with TLS; None: the connection is not encrypted. token: what proves the name of this process
-    first; raises TokenRefused if the node refuses it. timeout_s: the seconds without data after which the wait for an
-    answer ends. when_quiet: a function that is called once in each wait for an answer that takes longer
-    than QUIET_S. The node does not answer requests to a stream that was deleted, so the function may ask through
-    another connection whether the stream exists, and may raise.
+    timeout_s: the seconds without data after which the wait for an answer ends.
+    tls: how to connect with TLS; None: the connection is not encrypted.
+    token: the token that proves the name of this process; None: no proof. Raises TokenRefused if the node refuses it.
+    when_quiet: a function that is called once in each wait of more than QUIET_S for an answer, and can raise. A node
+        does not answer requests to a deleted stream, so the function can ask elsewhere whether the stream exists.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class NodeConnection:
             raise
 
     def _greet_over_tls(self) -> None:
-        """Exchanges the hello bytes. Raises TlsFailed: a node refuses a certificate only after our side's handshake."""
+        """Exchanges the hello bytes. Raises TlsFailed if the node now refuses this process's certificate."""
         try:
             self._socket.sendall(HELLO)
             first = self._incoming.read(1)

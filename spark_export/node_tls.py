@@ -34,9 +34,10 @@ _ADVICE = {
 class NodeTls:
     """The options of TLS.
 
-    ca: the PEM file with the authorities of the node's certificate, or SYSTEM. certificate, key: the PEM files with the
-    certificate of this process and its private key; None: it shows none. server_name: the name that the node's
-    certificate must have; None: the host of the endpoint.
+    ca: the PEM file with the authorities of the node's certificate, or SYSTEM.
+    certificate: the PEM file with the certificate of this process; None: it shows no certificate.
+    key: the PEM file with the private key of this certificate; None: the key is in the file `certificate`.
+    server_name: the name that the node's certificate must have; None: the host of the endpoint.
     """
 
     ca: str = SYSTEM

@@ -24,8 +24,9 @@ FILE_CHARACTERS_MAX = 4096
 
 @dataclass(frozen=True)
 class NodeToken:
-    """Where a token is. place: `env:NAME`, an environment variable, or `file:PATH`, a file. Each process that connects
-    reads its own variable or file, again for each connection."""
+    """Where a token is. A process reads its own variable or file again for each connection that it opens.
+
+    place: `env:NAME` for an environment variable, or `file:PATH` for a file."""
 
     place: str
 
@@ -59,8 +60,10 @@ class NodeToken:
 
 
 def token_of(find: Callable[[str], str | None]) -> NodeToken | None:
-    """Returns the token of the options; None without one. find: returns the value of an option, or None if it is
-    absent. Raises OptionError, which does not show a value that may be a token itself."""
+    """Returns the place of the token from the options; None without the option `token`. Raises OptionError, which does
+    not show the value of the option, because the user could have written the token itself.
+
+    find: returns the value of an option, or None if it is absent."""
     place = find(TOKEN_OPTION)
     if place is None:
         return None

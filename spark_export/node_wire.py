@@ -91,8 +91,8 @@ def _cbor_bytes(value: bytes) -> bytes:
 class Answer:
     """An answer of the node to one request.
 
-    return_address: the address that the request gave for its answer. body: the payload without the name of
-    the protocol.
+    return_address: the address that the request gave for its answer.
+    body: the payload without the name of the protocol.
     """
 
     return_address: bytes
@@ -217,9 +217,11 @@ class BareReader:
 class StreamEnds:
     """A partition of a stream with its first and next index (see `stream_service.extensions.StreamInfo`).
 
-    first_index: the index of the earliest stored message. next_index: the index that the next message will get.
-    size_bytes: the total size of the stored data. created_us: when the stream was created, in microseconds since 1970.
-    A stream that is deleted and created again under the same name has another created_us.
+    first_index: the index of the earliest stored message.
+    next_index: the index that the next message will get.
+    size_bytes: the total size of the stored data.
+    created_us: when the stream was created, in microseconds since 1970. A stream that is deleted and created again
+        under the same name has another created_us.
     """
 
     stream: str
@@ -248,7 +250,8 @@ def read_stream_info(reader: BareReader) -> StreamEnds:
 class StoredMessage:
     """A message of a page.
 
-    time_us: when the message was stored, in microseconds since 1970. headers: the names and values, in order.
+    time_us: when the message was stored, in microseconds since 1970.
+    headers: the names and values, in order.
     """
 
     index: int
@@ -262,8 +265,9 @@ class StoredMessage:
 class StoredPage:
     """An answer to `node/stream_pull/1`.
 
-    first_index: the index of the stream's earliest message. next_index: the index that the stream's next message will
-    get. resume_index: the index where the next pull begins.
+    first_index: the index of the stream's earliest message.
+    next_index: the index that the stream's next message will get.
+    resume_index: the index where the next pull begins.
     """
 
     first_index: int

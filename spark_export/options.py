@@ -65,13 +65,15 @@ MAX_TRIGGER_DELAY_MS = 15 * 60_000
 class ReadOptions:
     """The checked options of a read. `spark_export.source.StreamNodeSource` explains each option.
 
-    tls: how to connect with TLS; None: connections are not encrypted. token: what proves who reads; None: nothing.
-    starting, ending: EARLIEST, LATEST, or an index for each partition; starting is None if the option is absent.
-    starting_time_us, ending_time_us: microseconds since 1970, for all partitions or for each; None if the option is
-    absent. late_start_is_error: whether a partition without a message at starting_time_us or later raises an error.
-    kafka_columns: whether the columns have the names and types of Spark's Kafka source. corrupt_column,
-    problem_column, time_zone: see `spark_export.decode.rows.RowRules`. schemas: the options that describe Avro and
-    Protobuf messages. marks: whether to look for messages that stand for null data; `Projection` sets this.
+    tls: how to connect with TLS; None: connections are not encrypted.
+    token: the token that proves who reads; None: no proof.
+    starting, ending: EARLIEST, LATEST, or an index for each partition; `starting` is None if the option is absent.
+    starting_time_us, ending_time_us: microseconds since 1970, for all partitions or for each; None without the option.
+    late_start_is_error: whether a partition without a message at `starting_time_us` or later raises an error.
+    kafka_columns: whether the columns have the names and types of Spark's Kafka source.
+    corrupt_column, problem_column, time_zone: see `spark_export.decode.rows.RowRules`.
+    schemas: the options that describe Avro and Protobuf messages.
+    marks: whether to look for messages that stand for null data; `Projection` sets this.
     """
 
     endpoint: str = "127.0.0.1:4000"
@@ -111,12 +113,15 @@ class ReadOptions:
 class WriteOptions:
     """The checked options of a write.
 
-    stream: the stream for rows without a value in the column `stream`. partitions: the number of partitions that
-    `stream` gets. window: the largest number of unconfirmed pushes. nulls: what a write does with rows whose data is
-    null: `error`, `empty`, `skip` or `mark`. if_exists: what a write does if `stream` has messages: `append`, `ignore`
-    or `error`. write_id, write_version: the name and number of a write. A repeated batch write with a write_id stores
-    each row once. If write_id is None, a repeated batch write stores all its rows again. exactly_once: whether a
-    streaming query stores each row once. inserts: whether the rows come from an INSERT INTO a table of Spark's SQL.
+    stream: the stream for rows without a value in the column `stream`.
+    partitions: the number of partitions that `stream` gets.
+    window: the largest number of unconfirmed pushes.
+    nulls: what a write does with rows whose data is null: `error`, `empty`, `skip` or `mark`.
+    if_exists: what a write does if `stream` has messages: `append`, `ignore` or `error`.
+    write_id, write_version: the name and number of a batch write, by which a repeated write stores each row once. If
+        `write_id` is None, a repeated write stores all its rows again.
+    exactly_once: whether a streaming query stores each row once.
+    inserts: whether the rows come from an INSERT INTO a table of Spark's SQL.
     """
 
     endpoint: str = "127.0.0.1:4000"

@@ -29,9 +29,9 @@ UNKNOWN_NUMBER = "nobody can say how many messages after this index it had"
 class Position:
     """The position of a query in a partition: the next index to read, and when the stream was created.
 
-    created_us: microseconds since 1970; 0 if unknown, as in checkpoints of older versions. is_deleted: whether the
-    query found that the partition no longer exists. The query keeps the position of a deleted partition, so that the
-    query reports the deletion once.
+    created_us: microseconds since 1970; 0 if unknown, as in checkpoints of older versions.
+    is_deleted: whether the query found that the partition no longer exists. The query keeps this position, so that it
+        reports the deletion only once.
     """
 
     index: int
@@ -72,7 +72,8 @@ class Range:
 class Loss:
     """A part of a range whose messages no longer exist.
 
-    range: the lost indexes; empty if their number is unknown. reason: a text that says why the messages are lost.
+    range: the lost indexes; empty if their number is unknown.
+    reason: a text that says why the messages are lost.
     """
 
     range: Range
@@ -152,9 +153,12 @@ def reached_positions(
 ) -> dict[Place, Position]:
     """Returns the positions where the next micro-batch ends, if no option limits the micro-batch.
 
-    begin: where the micro-batch begins. now: the ends of the partitions that exist. is_chosen: whether the options of
-    the query choose a partition. A partition of `begin` that does not exist keeps its index. If the options choose the
-    partition, it was deleted, and the position says so. Otherwise the user has changed the options.
+    A partition of `begin` that is not in `now` keeps its index. If the options of the query still choose it, it was
+    deleted, and its position says so. Otherwise the user has changed the options.
+
+    begin: where the micro-batch begins.
+    now: the ends of the partitions that exist and that the options choose.
+    is_chosen: whether the options of the query choose a partition.
     """
     absent = {place: at for place, at in begin.items() if place not in now}
     return {place: replace(at, is_deleted=at.is_deleted or is_chosen(place)) for place, at in absent.items()} | dict(
@@ -167,10 +171,13 @@ def ranges_between(
 ) -> tuple[list[Range], list[Loss]]:
     """Returns the non-empty ranges to read between two sets of positions, and the parts that can no longer be read.
 
-    start, end: the positions. ends: the present partitions. A partition that only `end` contains was added later, and
-    is read from index 0. A deleted stream gives a `Loss` of unknown size, because nobody knows whether it had unread
-    messages. If the stream was created again, the new stream is also read from index 0. Indexes before the first
-    message of a partition or after its last message give a `Loss`, and are not in the ranges.
+    - A partition that is only in `end` was added later, and is read from index 0.
+    - A deleted partition gives a `Loss` of unknown size, because nobody knows whether it had unread messages. If its
+      stream was created again, the new partition is read from index 0.
+    - Indexes before the first message of a partition or after its last message give a `Loss`, and are not read.
+
+    start, end: the positions.
+    ends: the partitions that exist now.
     """
     ranges, losses = [], []
     for place, stop in end.items():

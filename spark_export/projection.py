@@ -70,10 +70,12 @@ class Projection:
     options: the options of the read, changed so that unrequested data and headers are not read."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        """Checks that the options provide the columns that the query requests. schema: these columns.
+        """Checks that the options provide the columns that the query requests.
 
-        Raises OptionError in three cases. A column does not exist or has another type. A column may not be null
-        although a message may lack the value. The decoder has a column with the name of a column of the message.
+        Raises OptionError in three cases. A column does not exist or has another type. A column forbids null although
+        a message can lack its value. The decoder has a column with the name of a column of the message.
+
+        schema: the requested columns.
         """
         self._decoder = find_decoder(options)
         whole = {field.name: field for field in spark_schema(replace(options, include_headers=True, include_data=True))}

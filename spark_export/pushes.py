@@ -33,13 +33,12 @@ WINDOW_BYTES = 16 * 1024 * 1024
 SETTLE_S = 0.3
 """The pause in seconds before a repeated task searches the stream again for messages of its earlier execution.
 
-The node may store a late push of the earlier execution even after the search. The new push with the same sequence
-number is then answered as a duplicate, and the task fails if the contents of the two pushes differ.
+If the node stores a late push of the earlier execution after the search, it answers the new push with the same sequence
+number as a duplicate. The task then fails if the contents of the two pushes differ.
 """
 DOUBTED_MAX = 10_000
-"""How many pushes of a partition the node may answer as duplicates before the task compares them with
-stored messages.
-"""
+"""The number of pushes of a partition that the node has answered as duplicates, at which the task compares these
+pushes with the stored messages."""
 
 
 class Pushes:
@@ -48,17 +47,17 @@ class Pushes:
     With an `attempt`, rows that an earlier execution of the task has stored are not pushed again, and all executions of
     the task have the same publisher id. Without an `attempt`, the publisher id is random.
 
-    counts: the number of rows that are stored, by stream and partition. seen: the numbers of the tasks that stored
-    messages of the batch before this execution.
+    counts: the number of rows that are stored, by stream and partition.
+    seen: the numbers of the tasks that stored messages of the batch before this execution.
 
     Invariant: `_unconfirmed` contains, in order, all sent pushes without an answer. After a reconnect these pushes are
     sent again, and the node stores no message a second time.
     Invariant: no row is pushed to a partition until the task has produced every row that earlier executions stored
     there. New rows wait in `_held`, so that nothing is stored if the rows differ.
 
-    `_retries`: the number of reconnects since the last answer. `_doubted`: the pushes that the node answered as
-    duplicates, until they are compared with the stored messages; for each sequence number, the index (0: unknown) and
-    the digest.
+    `_retries`: the number of reconnects since the last answer.
+    `_doubted`: the pushes that the node answered as duplicates, until they are compared with the stored messages. For
+        each partition and sequence number: the index of the stored message (0 if unknown) and the digest of the push.
     """
 
     def __init__(
@@ -232,8 +231,8 @@ class Pushes:
     def _place(self, row: RowToPush) -> Place:
         """Returns the stream and partition for a row.
 
-        The row may name the partition. Otherwise the hash of the key decides. A row without partition and key goes to a
-        partition by the hash of its content if there is an `attempt`; otherwise the partitions take turns.
+        If the row does not name the partition, the hash of its key decides. If it also has no key, the hash of its
+        content decides if there is an `attempt`; otherwise the partitions take turns.
         """
         stream = row.stream
         count = self._partitions.get(stream)
@@ -261,8 +260,8 @@ class Pushes:
     def _number(self, place: Place) -> int:
         """Returns the next sequence number for a partition.
 
-        Before the first push of a query to the partition, saves an index that is not after the query's first message.
-        A repeated execution of the task searches from this index for stored rows.
+        Before the first push of a query to the partition, saves the index at which the partition ended when the batch
+        began. A repeated execution of the task searches from this index on for stored rows.
         """
         attempt = self._attempt
         if attempt is not None and place not in self._record:

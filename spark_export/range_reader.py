@@ -46,8 +46,9 @@ def report_losses(losses: list[Loss], fail: bool) -> None:
 class RangeReader:
     """A single read of an index range. `batches` yields all rows of the range in order, each row once.
 
-    rows: the number of rows yielded so far. lost: the number of lost rows that were skipped. bulk_refusal: why the node
-    refused a bulk read, so that the rest was read by pulls; None if the node did not refuse.
+    rows: the number of rows yielded so far.
+    lost: the number of lost rows that were skipped.
+    bulk_refusal: why the node refused a bulk read, so that the rest was read by pulls; None if it did not refuse.
 
     Invariant: every row of the range with an index less than `next_index` was yielded or counted in `lost`.
     """

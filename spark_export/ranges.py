@@ -24,10 +24,12 @@ def read_range(
     Spark tasks read only this range. A Spark filter (`where`) would give the same rows, but would read the
     whole stream.
 
-    partition: one partition or several partitions; None for all. index: the first index and the end index, the same for
-    each partition; the end is not included; needs `partition`. time: the start and the end of the storage times; the
-    end is not included, and a time without a zone is UTC. With both `index` and `time`, tasks read the index range and
-    then filter by time. options: more options of the read, such as `endpoint`.
+    With both `index` and `time`, tasks read the index range and then filter by time.
+
+    partition: one partition or several partitions; None for all.
+    index: the first and the end index, the same for each partition; the end is not included. It needs `partition`.
+    time: the first and the last time of storing the messages; the last is not included. A time without a zone is UTC.
+    options: more options of the read, such as `endpoint`.
     """
     chosen = {"subscribe": stream}
     parts = [partition] if isinstance(partition, int) else list(partition or ())

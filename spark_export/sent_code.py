@@ -32,15 +32,20 @@ LOADER = "spark_export.sent_loader"
 
 
 class Bundle(NamedTuple):
-    """Modules to send. name: the name below which they are imported. code: the compressed modules."""
+    """Modules to send.
+
+    name: the name below which they are imported.
+    code: the compressed modules."""
 
     name: str
     code: bytes
 
 
 class _State:
-    """is_sending: whether this process sends modules with objects, since `send_modules` was called. own: the bundle
-    from which this module was loaded; None if this module is installed."""
+    """The state of this process.
+
+    is_sending: whether it sends modules with each `Sendable`, because `send_modules` was called.
+    own: the bundle from which this module was loaded; None if this module is installed."""
 
     is_sending = False
     own: Bundle | None = None
@@ -75,9 +80,11 @@ def make_bundle(modules: tuple[str, ...]) -> Bundle:
 class Sendable:
     """The base of a class whose instances are sent to the Python processes of Spark together with their modules.
 
-    modules: the names of all modules of this project that an instance needs. follows: whether an instance is pickled
-    without the bundle of the modules. It may be true only if each process has unpickled another object with the same
-    bundle before. Without a call of `send_modules`, an instance is pickled as any other object.
+    Before a call of `send_modules`, an instance is pickled like any other object, without modules.
+
+    modules: the names of all modules of this project that an instance needs.
+    follows: whether an instance is pickled without its modules. Set it only if each process that unpickles an instance
+        has unpickled another object with the same modules before.
     """
 
     modules: ClassVar[tuple[str, ...]] = ()
@@ -113,8 +120,9 @@ def restore(name: str, code: bytes | None, content: bytes) -> Any:
 
     Spark receives the code of this function alone, so the function uses no other function of this project.
 
-    name, code: the bundle; code may be None if the process has loaded the bundle before. content: a pickled class,
-    which is returned, or a pickled pair of a class and attributes, of which an instance is made.
+    name, code: the bundle; `code` can be None if the process has loaded the bundle before.
+    content: a pickled class, which is returned; or a pickled pair of a class and attributes, from which an instance is
+        made.
     """
     bundle: Any = sys.modules.get(name)
     if bundle is None:

@@ -21,8 +21,10 @@ from typing import Any
 def load_bundle(name: str, code: bytes, table: Mapping[str, bytes]) -> ModuleType:
     """Makes each module of a bundle importable under its own name with the prefix `name` and a dot.
 
-    Returns the module `name`, with the function `BundleFinder.restored`. code: the compressed modules, as they were
-    sent. table: the same modules as bytecode, by their names in this project, such as `spark_export.readers`.
+    Returns the module `name`, which has the method `BundleFinder.restored` as a function.
+
+    code: the compressed modules, as they were sent.
+    table: the same modules as bytecode, by their names in this project, such as `spark_export.readers`.
     """
     finder = BundleFinder(name, code, table)
     sys.meta_path.insert(0, finder)

@@ -82,11 +82,11 @@ def open_session(
     """Starts a SparkSession that knows the format `stream_node`. Raises JavaMissing, SparkUnavailable.
 
     master: the master of Spark. With a master that begins with `local`, Spark runs on this machine and listens on the
-    loopback interface only. remote: the address `sc://host:port` of a Spark Connect server, which replaces the master.
+        loopback interface only.
+    remote: the address `sc://host:port` of a Spark Connect server, which replaces the master.
     config: settings of Spark, which override the settings of this module.
-
     aot_cache: a file for the classes that Spark loads at the start. If the file exists, the start takes half the time.
-    If the file does not exist, Java writes the file at the end of the session. Java older than 25 ignores the file.
+        If it does not exist, Java writes it at the end of the session. Java older than 25 ignores it.
     """
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     if remote is not None:

@@ -30,7 +30,8 @@ def table_files(address: str | Path | Place, options: Mapping[str, str] | None =
     time of the option `export compact --keep`. Raises ExportMismatch if there is no table, and StoreError.
 
     address: the address of the table, a folder or a prefix in a store; the results have the same scheme, such as `s3a`
-    for Spark. options: the options of the store, see `spark_export.store.options`.
+        for Spark.
+    options: the options of the store, see `spark_export.store.options`.
     """
     scheme, colon, _ = str(address).partition("://")
     paths = (row["path"] for row in list_table_files(Address(Address.of(address).place, options or {})))

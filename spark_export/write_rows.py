@@ -68,8 +68,10 @@ def has_stream_column(schema: StructType) -> bool:
 class RowToPush:
     """A row of a DataFrame as a message to push.
 
-    stream: the target stream. partition: the target partition; None if the row does not name a partition. key: the
-    message key; None if the row has no key. body: the result of `push_body` for the message, with request id 0.
+    stream: the target stream.
+    partition: the target partition; None if the row does not name a partition.
+    key: the message key; None if the row has no key.
+    body: the result of `push_body` for the message, with request id 0.
     """
 
     stream: str

@@ -36,9 +36,10 @@ Ends = dict[Place, tuple[int, int]]
 class Written(Sendable, WriterCommitMessage):
     """The result of one task.
 
-    counts: the number of messages of the task, by stream and partition. task: the number of the task. query: the name
-    of the query or write, as in `Attempt`; None if rows are written at least once. seen: the numbers of the tasks that
-    stored messages of the batch before this execution of the task.
+    counts: the number of messages of the task, by stream and partition.
+    task: the number of the task.
+    query: the name of the query or write, as in `Attempt`; None if rows are written at least once.
+    seen: the numbers of the tasks that stored messages of the batch before this execution of the task.
     """
 
     modules = SOURCE_MODULES
@@ -54,8 +55,10 @@ class Written(Sendable, WriterCommitMessage):
 def prepare_streams(schema: StructType, options: WriteOptions, overwrite: bool) -> Ends:
     """Checks the columns, and creates the stream of the option `stream` if it does not exist.
 
-    overwrite: whether Spark asks to replace the stream, which is refused. Returns the first and next index of each
-    partition to which rows may be written. Raises OptionError and errors of the connection.
+    Returns the first and next index of each partition to which the rows can go. Raises OptionError and errors of the
+    connection.
+
+    overwrite: whether Spark asks to replace the stream, which is refused.
     """
     if overwrite:
         raise OptionError("a stream is never overwritten: write with mode('append'), or outputMode('append')")
@@ -76,8 +79,8 @@ def write_rows(
 ) -> Written:
     """Pushes the rows of a task, and waits until the node has confirmed all rows. Raises SourceError.
 
-    attempt: the present execution of the task, or None to write the rows at least once. ends: the first and next index
-    of each partition at the beginning of the batch.
+    attempt: the present execution of the task, or None to write the rows at least once.
+    ends: the first and next index of each partition at the beginning of the batch.
     """
     with Pushes(options, attempt, ends) as pushes:
         if not pushes.is_committed():

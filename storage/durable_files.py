@@ -107,10 +107,11 @@ def write_durably(file: Path, content: bytes, *, mode: int | None = None) -> Non
     after a power cut.
 
     When this function returns, the content is on disk. The folder must exist. A file that is replaced keeps its
-    permissions, and its owner and group if this process may set them. mode: the permissions of the file, for secrets; a
-    file that is replaced keeps only those of its permissions that are in `mode`. None: a new file gets the usual
-    permissions. Raises OSError. After an error the file has its old content, or the new
-    content if only the last sync failed.
+    permissions, and if this process is allowed to set them, its owner and group. Raises OSError. After an error the
+    file has its old content, or the new content if only the last sync failed.
+
+    mode: the most permissions that the file can have, for files with secrets. A new file gets all of them, before the
+        user's umask is applied; a file that is replaced loses all others. None: a new file gets the usual permissions.
     """
     part = file.with_name(f".{file.name}.{secrets.token_hex(4)}.part")
     try:

@@ -22,7 +22,8 @@ from spark_export.decode.schema_options import SchemaOptions
 from spark_export.errors import OptionError
 
 STEPS_MAX = 10_000
-"""The largest number of steps when a schema is fetched with all schemas to which it refers, directly or indirectly.
+"""The largest number of steps to load a schema with all schemas to which it refers, directly or indirectly. Each of
+these schemas takes two steps or more.
 
 The limit stops the search if schemas refer to each other in a circle.
 """
@@ -80,7 +81,8 @@ def avro_reader(schemas: SchemaOptions) -> Callable[[bytes], Mapping[str, Any]]:
 def read_record(message: bytes, writer: Any, reader: Any) -> Mapping[str, Any]:
     """Returns the values of a record by field name. Raises Malformed.
 
-    writer: the parsed schema of the message. reader: the parsed schema to convert to; None for no conversion.
+    writer: the parsed schema of the message.
+    reader: the parsed schema to convert to; None for no conversion.
     """
     fastavro = _fastavro()
     source = io.BytesIO(message)

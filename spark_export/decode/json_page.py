@@ -66,7 +66,7 @@ class PageReader:
             self.pattern = None
 
     def is_plain(self, data: pa.Array) -> pa.Array:
-        """Returns an array that says for each message whether `read` may parse the message."""
+        """Returns an array that says for each message whether it is plain, so that `read` can parse it."""
         if self.pattern is not None:
             try:
                 return pc.match_substring_regex(data, pattern=self.pattern)
@@ -78,8 +78,9 @@ class PageReader:
     def read(self, data: pa.Array) -> dict[str, pa.Array] | None:
         """Parses messages. Returns the column arrays by name, with one row for each message.
 
-        Returns None if Arrow refuses the messages, for example because an object contains a name twice. data: messages
-        for which `is_plain` returned true.
+        Returns None if Arrow refuses the messages, for example because an object contains a name twice.
+
+        data: messages for which `is_plain` returned true.
         """
         offsets = pa.array([0, len(data)], pa.int32())
         lines = pc.binary_join(pa.ListArray.from_arrays(offsets, data), b"\n")[0].as_buffer()
@@ -106,9 +107,11 @@ def merged(
 ) -> list[pa.Array]:
     """Merges the rows of plain messages (parsed by Arrow) and of other messages into the original order of the page.
 
-    Returns one array for each field. together: the columns of the plain messages, by name; a missing column becomes
-    null. alone: the columns of the other messages, in the order of `fields`. plain: for each message of the page,
-    whether the message is plain.
+    Returns one array for each field.
+
+    together: the columns of the plain messages, by name; a missing column becomes null.
+    alone: the columns of the other messages, in the order of `fields`.
+    plain: for each message of the page, whether the message is plain.
     """
     rows = len(plain)
     columns = [together.get(field.name, pa.nulls(plain.true_count, field.type)) for field in fields]
@@ -179,10 +182,11 @@ def _other(depth: int) -> str:
 
 
 def _not_one_of(rest: Sequence[str]) -> str:
-    """Returns a regular expression for the rest of a JSON name and its closing quote. Names with escapes do not match.
+    """Returns a regular expression for a JSON name that is none of the given texts, and its closing quote. Names with
+    escapes do not match.
 
-    rest: the texts that must not be there. The first call passes the names of all columns, so that other names match.
-    A recursive call passes the ends of the names that begin with the characters before.
+    rest: the texts that do not match, at first the names of all columns. After a recursive call for a first character,
+        the ends of the names that begin with it.
     """
     first = sorted({name[0] for name in rest if name})
     if not first:

@@ -36,7 +36,7 @@ class Malformed(ValueError):
 
 
 class Pairs(list[tuple[str, Any]]):
-    """A JSON object as a list of (name, value) pairs, in the order of the text. A name may occur twice."""
+    """A JSON object as a list of (name, value) pairs, in the order of the text. A name can occur twice."""
 
 
 class FloatText(str):

@@ -187,7 +187,8 @@ def plain_value(value: Any, field: Any) -> Any:
 def described_type(descriptor: bytes, name: str) -> Any:
     """Returns the Protobuf class of a message type. Raises OptionError.
 
-    descriptor: a serialized FileDescriptorSet. name: the full name of the message type.
+    descriptor: a serialized FileDescriptorSet.
+    name: the full name of the message type.
     """
     protobuf = _protobuf()
     try:
@@ -281,8 +282,8 @@ def _decoded_file(text: str, number: int) -> Any:
 def type_at(file: Any, indexes: tuple[int, ...]) -> Any:
     """Returns the Protobuf class of a message type. Raises Malformed.
 
-    file: the descriptor of the schema file. indexes: the position of a type in the file, then the position of a type
-    nested in this type, and so on.
+    file: the descriptor of the schema file.
+    indexes: the position of a type in the file, then the position of a type nested in this type, and so on.
     """
     proto = _protobuf().descriptor_pb2.FileDescriptorProto.FromString(file.serialized_pb)
     kinds, path = proto.message_type, [proto.package] if proto.package else []

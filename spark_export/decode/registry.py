@@ -53,9 +53,11 @@ class Registry:
         """Returns the answer of the registry about the schema with this number.
 
         The answer is a JSON object with the member `schema` and, if the schema refers to other schemas, the list
-        `references`. kind: AVRO or PROTOBUF. form: the value of the query parameter `format`; None for no parameter.
-        Raises Malformed if the registry has no schema with this number and kind, and RegistryFailed if the registry
-        cannot be reached.
+        `references`. Raises Malformed if the registry has no schema with this number and kind, and RegistryFailed if
+        the registry cannot be reached.
+
+        kind: AVRO or PROTOBUF.
+        form: the value of the query parameter `format`; None for no parameter.
         """
         found = self._get(f"/schemas/ids/{number}", form)
         if found is None:
@@ -65,7 +67,9 @@ class Registry:
     def reference(self, reference: Any, kind: str, form: str | None = None) -> dict[str, Any]:
         """Returns the answer of the registry about a schema to which another schema refers.
 
-        reference: an element of `references` in the answer about the other schema. kind, form, errors: as for `schema`.
+        The other parameters and the errors are those of `schema`.
+
+        reference: an element of `references` in the answer about the other schema.
         """
         try:
             subject, version = str(reference["subject"]), int(reference["version"])

@@ -20,10 +20,11 @@ PROBLEMS_MAX = 8
 class RowRules:
     """The rules by which messages become rows.
 
-    A bad message has a wrong format, or contains a value that does not fit its column. corrupt: the name of the
-    column with the text (STRING) or the bytes (BINARY) of a bad message. problem: the name of the column with the
-    reasons why a message is bad. Both columns are null for other messages. zone: the time zone of times whose text
-    contains no zone.
+    A bad message has a wrong format, or contains a value that does not fit its column.
+
+    corrupt: the name of the column with the text (STRING) or the bytes (BINARY) of a bad message; null for others.
+    problem: the name of the column with the reasons why a message is bad; null for others.
+    zone: the time zone of times whose text contains no zone.
     """
 
     corrupt: str = "_corrupt_record"
@@ -39,9 +40,11 @@ class RowMaker:
     """A builder of columns, which decodes messages one by one."""
 
     def __init__(self, fields: Sequence[pa.Field], rules: RowRules) -> None:
-        """Finds the function that converts values for each column. fields: the columns to build.
+        """Finds the function that converts values for each column.
 
         Raises OptionError for a column type that messages cannot be decoded into, and for a wrong time zone.
+
+        fields: the columns to build.
         """
         self._fields = list(fields)
         try:

@@ -41,9 +41,7 @@ class Converters:
     """
 
     def __init__(self, zone: str) -> None:
-        """Loads the time zone of times whose text contains no zone. zone: its name. Raises ValueError for an
-        unknown name.
-        """
+        """Raises ValueError for an unknown time zone. zone: the name of the time zone of texts without a zone."""
         self.problems: list[str] = []
         self._read_time = time_reader(zone)
 

@@ -17,7 +17,7 @@ from spark_export.decode.json_text import FloatText, Pairs
 TEXT_PARTS_MAX = 5_000_000
 """The largest number of parts (values and punctuation) of a value that is formatted as text.
 
-The limit is needed because a CBOR value may contain itself.
+The limit is needed because a CBOR value can contain itself.
 """
 TEXT_BITS_MAX = 10_000
 """The largest number of bits of a whole number that is formatted as text.

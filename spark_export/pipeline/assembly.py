@@ -1,6 +1,6 @@
 """Assembles one block of Cardinal Streams from its messages, with `cardinal_streams.Reassembler`, which consumers use.
 
-A publisher may send a block on the normal topics of its chain and on reorg channels, which are topics for one reorg. As
+A publisher can send a block on the normal topics of its chain and on reorg channels, which are topics for one reorg. As
 in a consumer, the normal topics and each reorg channel are assembled separately. The result does not depend on the
 order of the messages. If several messages have the same key, the message that was stored first counts.
 
@@ -46,9 +46,11 @@ class BlockMessage:
 class Assembled:
     """The result of assembling a block, complete or incomplete.
 
-    parent: the hash of the previous block. weight: the cumulative weight of the chain up to this block. values: the
-    keys that the block sets, with values. deletes: the keys that the block deletes. Both are sorted by key, and None
-    for an incomplete block. missing: a text that names the missing messages; None for a complete block.
+    parent: the hash of the previous block.
+    weight: the cumulative weight of the chain up to this block.
+    values: the keys that the block sets, with values, sorted by key; None for an incomplete block.
+    deletes: the keys that the block deletes, sorted; None for an incomplete block.
+    missing: a text that names the missing messages; None for a complete block.
     """
 
     number: int

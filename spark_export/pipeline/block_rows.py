@@ -13,9 +13,9 @@ STREAM_PREFIX = "block_node."
 def decode_part(headers: Any) -> tuple[Any, ...] | None:
     """Decodes the headers of a message. Returns None if the message is not part of a block.
 
-    Returns number (of the block), part (the number of the message in the block), parts (the number of messages), items
-    (the number of block items), size_bytes and root (of the block). The last value is the true root hash of the
-    previous block if that block was stored with another root hash, else None.
+    Returns the number of the block, the number of this message in the block, the number of messages of the block, the
+    number of its items, its size in bytes, and its root hash as stored. The last value is the right root hash of the
+    previous block if that block was stored with a wrong one, else None.
     """
     mark = find_mark(headers)
     if mark is None:

@@ -24,7 +24,7 @@ REORGED: Final = "reorged"
 Either other blocks won, or the number of the block is not greater than the number of its parent.
 """
 WAITING: Final = "waiting"
-"""The state of a block that is not connected to the canonical chain, but may join it when missing blocks arrive."""
+"""The state of a block that is not connected to the canonical chain, but can join it when missing blocks arrive."""
 INCOMPLETE: Final = "incomplete"
 """The state of a block with missing messages. An incomplete block is ignored in the search for the canonical chain."""
 ZERO_HASH: Final = bytes(32)
@@ -34,8 +34,9 @@ ZERO_HASH: Final = bytes(32)
 class BlockLink:
     """The position of a complete block in the tree of blocks.
 
-    parent: the hash of the previous block. weight: the cumulative weight of the chain up to this block. stored_us: the
-    time when the block was stored, in microseconds since 1970.
+    parent: the hash of the previous block.
+    weight: the cumulative weight of the chain up to this block.
+    stored_us: the time when the block was stored, in microseconds since 1970.
     """
 
     hash: bytes
@@ -49,8 +50,9 @@ class BlockLink:
 class Mark:
     """The result of `mark_chain` for one block.
 
-    state: CANONICAL, REORGED or WAITING. fork_number: for a reorged block, the number of its latest ancestor on the
-    canonical chain; None for other blocks, or if no such ancestor is known.
+    state: CANONICAL, REORGED or WAITING.
+    fork_number: for a reorged block, the number of its latest ancestor on the canonical chain; None for other blocks,
+        or if no such ancestor is known.
     """
 
     state: str
@@ -101,8 +103,10 @@ def _descendants(root: bytes, children: dict[bytes, list[BlockLink]]) -> list[Bl
 def _choose(components: dict[bytes, list[BlockLink]], start: bytes | None) -> bytes | None:
     """Chooses the set of connected blocks that contains the canonical chain. Returns its key in `components`.
 
-    components: the sets. The key of a set is the hash that the first blocks of the set name as their parent. start: as
-    for `mark_chain`. Returns None if `start` is given and is in no set.
+    Returns None if `start` is given and is in no set.
+
+    components: the sets. The key of a set is the hash that the first blocks of the set name as their parent.
+    start: as for `mark_chain`.
     """
     if start is not None:
         containing = (root for root, members in components.items() if any(block.hash == start for block in members))
@@ -125,8 +129,12 @@ def _mark_main(
     """Marks all blocks of the component, the set of connected blocks, that contains the canonical chain.
 
     Returns the number of the first block of the chain, the number of its last block, and the weight of the heaviest
-    block of the chain; None if there are no blocks. members: the blocks, with parents before children. root: the hash
-    that the first blocks name as their parent. marks: gets the result for each block.
+    block of the chain; None if there are no blocks.
+
+    members: the blocks, with parents before children.
+    children: the blocks by the hash of their parent.
+    root: the hash that the first blocks name as their parent.
+    marks: this function puts the result for each block here.
     """
     if not members or root is None:
         return None
@@ -154,9 +162,11 @@ def _mark_main(
 def _mark_other(members: list[BlockLink], head: tuple[int, int, int] | None, marks: dict[bytes, Mark]) -> None:
     """Marks all blocks of a component, a set of connected blocks, that is not connected to the canonical chain.
 
-    If the component is heavier than the chain, it may win when the missing blocks arrive, so all its blocks get the
+    If the component is heavier than the chain, it can win when the missing blocks arrive, so all its blocks get the
     state WAITING. Otherwise a block whose number is in the range of the chain gets the state REORGED, and any other
-    block gets WAITING. head: the first and last number and the weight of the chain, as `_mark_main` returns them.
+    block gets WAITING.
+
+    head: the first and last number and the weight of the chain, as `_mark_main` returns them.
     """
     may_win = head is None or max(block.weight for block in members) > head[2]
     for block in members:

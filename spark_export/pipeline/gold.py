@@ -10,8 +10,10 @@ MINUTE = "1 minute"
 def rates(messages: Any, every: str = MINUTE) -> Any:
     """Returns the number and sizes of messages for each stream and each interval of length `every`.
 
-    Columns: stream, minute (the start of the interval), messages, bytes, mean_bytes, max_bytes. messages: the result of
-    `silver_messages`. every: the length as a Spark interval.
+    Columns: stream, minute (the start of the interval), messages, bytes, mean_bytes, max_bytes.
+
+    messages: the result of `silver_messages`.
+    every: the length as a Spark interval.
     """
     from pyspark.sql import functions as f
 
@@ -31,9 +33,11 @@ def latency(events: Any, every: str = MINUTE) -> Any:
     """Returns the time from an event to its storage, for each stream and each interval of length `every`.
 
     Columns: stream, minute (the start of the interval), messages (their number), p50_ms, p99_ms and max_ms (median,
-    99th percentile and maximum, in milliseconds). events: a table with the columns stream, timestamp (when stored) and
-    event_time (when the event happened, as the publisher reports). Rows without an event_time are ignored. Negative
-    latencies, which result from differing clocks, are kept.
+    99th percentile and maximum, in milliseconds). Negative latencies, which result from differing clocks, are kept.
+
+    events: a table with the columns `stream`, `timestamp` (when stored) and `event_time` (when the event happened, as
+        the publisher reports). Rows without an `event_time` are ignored.
+    every: the length as a Spark interval.
     """
     from pyspark.sql import functions as f
 
@@ -55,12 +59,14 @@ def latency(events: Any, every: str = MINUTE) -> Any:
 def gaps(rows: Any, place: list[str], number: str) -> Any:
     """Returns the ranges of missing numbers, such as indexes of a partition or numbers of blocks.
 
-    Columns: the columns of `place`, first and last (the ends of the range, both missing), missing (the count), after
-    and before (the timestamps of the last row before the range and the first row after the range).
+    An index is missing if retention removed its message before the export. A block number is missing if its block never
+    arrived.
+
+    Columns: the columns of `place`; first and last (the first and the last missing number); missing (how many); after
+    (the timestamp of the row before the range) and before (the timestamp of the row after the range).
 
     place: the columns that group the rows, such as stream and partition; each group has its own sequence of numbers.
-    number: the column with the numbers. Indexes are missing if retention removed messages before the export. Block
-    numbers are missing if a block never arrived.
+    number: the column with the numbers.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as f
@@ -83,7 +89,9 @@ def reorgs(batches: Any) -> Any:
 
     Columns: chain, fork_number (the number of the last common block; null if unknown), depth (the greatest number of a
     removed block minus fork_number), blocks (the number of removed blocks), began and ended (when the first and the
-    last of the removed blocks were stored). batches: the result of `silver_batches`.
+    last of the removed blocks were stored).
+
+    batches: the result of `silver_batches`.
     """
     from pyspark.sql import functions as f
 

@@ -35,7 +35,7 @@ from storage.durable_files import make_folder, write_durably
 STATE_FILE: Final = f"{STATE}/state.json"
 STATE_FORMAT: Final = 2
 STEP_BYTES: Final = 256 * 1024 * 1024
-"""The largest memory for the rows of one step, in bytes. A step reads whole files, at least one of any size."""
+"""The largest memory for the rows of one step, in bytes. A file that needs more is read in a step of its own."""
 SMALL_BYTES: Final = 8 * 1024 * 1024
 SMALL_FILES_MAX: Final = 32
 """The largest number of files smaller than `SMALL_BYTES` in a table.
@@ -53,10 +53,11 @@ In a group, files with the same name contain the same blocks, so they are merged
 class Settings:
     """The settings of a pipeline.
 
-    topics: the streams that contain Cardinal Streams; None if no tables of Cardinal Streams are to be built. starts:
-    for each chain, by its name, the hash of a block on the canonical chain (see `canon`); a chain without a known hash
-    is left out. step_bytes: the memory for the rows of one step, in bytes. keep_s: how long a replaced version is kept
-    for its readers, in seconds.
+    topics: the streams that contain Cardinal Streams; None if no tables of Cardinal Streams are to be built.
+    starts: for each chain, by its name, the hash of a block on the canonical chain (see `canon`); a chain without a
+        known hash is left out.
+    step_bytes: the memory for the rows of one step, in bytes.
+    keep_s: how long a replaced version is kept for its readers, in seconds.
     """
 
     topics: Topics | None = None
@@ -69,8 +70,10 @@ class Settings:
 class Report:
     """The result of a run.
 
-    folder: the folder of the latest version of the tables. rows: the number of new messages that were read. steps: the
-    number of versions that were published. rebuilt: whether all tables were built again.
+    folder: the folder of the latest version of the tables.
+    rows: the number of new messages that were read.
+    steps: the number of versions that were published.
+    rebuilt: whether all tables were built again.
     """
 
     folder: Path
@@ -89,9 +92,12 @@ class PipelineMismatch(ExportError):
 def run_pipeline(export: Path, out: Path, settings: Settings, *, rebuild: bool = False) -> Report:
     """Updates the tables with the new messages of an export. If there are no tables yet, builds all tables.
 
-    export: the folder of an export in plain Parquet files. out: the folder of the tables. rebuild: whether to build all
-    tables again; only a rebuild may change the settings. Raises ExportInUse if another run is active in the output
-    folder, and other ExportErrors.
+    Raises ExportInUse if another run is active in the output folder, PipelineMismatch if the settings are not those of
+    the last run, and other ExportErrors. A rebuild can have other settings.
+
+    export: the folder of an export in plain Parquet files.
+    out: the folder of the tables.
+    rebuild: whether to build all tables again.
     """
     make_folder(out.absolute())
     export_id = read_export_id(export)

@@ -82,8 +82,8 @@ def _folder(text: str) -> Path:
 def read_starts(given: list[str], topics: Topics | None) -> dict[str, bytes]:
     """Returns the start block of each chain. Raises ValueError.
 
-    given: the values of `--start`, as HASH or CHAIN=HASH. Without a group in the expression of `topics`, there is one
-    chain, whose name is the expression.
+    given: the values of `--start`: CHAIN=HASH if the expression of `topics` has a group for the name of the chain.
+        Otherwise HASH, since there is only one chain, whose name is the expression.
     """
     found: dict[str, bytes] = {}
     for text in given:

@@ -29,7 +29,9 @@ def silver_blocks(bronze: Any) -> Any:
 
     Columns: chain, number, root (hash), items (the number of block items), size_bytes, timestamp (when the last message
     of the block was first stored), event_time (when produced), hapi_version, previous_root, kinds (the number of items
-    of each kind), sizes (position, kind and size in bytes of each item, in order). bronze: the result of `read_bronze`.
+    of each kind), sizes (position, kind and size in bytes of each item, in order).
+
+    bronze: the result of `read_bronze`.
     """
     from pyspark.sql import functions as f
 
@@ -91,9 +93,11 @@ def silver_blocks(bronze: Any) -> Any:
 
 
 def silver_items(blocks: Any) -> Any:
-    """Returns one row for each block item. blocks: the result of `silver_blocks`.
+    """Returns one row for each block item.
 
     Columns: chain, number (of the block), position (of the item in the block, from 0), kind, size_bytes.
+
+    blocks: the result of `silver_blocks`.
     """
     from pyspark.sql import functions as f
 
@@ -101,8 +105,8 @@ def silver_items(blocks: Any) -> Any:
 
 
 def decode_cut(cut: Any) -> tuple[Any, ...] | None:
-    """Decodes a block. cut: the messages into which the block was cut, in order.
+    """Decodes a block. Returns the fields of `BLOCK_SCHEMA`; None if the bytes are not a block.
 
-    Returns the fields of `BLOCK_SCHEMA`; None if the bytes are not a block.
+    cut: the messages into which the block was cut, in order.
     """
     return decode_block(b"".join(bytes(part["data"]) for part in cut))

@@ -36,8 +36,9 @@ def cardinal_messages(bronze: Any, topics: Topics) -> Any:
     """Returns one row for each message on these topics that belongs to a block.
 
     Columns: chain, feed ("" for normal topics; for a reorg channel, a topic for one reorg, the end of its name), hash
-    (of the block), kind (the first byte of the key, in hex), stream, partition, index, timestamp, key, data. bronze:
-    the result of `read_bronze`.
+    (of the block), kind (the first byte of the key, in hex), stream, partition, index, timestamp, key, data.
+
+    bronze: the result of `read_bronze`.
     """
     from pyspark.sql import functions as f
 
@@ -66,8 +67,9 @@ def assembled_blocks(messages: Any) -> Any:
     """Returns one row for each block, complete or not, that has a readable Batch message (which begins a block).
 
     Columns: chain, hash, timestamp (when the first Batch message was stored), and the fields of `BLOCK_SCHEMA`. For an
-    incomplete block, sets and deletes are null, and missing is a text that names the missing messages. messages: the
-    result of `cardinal_messages`.
+    incomplete block, `sets` and `deletes` are null, and `missing` is a text that names the missing messages.
+
+    messages: the result of `cardinal_messages`.
     """
     from pyspark.sql import functions as f
 
@@ -95,12 +97,14 @@ def silver_batches(blocks: Any, starts: Mapping[str, bytes] | None = None) -> An
 
     Columns: chain, hash, number, parent (hash), weight (decimal digits), timestamp (when its first Batch message was
     stored), state (`canonical`, `reorged`, `waiting` or `incomplete`), reorged (whether the state is `reorged`),
-    fork_number, updates and deletes (the numbers of keys that the block sets and deletes; null while the block is
-    incomplete), missing (the messages that an incomplete block lacks; null for other blocks). blocks: the result of
-    `assembled_blocks`. starts: the `start` of `mark_chain` for each chain, by the name of the chain.
+    fork_number (see `Mark`), updates and deletes (the numbers of keys that the block sets and deletes; null while the
+    block is incomplete), missing (the messages that an incomplete block lacks; null for other blocks).
 
     One Spark task processes the hashes, numbers and weights of all blocks of a chain. The task needs about 0.5 KiB of
     memory for each block.
+
+    blocks: the result of `assembled_blocks`.
+    starts: the `start` of `mark_chain` for each chain, by the name of the chain.
     """
     from pyspark.sql import functions as f
 
@@ -131,8 +135,10 @@ def silver_updates(blocks: Any, batches: Any) -> Any:
     """Returns one row for each key that a complete block sets, and one row for each key that the block deletes.
 
     Columns: chain, hash, number, canonical and reorged (whether the block has this state), key, value (null in the row
-    of a deleted key). If a block sets and deletes the same key, the key has two rows. blocks: the result of
-    `assembled_blocks`. batches: the result of `silver_batches`.
+    of a deleted key). If a block sets and deletes the same key, the key has two rows.
+
+    blocks: the result of `assembled_blocks`.
+    batches: the result of `silver_batches`.
     """
     from pyspark.sql import functions as f
 
@@ -146,7 +152,8 @@ def silver_updates(blocks: Any, batches: Any) -> Any:
 def find_marks(links: Any, start: bytes | None) -> list[tuple[bytes, str, int | None]]:
     """Returns the hash, the state and the fork number of each complete block of one chain (see `Mark`).
 
-    links: rows with the fields of `BlockLink`. start: see `mark_chain`.
+    links: rows with the fields of `BlockLink`.
+    start: see `mark_chain`.
     """
     blocks = [
         BlockLink(bytes(each["hash"]), bytes(each["parent"]), each["number"], int(each["weight"]), each["stored_us"])
@@ -163,8 +170,9 @@ def is_batch(key: Any, data: Any) -> bool:
 def assemble_rows(rows: Any) -> tuple[Any, ...] | None:
     """Assembles a block from its messages. Returns the fields of `BLOCK_SCHEMA`.
 
-    Returns None if no message is a readable Batch message, which begins a block. rows: the messages, with feed,
-    stored_us, partition, index, key and data.
+    Returns None if no message is a readable Batch message, which begins a block.
+
+    rows: the messages, with the columns `feed`, `stored_us`, `partition`, `index`, `key` and `data`.
     """
     block = assemble(
         BlockMessage(

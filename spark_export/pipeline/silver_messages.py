@@ -16,7 +16,9 @@ def silver_messages(bronze: Any) -> Any:
 
     Columns: stream, era (how often the stream was deleted and created again), partition, index, timestamp (when
     stored), key, data_bytes (the size of the data), text (the data if it is UTF-8, else null), event_time (from the
-    header `event_time_us`; null without a valid header). bronze: the result of `read_bronze`.
+    header `event_time_us`; null without a valid header).
+
+    bronze: the result of `read_bronze`.
     """
     from pyspark.sql import functions as f
 

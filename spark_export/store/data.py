@@ -25,8 +25,10 @@ CONNECT_S = 5.0
 class DataFiles:
     """The files of one folder, or of one prefix in a store. `place` is the address of the folder or prefix.
 
-    File names are relative to the place. Several threads may use this object at the same time. options: as
-    `complete_options` returns them. filesystem: the filesystem of pyarrow, which keeps its connections open.
+    File names are relative to the place. Several threads can use this object at the same time.
+
+    options: as `complete_options` returns them.
+    filesystem: the filesystem of pyarrow, which keeps its connections open.
     """
 
     def __init__(self, place: Place, options: Mapping[str, str]) -> None:

@@ -75,7 +75,7 @@ class LocalStore(Store):
     def _written(self, path: Path, data: bytes) -> Iterator[Path]:
         """Yields a temporary file with these contents, on disk (fsync), in the folder of `path`.
 
-        The caller may rename the file. At the end of the `with` block, a file that was not renamed is removed.
+        If the caller has not renamed the file at the end of the `with` block, it is removed.
         """
         new = path.with_name(f"{HIDDEN}{path.name}.{uuid.uuid4().hex}")
         try:

@@ -104,8 +104,9 @@ class ObjectStore(Store):
     def _told(self, name: str, what: str, work: Callable[[], T], *, is_put: bool = False) -> T:
         """Calls `work`, and turns errors of the library into errors of this project.
 
-        name: the object, for the text of an error. what: the text for the failure, such as "cannot be read". is_put:
-        whether `work` writes an object; then a lost answer raises PutUnclear.
+        name: the object, for the text of an error.
+        what: the text for the failure, such as "cannot be read".
+        is_put: whether `work` writes an object; then a lost answer raises PutUnclear.
         """
         subject = str(self.place / name) if name else str(self.place)
         try:

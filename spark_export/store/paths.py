@@ -24,7 +24,7 @@ class StorePath:
     """The path of a file in a store. `str` returns the address. Paths with equal addresses are equal."""
 
     def __init__(self, data: DataFiles, name: str) -> None:
-        """Makes the path of one file. data: the files of the store. name: the name of the file in `data`."""
+        """Makes the path of the file `name` of `data`, the files of a store."""
         self._data = data
         self._address = str(data.place / name)
         self._in_store = name

@@ -40,8 +40,9 @@ One slash after the colon is enough, because `pathlib` turns `s3://bucket` into 
 class Place:
     """The address of a table or of a folder in it.
 
-    scheme: a value of `SCHEMES`. authority: the bucket or container; for HDFS the host and port; empty for a local
-    folder. path: absolute for a local folder, relative to the authority for a store; without a slash at the end.
+    scheme: a value of `SCHEMES`.
+    authority: the bucket or container; for HDFS the host and port; empty for a local folder.
+    path: absolute for a local folder, relative to the authority for a store; without a slash at the end.
     """
 
     scheme: str

@@ -45,8 +45,9 @@ class Tagged:
 class Store(ABC):
     """A store of named objects (byte strings) under one address, the `place`. Object names are relative to the place.
 
-    Every method blocks and may raise StoreError. Several threads may call the methods. options: as `complete_options`
-    returns them.
+    Every method blocks and can raise StoreError. Several threads can call the methods at the same time.
+
+    options: as `complete_options` returns them.
     """
 
     def __init__(self, place: Place, options: dict[str, str]) -> None:

@@ -2,8 +2,8 @@
 
 Each version of an object is a file with an ending: .v00000001, .v00000002 and so on. The file with the highest number
 is the current object. A write creates a file with a unique name and renames the file to the next version. If two
-writers rename to the same name, only one succeeds. Old versions are removed, so that a slow writer may rename to a
-number that was used and removed meanwhile. Therefore, a write succeeds only if its version is the newest afterwards.
+writers rename to the same name, only one succeeds. Old versions are removed, so the rename of a slow writer can succeed
+although other writers have used the same number before. Therefore a write also checks that its version is the newest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from spark_export.store.store import PutUnclear, Store, StoredObject, Tagged
 
 _VERSION: Final = re.compile(r"(?P<name>.+)\.v(?P<version>\d{8})")
 KEPT: Final = 2
-"""The number of versions of an object that are kept. A reader may still open the version before the newest one."""
+"""The number of versions of an object that are kept. A reader can still open the version before the newest one."""
 
 
 class VersionedStore(Store):

@@ -1,12 +1,12 @@
 """Updates the tables silver/blocks, silver/items and gold/block_gaps with new messages of the block node.
 
-A block may consist of several messages. The messages of an incomplete block are saved in the state of the version until
-the other messages arrive. A block may be stored with a wrong root hash, which the first message of the next block
+A block can consist of several messages. The messages of an incomplete block are saved in the state of the version until
+the other messages arrive. A block can be stored with a wrong root hash, which the first message of the next block
 corrects. The row of the block is then written again.
 
-A block may be stored several times. Copies with the same root hash are one row. Its time is when the last message of
-the block was first stored, in any copy. If several messages correct the same root hash, the one that was stored first
-counts. So the rows do not depend on the order in which messages arrive.
+A block can be stored several times. Copies with the same root hash are one row. Its time is that of the copy whose last
+message was stored first. If several messages correct the same root hash, the one that was stored first counts. So the
+rows do not depend on the order in which messages arrive.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ CORRECTIONS_SCHEMA = pa.schema(
 Copy: TypeAlias = tuple[str, int, bytes, int, int, int]
 """The identity of a stored block: chain, number, root hash, number of messages, number of items, size in bytes.
 
-The root hash is the one in the messages of the block. A block number may be stored several times with different values.
+The root hash is the one in the messages of the block. A block number can be stored several times with different values.
 """
 Number: TypeAlias = tuple[str, int]
 """A chain and a block number."""
@@ -159,8 +159,8 @@ class BlockTables:
     def add(self, rows: pa.Table) -> pa.Table:
         """Adds new messages. Returns the minutes for which the rows of gold/latency must be computed again.
 
-        The result has the columns stream (the stream of the block node) and minute (microseconds since 1970). rows: as
-        `take_file` returns them. Messages that belong to no block are ignored.
+        The result has the columns `stream` (of the block node) and `minute` (microseconds since 1970).
+        rows: as `take_file` returns them. Messages that belong to no block are ignored.
         """
         times_us: set[tuple[str, int]] = set()
         if rows.num_rows and rows["stream"][0].as_py().startswith(STREAM_PREFIX):

@@ -196,11 +196,8 @@ class CardinalTables:
         self._version.write(OPEN_MESSAGES, self._open)
 
     def _group(self, blocks: list[bytes]) -> Any:
-        """Yields each of these blocks, its messages, and the storage time of its first readable Batch message
-        (the beginning).
-
-        The time is in microseconds since 1970; None if there is no readable Batch message.
-        """
+        """Yields each of these blocks, its messages, and the time when its first Batch message (the message that begins
+        a block) was stored: in microseconds since 1970; None if there is no readable Batch message."""
         chosen = self._open.filter(pc.is_in(self._open["block"], pa.array(blocks, pa.binary())))
         for (block,), rows in sorted_groups(chosen.sort_by([("block", "ascending")]), ["block"]):
             messages = []
@@ -214,8 +211,9 @@ class CardinalTables:
     def _note_copies(self, late: pa.Table) -> None:
         """Corrects the storage times of complete blocks after more messages of these blocks were read.
 
-        The storage time of a block is that of its earliest Batch message, the message that begins a block. late: the
-        new messages, some of which may have been stored earlier than those that were read before.
+        The storage time of a block is that of its earliest Batch message, the message that begins a block.
+
+        late: the new messages. They can have been stored earlier than the messages that were read before.
         """
         for row in rows_of(late.filter(pc.equal(pc.binary_slice(late["key"], 0, 1), BATCH))):
             _, _, block, time_us, _, _, key, data = row

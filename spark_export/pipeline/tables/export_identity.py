@@ -38,8 +38,10 @@ def read_export_id(export: Path) -> str | None:
 def read_checksums(export: Path, root: Path) -> dict[str, str]:
     """Returns the SHA-256 of each file of the table, in hexadecimal, by the path of the file relative to `root`.
 
-    The ledger (the exporter's record of all runs) has the checksums. root: the folder of the generation (version of the
-    table) that readers see. The result is empty if the export has no ledger. Raises ExportError.
+    The ledger (the exporter's record of all runs) has the checksums. The result is empty if the export has no ledger.
+    Raises ExportError.
+
+    root: the folder of the generation (version of the table) that readers see.
     """
     ledger = export.absolute() / LEDGER
     if not ledger.is_file() or not root.name.isdigit():

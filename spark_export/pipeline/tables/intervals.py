@@ -50,7 +50,8 @@ class Intervals:
     def add(self, span: Span) -> None:
         """Adds a range of numbers.
 
-        If a range in the set already ends at its first or last number, the earlier storage time of this number counts.
+        If the first or the last number of `span` also ends a range of the set, this number keeps the earlier of its two
+        storage times.
         """
         low = bisect_left(self.spans, span.first - 1, key=lambda each: each.last)
         high = low

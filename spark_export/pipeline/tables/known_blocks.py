@@ -42,8 +42,10 @@ Block: TypeAlias = tuple[str, bytes]
 class Complete:
     """A complete block.
 
-    link: its hash, parent, number and weight. mark: its state in silver/batches. updates, deletes: the numbers of keys
-    that the block sets and deletes. file: the name of the file of silver/batches that contains the block.
+    link: its hash, parent, number and weight.
+    mark: its state in silver/batches.
+    updates, deletes: the numbers of keys that the block sets and deletes.
+    file: the name of the file of silver/batches that contains the block.
     """
 
     link: BlockLink
@@ -56,8 +58,8 @@ class Complete:
 class KnownBlocks:
     """The complete blocks of one version of the tables.
 
-    blocks: the blocks that are in memory. changed: the blocks that were added, or whose storage time changed, since the
-    version began.
+    blocks: the blocks that are in memory.
+    changed: the blocks that were added, or whose storage time changed, since the version began.
     """
 
     def __init__(self, version: Version, starts: Mapping[str, bytes]) -> None:
@@ -91,10 +93,9 @@ class KnownBlocks:
             self._read(self._version.folder / BATCHES / name, None)
 
     def find_settled(self, places: list[Block]) -> None:
-        """Looks for blocks in silver/batches. If the table has one of them, reads all blocks of the table into memory.
+        """Reads all blocks of silver/batches into memory if the table has one of the blocks `places`.
 
-        places: the blocks to look for, none of them in memory. Blocks with smaller numbers than the settled block (see
-        the module) are usually not in memory.
+        places: blocks that are not in memory. They are new, or older than the settled block (see the module).
         """
         unknown = [hash_ for chain, hash_ in places if chain in self._settled]
         if not unknown:
@@ -161,9 +162,9 @@ class KnownBlocks:
         """Returns whether the settled block (see the module) and its descendants are enough to compute the states of
         a chain.
 
-        This is true if all changed blocks of the chain descend from the settled block, if the number of every
-        descendant is greater than the number of its parent, and if the chain still reaches the numbers of all reorged
-        blocks that may have no connection to it.
+        Three conditions must hold. All changed blocks of the chain descend from the settled block. The number of every
+        descendant is greater than the number of its parent. No reorged block without a connection to the chain has a
+        number above that of the chain's last block.
         """
         links = self._descendants(chain)
         hashes = {link.hash for link in links}

@@ -131,8 +131,9 @@ class MessageTables:
     def finish(self, taken: Taken, blocks: str | None) -> None:
         """Updates the gold tables.
 
-        taken: the indexes that were read so far. blocks: the name of a table of blocks, whose rows count as events for
-        gold/latency (columns chain, timestamp and event_time); None for no table.
+        taken: the indexes that were read so far.
+        blocks: the name of a table of blocks with the columns `chain`, `timestamp` and `event_time`, whose rows count
+            as events for gold/latency; None for no table.
         """
         for day, minutes in _by_day(self._rates).items():
             self._finish_rates(day, minutes)

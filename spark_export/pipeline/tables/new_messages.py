@@ -27,8 +27,8 @@ COLUMNS = ("partition", "index", "timestamp", "key", "headers", "data")
 class Taken:
     """The record of the messages that the pipeline has read from an export.
 
-    files: the size in bytes of each file that was read completely, by the path of the file in the table. intervals: the
-    indexes that were read, by source (stream, era and partition).
+    files: the size in bytes of each file that was read completely, by the path of the file in the table.
+    intervals: the indexes that were read, by source (stream, era and partition).
     """
 
     files: dict[str, int] = field(default_factory=dict)
@@ -55,8 +55,9 @@ class Taken:
 class ExportFile:
     """A Parquet file of an export.
 
-    root: the folder of all files. path: the path of the file, relative to `root`. sha256: the SHA-256 of the file as
-    the exporter wrote it, in hexadecimal; None if unknown.
+    root: the folder of all files.
+    path: the path of the file, relative to `root`.
+    sha256: the SHA-256 of the file as the exporter wrote it, in hexadecimal; None if unknown.
     """
 
     root: Path
