@@ -12,7 +12,7 @@ import msgspec
 NULL_BLOCK_ID: Final = "0" * 16
 """The null id: the `previous_id` of a block without a parent.
 
-`BlockManager.contains` returns True for the null id. No block may have this id.
+`BlockManager.contains` returns True for the null id. A block must not have this id.
 """
 
 

@@ -47,7 +47,7 @@ class CommitStoreStatistics(msgspec.Struct, frozen=True):
 class CommitStore:
     """CommitStore: a `BlockStore` on disk, with a cache of blocks.
 
-    While a write runs, the cache may be out of date, so reads use only the disk. If a write begins or ends during a
+    While a write runs, the cache can be out of date, so reads use only the disk. If a write begins or ends during a
     read, the read adds nothing to the cache.
 
     Invariant: every block in the cache is on disk, except while a write runs.
@@ -59,7 +59,7 @@ class CommitStore:
         """Open the store, and create its table if the table is missing.
 
         transactions: gives access to the database.
-        name: the name of this store. One database may contain several commit stores.
+        name: the name of this store. One database can contain several commit stores.
         cached_blocks_max: the maximum number of blocks in the cache.
 
         Raises BlockStoreError if the database cannot be written.
@@ -131,7 +131,7 @@ class CommitStore:
     def _changing(self) -> Iterator[None]:
         """Returns a context manager for one write to the database.
 
-        If the write fails, the cache is cleared, because the transaction may have been committed despite the error.
+        If the write fails, the cache is cleared, because the transaction could have been committed despite the error.
         """
         with self._write_lock, self._mapped_errors("be written"):
             self._mark(writing=True)

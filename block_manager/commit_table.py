@@ -1,6 +1,6 @@
 """Reads and writes the rows of one commit store, inside a transaction that the caller begins and commits.
 
-The transaction may contain the work of other callers, and an exception would undo that work. So an error caused by
+The transaction can contain the work of other callers, and an exception would undo that work. So an error caused by
 wrong arguments is returned, not raised.
 """
 

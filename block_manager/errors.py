@@ -63,7 +63,7 @@ class BlockConflict(BlockManagerError):
     """BlockConflict: the error of a block whose id cannot be accepted.
 
     Either a different block has the same id, or the branch contains the id twice, or the id is the null id. `add_store`
-    also raises this error if both the memory and the store have a block, but only the memory has the block's parent.
+    also raises this error if a block is in memory and in the store, but its parent is only in memory.
     """
 
     def __init__(self, block_id: str, what: str) -> None:

@@ -30,7 +30,7 @@ class ReferenceCounter(Protocol):
     def release_later(self, block_ids: tuple[str, ...]) -> None:
         """Remove one reference from each block during the next call of the block manager.
 
-        The garbage collector may call this method while the block manager's lock is taken. `release` waits for this
+        The garbage collector can call this method while the block manager's lock is taken. `release` waits for this
         lock, so a call of `release` at this moment could block for ever.
         """
         ...
@@ -73,7 +73,7 @@ class BlockIterator(Iterator[Block]):
     """BlockIterator: an iterator over the blocks of a branch, from the newest block towards the oldest.
 
     The iterator holds a reference to the first block until the end of the iteration or `close`. So neither the first
-    block nor its ancestors are dropped. If fetching the next block raises an error, the caller may try again: the
+    block nor its ancestors are dropped. If fetching the next block raises an error, the caller can try again: the
     iterator has not moved.
     """
 

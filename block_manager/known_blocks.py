@@ -74,7 +74,7 @@ class KnownBlocks:
     def check_known_locked(self, block_id: str) -> None:
         """Raises UnknownBlock if a block is neither in memory nor in a store.
 
-        A block with a reference from outside the manager always exists, so this method reads no store to find it.
+        If the block has a reference from outside the manager, it exists for certain, and no store is read.
         """
         entry = self.tree.find_references(block_id)
         if entry is None or not entry.external:

@@ -139,8 +139,8 @@ class BlockManager:
 
         The iterator holds a reference to the tip until the end of the iteration or `close`.
 
-        Raises UnknownBlock if the manager does not have the tip. Each step of the iterator may raise BlockStoreError;
-        the caller may then repeat the step.
+        Raises UnknownBlock if the manager does not have the tip. Each step of the iterator can raise BlockStoreError;
+        the caller can then repeat the step.
         """
         return BlockIterator(BranchWalk(tip), self._known.find, Hold(self._known, tip))
 
@@ -166,7 +166,7 @@ class BlockManager:
 
         A stored block is never dropped. This method cannot remove the references of iterators and context managers.
 
-        Raises UnknownBlock. Raises ReferenceBelowZero if the block has no reference that this method may remove.
+        Raises UnknownBlock. Raises ReferenceBelowZero if the block has no reference that this method can remove.
         """
         with self._known.lock():
             self._known.check_known_locked(block_id)
@@ -197,12 +197,12 @@ class BlockManager:
         the store already has `head`, nothing changes. Other threads can use the manager while the store writes.
 
         Raises UnknownStore, UnknownBlock, IntegrityBroken, and every error that the store raises. After an error no
-        block is lost, and the caller may repeat the call.
+        block is lost, and the caller can repeat the call.
         """
         self._persister.persist(head, store_name)
 
     def get_reference_count(self, block_id: str) -> ReferenceCount:
-        """Returns the reference count of a block. A child may be counted twice while `persist` runs. Raises
+        """Returns the reference count of a block. A child can be counted twice while `persist` runs. Raises
         UnknownBlock.
         """
         with self._known.lock():

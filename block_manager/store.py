@@ -1,10 +1,10 @@
 """The interface of block stores (RFC block-manager, "Block Store Interface").
 
 A store contains one branch: a sequence of blocks in which each block is the parent of the next one, with increasing
-numbers. The newest block is the head. The oldest block may name a parent that the store does not have. After a store
+numbers. The newest block is the head. The oldest block can name a parent that the store does not have. After a store
 was added to a block manager, only this manager may write to it.
 
-Only one thread at a time may call `put` or `delete`. Other threads may call `get` and `iter` at the same time. Every
+Only one thread at a time may call `put` or `delete`. Other threads can call `get` and `iter` at the same time. Every
 method raises BlockStoreError if the disk or the file fails.
 """
 
@@ -25,7 +25,7 @@ class BlockStore(Protocol):
         """Atomically delete the displaced blocks and add new blocks.
 
         blocks: the new blocks, oldest first. The parent of the first one must be the newest block that remains in the
-        store. If no block remains, any block may be the first one.
+        store. If no block remains, any block can be the first one.
         displaced_ids: the ids of the blocks to delete.
 
         Raises UnknownBlock if the store does not have a displaced block. Raises BlockStoreError. After an error the
@@ -60,7 +60,7 @@ class BlockStore(Protocol):
 def check_follows(blocks: Sequence[Block], head: Block | None) -> None:
     """Check that new blocks form a branch that continues after the block `head`. Raises BlockStoreError.
 
-    head: the newest block of the store. None means an empty store, which any branch may start.
+    head: the newest block of the store. None means an empty store, which any branch can start.
     """
     if not blocks:
         return

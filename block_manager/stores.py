@@ -21,7 +21,7 @@ class Transfer(msgspec.Struct, frozen=True):
     inserted: the blocks that are added to the store, oldest first.
     displaced: the blocks that are removed from the store, newest first.
     returning: the displaced blocks that no other store has. They return to memory.
-    root_id: if the store loses all its blocks, the id of the oldest one, whose parent may be missing. Otherwise None.
+    root_id: if the store loses all its blocks, the id of the oldest one, whose parent can be missing. Otherwise None.
     """
 
     store_name: str

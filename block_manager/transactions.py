@@ -17,7 +17,7 @@ from storage.errors import StorageClosed, StorageError, storage_error
 Result = TypeVar("Result")
 
 CHECKPOINT_PAGES = 1_000
-"""The size of the WAL, in pages, at which a commit copies the WAL into the database file.
+"""The size of the WAL (write-ahead log), in pages, at which a commit copies the WAL into the database file.
 
 The number is the default of SQLite. Only the writing session of `SessionTransactions` copies the WAL in its commits.
 """
@@ -27,9 +27,9 @@ class Transactions(Protocol):
     """Transactions: the interface for reads and writes of a database. Each call blocks its thread until the work is
     done.
 
-    A piece of work is a function with the database connection as its only parameter. It may run a second time if the
-    first run was rolled back. It may raise only sqlite3.Error. It returns any other error as its result, before it
-    changes anything.
+    A piece of work is a function with the database connection as its only parameter. It can run a second time if the
+    first run was rolled back. It must raise no error but sqlite3.Error. It returns any other error as its result,
+    before it changes anything.
     """
 
     def write(self, work: Callable[[sqlite3.Connection], Result]) -> Result:

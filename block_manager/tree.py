@@ -152,8 +152,8 @@ class ForkTree:
         They keep their reference counts. Blocks without references are dropped at once.
 
         displaced: the blocks, children before parents.
-        root_id: the id of the block whose parent may be missing from memory and from all stores. None means that no
-        parent may be missing.
+        root_id: the id of the only block whose parent need not be in memory or in a store. None means that every parent
+        must be there.
         """
         for block in displaced:
             self._insert(block)

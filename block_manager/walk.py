@@ -1,7 +1,7 @@
 """Iteration along branches, from a newest block towards the oldest ancestor, one block per step.
 
 The caller holds references to the blocks, so that they are not dropped, and provides the function `find`, which fetches
-a block. If a step raises an error, the walk has not moved, and the caller may repeat the step.
+a block. If a step raises an error, the walk has not moved, and the caller can repeat the step.
 """
 
 from __future__ import annotations

@@ -4,10 +4,10 @@ The facility (`block_node.facility`) delivers the events to all plugins.
 
 A block is received in one or more attempts. The events of an attempt are, in order: `BlockBegun`, any number of
 `ItemsReceived`, then `BlockEnded` or `BlockDropped`. The events of two blocks are never mixed. A block that was dropped
-may begin again, with a new attempt number.
+can begin again, with a new attempt number.
 
 After `BlockEnded`, exactly one `VerificationNotification` with the same attempt number follows. If it reports success,
-exactly one `PersistedNotification` follows, unless a `NodeFailed` comes first. A failure may be reported before
+exactly one `PersistedNotification` follows, unless a `NodeFailed` comes first. A failure can be reported before
 `BlockEnded`; then no more events of this attempt follow.
 """
 
@@ -200,7 +200,7 @@ class NodeFailed(msgspec.Struct, frozen=True):
     are discarded.
 
     The streams of all publishers and subscribers end. Each plugin discards its parts of unfinished blocks and waits for
-    new blocks. It ignores later verification results of the discarded blocks. But a block whose commit had begun may
+    new blocks. It ignores later verification results of the discarded blocks. But a block whose commit had begun can
     still be stored, and its `PersistedNotification` counts.
 
     persistence: whether a block could not be stored.

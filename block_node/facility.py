@@ -291,7 +291,7 @@ class Facility:
 
     def close(self) -> None:
         """Records that the node is stopping. After this call, even a plugin that sources of items wait for (`gating`)
-        may detach without a `NodeFailed`."""
+        can detach without a `NodeFailed`."""
         self._closed = True
 
     def statistics(self) -> FacilityStatistics:

@@ -54,7 +54,7 @@ logger = structlog.get_logger(__name__)
 class BlockNodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     """BlockNodeSettings: the settings of a block node.
 
-    first_block: the first block of the chain if the node is empty. A publisher may begin with a lower block.
+    first_block: the first block of the chain if the node is empty. A publisher can begin with a lower block.
     chain: the name of the chain. The name of the stream that stores the blocks is derived from it.
     retention: how many blocks, or how many bytes of blocks, are kept. None means no limit.
     verifier: the settings of the verification. None means the defaults.
@@ -194,9 +194,9 @@ class BlockNode:
     def _opened(self) -> None:
         """Continues the start after the store has determined which blocks are stored.
 
-        The stored state of the chain may lack two values: the possible root hashes of the newest block, and the Merkle
-        tree over the root hashes of all blocks. This method has them computed from the stored blocks; the tree only if
-        every block from 0 on is stored. Then publishers are served.
+        The stored state of the chain can lack two values: the possible root hashes of the newest block, and the Merkle
+        tree over the root hashes of all blocks. They are then computed from the stored blocks; the tree only if every
+        block from 0 on is stored. After that, publishers are served.
         """
         newest, available = self.store.newest, self.store.available
         goes_on = newest is not None and newest.number + 1 >= self._settings.first_block
@@ -225,7 +225,7 @@ class BlockNode:
     def _reopen(self, before: ChainState) -> None:
         """Computes the possible root hashes of the newest block, and then serves publishers.
 
-        before: the state of the chain without the newest block. It may be partly unknown.
+        before: the state of the chain without the newest block. It can be partly unknown.
         """
         newest = self.store.newest
         assert newest is not None, "asked for where there is a block"

@@ -190,7 +190,7 @@ class SkipBlock(msgspec.Struct, frozen=True):
 class ResendBlock(msgspec.Struct, frozen=True):
     """ResendBlock: asks the publisher to send a block that the node lacks.
 
-    A publisher that has already sent later blocks goes back to this block and continues from there. The message may
+    A publisher that has already sent later blocks goes back to this block and continues from there. The message can
     arrive at any time.
     """
 
@@ -199,7 +199,7 @@ class ResendBlock(msgspec.Struct, frozen=True):
 
 # type StreamEnded struct { status: PublishStatus  last_block: optional<u64>  block_number: optional<u64>  reason: str }
 class StreamEnded(msgspec.Struct, frozen=True):
-    """StreamEnded: the message that the node has ended the stream of a publisher. The publisher may open a new session.
+    """StreamEnded: the message that the node has ended the stream of a publisher. The publisher can open a new session.
 
     last_block: the last verified block. None if there is none.
     block_number: the block that caused the end. None if no block did.

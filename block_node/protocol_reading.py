@@ -233,7 +233,7 @@ class GetBlock(msgspec.Struct, frozen=True):
 
     block_number: the number of the block. None if `latest` is True.
     latest: whether the newest block is requested. Request the later parts by number, because the newest block
-    may change.
+    can change.
     offset: the position of the part in the serialized `Block`, in bytes. 0 for the first part.
     """
 

@@ -1,6 +1,6 @@
 """Resumption tokens: texts that say at which offset reading continues in each partition.
 
-A token has the form `topic:partition=offset;…`. It is ordered by `topic:partition`, the name of the source. A topic may
+A token has the form `topic:partition=offset;…`. It is ordered by `topic:partition`, the name of the source. A topic can
 contain colons, but neither ';' nor '='.
 """
 

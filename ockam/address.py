@@ -1,7 +1,7 @@
 """Addresses and routes: their types, and the conversion to and from text. This module does not resolve host names.
 
 An address has a type and an opaque value. A route is a tuple of addresses; the first address is the next hop. The
-value may be any bytes, because a reply must return the address of a peer unchanged.
+value can be any bytes, because a reply must return the address of a peer unchanged.
 
 The text form of an address is for example `stream_service` or `1#127.0.0.1:4000`. The addresses of a route are joined
 by `=>`.

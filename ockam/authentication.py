@@ -39,7 +39,7 @@ class Status(enum.IntEnum):
     REVOKED = 3
     """The token was valid, and the operator has revoked it."""
     UNENCRYPTED = 4
-    """The token came over a connection without TLS from another machine, so others may have read it."""
+    """The token came over a connection without TLS from another machine, so others could have read it."""
     SECOND = 5
     """The peer has proved another identity with its certificate. A connection has one identity."""
     LATE = 6
@@ -61,7 +61,7 @@ class AuthenticateRequest(msgspec.Struct, frozen=True):
 class AuthenticateAnswer(msgspec.Struct, frozen=True):
     """The answer to a token.
 
-    status: a `Status`; a later node may have more of them.
+    status: a `Status`; a later node can have more of them.
     identity: the proved identity, as in rules, for example `token:spark`; empty after a refusal.
     reason: a sentence for people; empty if all is well.
     """

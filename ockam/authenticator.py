@@ -50,8 +50,8 @@ class Authenticator:
     ) -> None:
         """find: returns the verdict on the text of a token.
         on_refused: called with the `host:port` of the peer and the verdict before a refusal is answered.
-        refusal_delay_s: the seconds between a refused token and the answer, so that a peer that connects again at once
-        does not spin.
+        refusal_delay_s: the seconds between a refused token and the answer. They slow down a peer that connects again
+        at once.
         """
         self._find = find
         self._on_refused = on_refused

@@ -108,7 +108,7 @@ class State(enum.Enum):
 
 
 class Event(enum.Enum):
-    """An event that may change the state of a connection. The value of each member describes the event."""
+    """An event that can change the state of a connection. The value of each member describes the event."""
 
     OPENED = "the peer's framing is known, and its hello has come"
     BACKLOG_HIGH = "more than the soft bound waits to be sent"
@@ -175,7 +175,7 @@ class Backlog:
 
     def take_forwarded(self, room_bytes: int) -> list[Message]:
         """Removes and returns the oldest forwarded messages, until their payloads exceed `room_bytes`. The last message
-        may exceed the room.
+        can exceed the room.
         """
         run: list[Message] = []
         while self.forwarded and room_bytes >= 0:
@@ -397,7 +397,7 @@ class ConnectionMachine:
     def linger_until_s(self) -> float:
         """Returns the time until which our sending side stays open after reading has ended.
 
-        A peer that has closed its sending side may still read answers. Messages before a bad frame are answered too. So
+        A peer that has closed its sending side can still read answers. Messages before a bad frame are answered too. So
         each sent answer extends the time, to at most LINGER_S_MAX after the end of reading.
         """
         ended_s = self._reading_ended_at_s

@@ -23,7 +23,7 @@ NOT_FORWARDED = "not passed on: "
 not allow the destination, or the message has passed through this node before."""
 UNREACHABLE = "no way to "
 """The first words of the reason in an `error` for a message whose destination could not be reached. The same request
-may succeed later.
+can succeed later.
 """
 CONNECTION_PREFIX = b"TCP_"
 """The first bytes of the address of every connection. Only the node creates such addresses."""

@@ -98,7 +98,7 @@ class SilentConnection(Protocol):
 class SilentConnections:
     """The connections that have sent no message yet, oldest first.
 
-    A real client may connect, send its first message much later, and fail if it was disconnected meanwhile. So silent
+    A real client can connect, send its first message much later, and fail if it was disconnected meanwhile. So silent
     connections are kept as long as possible. If there is no room for a new connection, the oldest silent one is closed.
 
     Invariant: an accepted connection is in this collection until its first message or its end, whichever comes first.

@@ -82,8 +82,8 @@ class Holdings:
         self.header_bytes = self.unread_bytes = self.parked_bytes = self.size_bytes = 0
 
     def beside(self, forget: Callable[[], None], close: Callable[[], None]) -> Holdings:
-        """Returns the holdings of something that lives beside a connection, such as a secure channel, in the same
-        memory. forget, close: as for the connection."""
+        """Returns a new `Holdings` in the same `PeerMemory`, for something beside the connection, for example a secure
+        channel. forget, close: as for the connection."""
         holdings = Holdings(self._memory, forget, close)
         holdings.count_for(self._usage)
         return holdings

@@ -1,6 +1,6 @@
 """PartialFrames: limits the memory of the unfinished frames of all connections together. It reads no sockets.
 
-A peer may send most of a frame and never the rest, so each connection can use the memory of nearly one frame. Above the
+A peer can send most of a frame and never the rest, so each connection can use the memory of nearly one frame. Above the
 limit, only one connection with a large unfinished frame is read at a time. If no such connection were read, all of them
 would wait for each other forever.
 """

@@ -123,7 +123,7 @@ FAILURE = "the node failed: "
 SHOWN_CHARACTERS_MAX = 64
 """The largest number of characters of a peer's text that an answer or a log line shows.
 
-The text itself may have 16 MiB.
+The text itself can have 16 MiB.
 """
 SMALL_SIZE_END = 128
 """The smallest size that takes more than one byte in BARE."""
@@ -151,7 +151,7 @@ def error_payload(reason: str) -> bytes:
 
 
 def failed_payload(reason: str) -> bytes:
-    """Encodes the `error` for a valid request that the node failed to serve. The same request may succeed later."""
+    """Encodes the `error` for a valid request that the node failed to serve. The same request can succeed later."""
     return error_payload(FAILURE + reason)
 
 

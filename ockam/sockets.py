@@ -9,7 +9,7 @@ from typing import Protocol
 class HasDescriptor(Protocol):
     """The interface of a non-blocking socket.
 
-    After the socket is closed, `fileno` must return -1, because another file may get the same descriptor."""
+    After the socket is closed, `fileno` must return -1, because another file can get the same descriptor."""
 
     def fileno(self) -> int: ...
 

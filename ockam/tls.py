@@ -32,7 +32,7 @@ class TlsFilesError(OckamError, ValueError):
 
 Signature = tuple[tuple[int, int, int] | None, ...]
 """The state of some files, which shows whether one of them was changed: for each file its inode, its size, and the time
-of its last change in nanoseconds; None if it cannot be found."""
+of its last change in nanoseconds; None if the file cannot be found."""
 
 
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -80,7 +80,7 @@ class OutgoingTls(msgspec.Struct, frozen=True):
         """Returns the settings for a new connection to `host:port`; None: it does not use TLS.
 
         is_own: whether the connection carries messages of the node itself. Only such a connection shows the node's
-        certificate. Over any other, peers whose messages are forwarded would act in the name of the node.
+        certificate. If a connection for forwarded messages showed it, other peers would act in the name of the node.
         """
         if self.tls is None or destination in self.plaintext:
             return None

@@ -95,7 +95,7 @@ class TlsLayer:
         return self._outgoing.read()
 
     def decrypt(self, data: bytes) -> bytes:
-        """Returns the plaintext of all records that these received bytes complete; may be empty.
+        """Returns the plaintext of all records that these received bytes complete; can be empty.
 
         Raises TlsFault. Call it once with no bytes directly after the handshake, because the last bytes of the
         handshake can have come together with the first records.

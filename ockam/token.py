@@ -17,7 +17,7 @@ PREFIX = "sntok_"
 SECRET_BYTES = 32
 TOKEN = re.compile(PREFIX + "[0-9a-f]{64}")
 FILE_BYTES_MAX = 4096
-"""The most bytes that are read of a file with a token. A token has 70; the rest may be white space."""
+"""The most bytes that are read of a file with a token. A token has 70; the rest can be white space."""
 
 
 class TokenError(ValueError):

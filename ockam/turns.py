@@ -141,7 +141,7 @@ class Turns:
         """Waits until this connection may handle its next bytes. Returns at once while the event loop is not busy.
 
         leaves: True if the connection is ending. Such a connection always waits, because its end is not urgent and
-        thousands of connections may end at one moment.
+        thousands of connections can end at one moment.
         """
         now_s = trio.current_time()
         if leaves:

@@ -11,7 +11,7 @@ from block_node.persist.stored_items import Guard, StoredItems
 from block_node.protocol import Piece
 
 AnchorDone = Callable[[bytes | None, str], None]
-"""The callback of `find_previous_root`. It gets the root hash and an empty text, or None and the reason."""
+"""The callback of `find_previous_root`. It gets the root hash and an empty text, or None and the reason why."""
 
 
 def find_previous_root(store: BlockStore, number: int, on_done: AnchorDone, guard: Guard) -> None:

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import msgspec
 
 PENDING_SHARE = 8
-"""The part of the buffer for blocks that are being verified or stored: the size of the buffer divided by
-this number."""
+"""The size of the buffer is divided by this number. The result is the size of the part for blocks that are being
+verified or stored."""
 
 GENTLE_BYTES = 256 * 1024
 """The largest size of one request, in bytes, while publishers are connected. Processing a request of this size takes a
@@ -171,7 +171,7 @@ class BatchSize:
         self._block_bytes = max(float(size_bytes), self._block_bytes * SIZE_FADES)
 
     def overflowed(self, chunk: FetchedRange) -> None:
-        """Records that the blocks of a request did not fit into the buffer that one request may use.
+        """Records that the blocks of a request did not fit into the part of the buffer for one request.
 
         The next request asks for fewer blocks.
         """
@@ -182,7 +182,7 @@ class BatchSize:
         self._blocks = max(1, self._blocks // 2)
 
     def was_good(self) -> None:
-        """Records that a block was verified. The next request may have one more block."""
+        """Records that a block was verified. The next request can have one more block."""
         self._blocks = min(self._limits.batch_blocks, self._blocks + 1)
 
 

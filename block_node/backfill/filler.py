@@ -85,7 +85,7 @@ class Filler:
 
         may_deliver: whether a block may be passed on.
 
-        Returns the block that was passed on, or None. Another block may be ready at once.
+        Returns the block that was passed on, or None. Another block can be ready at once.
         """
         machine, now_s = self.machine, self._now_s()
         for chunk in machine.late(now_s):

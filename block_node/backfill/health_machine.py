@@ -30,7 +30,7 @@ class SourceStatistics(msgspec.Struct, frozen=True):
 
     priority: the configured priority; 0 is the best.
     failures: the number of failures since the last success.
-    backoff_s: the rest of the pause after a failure, in seconds. 0 if the source node may be asked now.
+    backoff_s: the rest of the pause after a failure, in seconds. 0 if the source node can be asked now.
     first_block, last_block: the lowest and highest block that the source node claims to have. None if unknown.
     ranges: the number of block ranges that the source node claims to have.
     latency_ms: the average time of an answer about the claimed blocks, in milliseconds. None before the first answer.
@@ -105,7 +105,7 @@ class Health:
         self.sources = {setting.name: SourceHealth(setting) for setting in settings}
 
     def ready(self, now_s: float) -> list[SourceHealth]:
-        """Returns the source nodes that may be asked now, because they are not in a pause after a failure."""
+        """Returns the source nodes that can be asked now, because they are not in a pause after a failure."""
         return [each for each in self.sources.values() if each.backoff_until_s <= now_s]
 
     def claimed(self, name: str, ranges: BlockRanges, latency_s: float) -> None:
@@ -114,7 +114,7 @@ class Health:
         self._note_latency(self.sources[name], latency_s)
 
     def choose(self, number: int, now_s: float, busy: Mapping[str, int]) -> SourceHealth | None:
-        """Returns the source node to ask for block `number` now. None if no source node has the block and may be asked.
+        """Returns the source node to ask for block `number` now. None if no source node has the block and can be asked.
 
         The choice is among the source nodes that have the block and are not in a pause after a failure. The best
         priority among them wins. Of these, the one with the fewest failures is chosen, then the one with the fewest
@@ -135,7 +135,7 @@ class Health:
         return any(each.has(number) for each in self.sources.values())
 
     def last_claimed(self, now_s: float) -> int | None:
-        """Returns the highest block that a source node claims to have, or None. Only source nodes that may be asked
+        """Returns the highest block that a source node claims to have, or None. Only source nodes that can be asked
         now count.
         """
         lasts = (each.claims.last for each in self.ready(now_s) if each.claims is not None)

@@ -22,7 +22,7 @@ REASON_CHARACTERS_MAX = 300
 class BackfillAsk(msgspec.Struct, frozen=True):
     """BackfillAsk: a request for the state of backfill.
 
-    run: whether to search for missing blocks now, without pauses for gaps that could not be filled before.
+    run: whether to search for missing blocks now. Gaps that are in a pause after a failed attempt are tried too.
     """
 
     request_id: bare.UInt
@@ -43,7 +43,7 @@ class BackfillSource(msgspec.Struct, frozen=True):
     """BackfillSource: the statistics of one source node.
 
     failures: the number of failures since the last success.
-    backoff_ms: the rest of the pause after a failure, in milliseconds. 0 if the source node may be asked now.
+    backoff_ms: the rest of the pause after a failure, in milliseconds. 0 if the source node can be asked now.
     first_block, last_block: the lowest and highest block that the source node claims to have. None if unknown.
     ranges: the number of block ranges that the source node claims to have.
     latency_us: the average time of an answer, in microseconds. None before the first answer.

@@ -95,7 +95,7 @@ class BackfillAnswers(Worker):
     def demand(self, message: Message) -> Demand:
         """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`.
 
-        Whoever may operate the node or read its blocks may see the state. Raises ProtocolError."""
+        To see the state, the right to operate the node or to read its blocks is enough. Raises ProtocolError."""
         starts = BACKFILL.decode_request(message.payload).run
         return Demand(Right.OPERATE if starts else Right.OPERATE | Right.BLOCK_READ, self._state.chain)
 

@@ -12,7 +12,7 @@ from block_node.persist.ranges import BlockRanges
 
 StatusDone = Callable[[BlockRanges | None, str], None]
 """The callback for the answer to `ask_status`. It gets the blocks that the source node has and an empty text, or None
-and the reason.
+and the reason of the failure.
 """
 
 

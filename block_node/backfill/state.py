@@ -153,7 +153,7 @@ class BackfillState:
             self._set_newest(number, save)
 
     def check_newest(self, sources_last: int | None) -> None:
-        """Checks whether the highest announced block can exist. The publisher that announced it may have been wrong.
+        """Checks whether the highest announced block can exist. The publisher that announced it could have been wrong.
 
         If no source node has this block in more than `max_retries` searches, `newest_known` is set to `sources_last`.
 

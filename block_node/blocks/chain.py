@@ -90,7 +90,7 @@ class ChainState(msgspec.Struct, frozen=True):
 
     The value is immutable. To go back to an earlier state, keep the old value.
 
-    next_number: the number of the next block. None means that any block may come next.
+    next_number: the number of the next block. None means that any block can come next.
     previous_root: the root hash of the last block, or the most likely one if `open` is not empty. None if unknown.
     peaks: the hashes that represent the tree over the root hashes of all blocks, see `StreamingTree.peaks`. None if
     unknown. If `open` is not empty, the tree does not have the root hash of the last block yet.
@@ -110,7 +110,7 @@ class ChainState(msgspec.Struct, frozen=True):
     def starting_at(cls, number: int | None) -> ChainState:
         """Returns the initial state of a chain that starts at block `number`.
 
-        number: the first block. None means that any block may be first. A first block other than block 0 is accepted
+        number: the first block. None means that any block can be first. A first block other than block 0 is accepted
         without a check of its link to earlier blocks.
         """
         return cls() if number == 0 else cls(number, None, None)
@@ -150,8 +150,7 @@ class ChainState(msgspec.Struct, frozen=True):
     def reopened(
         self, number: int, root: bytes, roots: tuple[RootCandidate, ...], rules: HashRules = SHA384
     ) -> ChainState:
-        """Returns the state of the chain after block `number`, which is stored already and was read again to find its
-        possible root hashes.
+        """Returns the state of the chain after the stored block `number`. Its possible root hashes were computed again.
 
         root: the root hash under which the block is stored.
         roots: all possible root hashes of the block. Empty if `root` is certain.

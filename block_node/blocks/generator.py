@@ -121,7 +121,7 @@ class ChainGenerator:
             yield self.next_block()
 
     def next_items(self) -> Iterator[Item]:
-        """Yields the items of the next block, generated one by one. So a block may be larger than memory.
+        """Yields the items of the next block, generated one by one. So a block can be larger than memory.
 
         `chain` advances when the caller requests the next item after the last one.
         """

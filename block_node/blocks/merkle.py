@@ -110,7 +110,7 @@ class StreamingTree:
             level += 1
 
     def root(self) -> bytes:
-        """Returns the root hash over all leaves so far. More leaves may be appended afterwards."""
+        """Returns the root hash over all leaves so far. More leaves can be appended afterwards."""
         waiting = [each for each in self._waiting if each is not None]
         if not waiting:
             return self._rules.empty

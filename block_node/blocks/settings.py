@@ -32,7 +32,7 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     hash_schemes: tuple[HashScheme, ...] = SCHEMES
-    """The hash schemes by which a block may be hashed. The first one is assumed if nothing is known about a block.
+    """The hash schemes by which a block can be hashed. The first one is assumed if nothing is known about a block.
     See `docs/blocks.md`.
     """
 

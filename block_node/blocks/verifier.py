@@ -1,7 +1,7 @@
 """Verifies blocks level by level while their items arrive. It stores nothing.
 
     verifier = Verifier(VerifierSettings(), chain=ChainState())
-    block = verifier.begin_block(7)        several blocks may be open at once, in any order
+    block = verifier.begin_block(7)        several blocks can be open at once, in any order
     block.add(items)                       called for each group of items; `add_part` takes an item in pieces
     result = block.end()                   all levels except the chain
     verifier.link(result)                  the chain level: in block order; advances the state of the chain
@@ -40,7 +40,7 @@ from block_node.blocks.tss import SignedRoot, TssVerifier
 class Verifier:
     """Verifier: verifies the blocks of a chain at the levels that the settings switch on.
 
-    chain: the state of the chain after the last linked block. The caller may set it at any time, for example back to an
+    chain: the state of the chain after the last linked block. The caller can set it at any time, for example back to an
     earlier state if blocks could not be stored.
     """
 

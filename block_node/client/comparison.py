@@ -29,7 +29,7 @@ item is missing."""
 class GivenBlock(msgspec.Struct, frozen=True):
     """The root hashes and the size of a block that the program gave to the publisher.
 
-    roots: one root hash for each hash scheme that may apply; only the node knows the right scheme.
+    roots: one root hash for each hash scheme that can apply; only the node knows the right scheme.
     size_bytes: the total size of all items, without their tags and lengths.
     """
 

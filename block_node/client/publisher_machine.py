@@ -4,7 +4,7 @@ A block is kept until it is known to be durable. The node may request any kept b
 of specs/block_publish.md and, for several publishers, of facts/block_node.md §2.7.
 
 A node acknowledges block numbers. If the node confirms that this session sent the block, the node's block and the kept
-block are the same. Otherwise the node may have a different block with this number: from before, from another publisher,
+block are the same. Otherwise the node can have a different block with this number: from before, from another publisher,
 or from an earlier session. The two blocks must then be compared by their root hashes.
 """
 

@@ -358,7 +358,7 @@ class ChainLog:
 
 
 def _is_part(headers: bytes | None, place: BlockPlace, part: int) -> bool:
-    """Whether a message is this part of the block, judged by its headers. The headers may name any of the possible root
+    """Whether a message is this part of the block, judged by its headers. The headers can name any of the possible root
     hashes of the block."""
     mark = find_mark(headers)
     if mark is None or (mark.root != place.root and place.root not in find_other_roots(headers)):

@@ -7,7 +7,7 @@ header `block/1`, the mark:
     number | part, from 0 | parts | items and bytes of the whole block | its root hash
 
 This root hash is the most likely one at the time when the block was stored. A header `block_roots/1` lists the other
-possible root hashes of the block. The next block may show that one of the others is right. In that case the first
+possible root hashes of the block. The next block can show that one of the others is right. In that case the first
 message of the next block has a header `block_before/1` with the right root hash.
 """
 
@@ -109,6 +109,6 @@ def find_mark(headers: bytes | None) -> BlockMark | None:
 
 
 def cut(data: bytes) -> list[bytes]:
-    """Cuts the bytes of a block into parts of at most PART_BYTES_MAX bytes. Returns at least one part, which may
+    """Cuts the bytes of a block into parts of at most PART_BYTES_MAX bytes. Returns at least one part, which can
     be empty."""
     return [data[at : at + PART_BYTES_MAX] for at in range(0, len(data), PART_BYTES_MAX)] or [b""]

@@ -112,7 +112,7 @@ class BlockPlace(msgspec.Struct, frozen=True):
 
 
 def ensure_tables(session: Session) -> None:
-    """Creates the tables that are missing, because the database may have been opened before this package was loaded.
+    """Creates the tables that are missing, because the database could have been opened before this package was loaded.
     Must run in a transaction."""
     for statement in CREATE_TABLES:
         session.connection.execute(statement)

@@ -372,7 +372,7 @@ class Blocks:
                 block.deadline_s += elapsed_s
 
     def late(self, now_s: float) -> Iterator[BlockInFlight]:
-        """Yields the blocks whose deadline has passed, lowest first. The caller may remove blocks during
+        """Yields the blocks whose deadline has passed, lowest first. The caller can remove blocks during
         the iteration."""
         for block in self.all():
             is_late = block.stage is not Stage.COMPLETE and block.deadline_s <= now_s
@@ -380,7 +380,7 @@ class Blocks:
                 yield block
 
     def stalled(self, end: int) -> Iterator[BlockInFlight]:
-        """Yields the blocks with numbers lower than `end` that are still being received, lowest first. The caller may
+        """Yields the blocks with numbers lower than `end` that are still being received, lowest first. The caller can
         remove blocks during the iteration."""
         for block in self.all():
             if block.number < end and block.stage is Stage.RECEIVING and self._blocks.get(block.number) is block:

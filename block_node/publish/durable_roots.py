@@ -12,8 +12,8 @@ from block_node.protocol import DurableBlock
 
 NAMED_MAX = 500
 """The maximum number of blocks whose root hashes one acknowledgement lists. At 60 bytes per block, the list fits into a
-frame of 65,000 bytes, the limit of the legacy framing. Publishers request the root hashes of
-other blocks from the service `block_get`.
+frame of 65,000 bytes, the limit of the legacy framing. Publishers request the root hashes of other blocks from the
+service `block_get`.
 """
 
 

@@ -218,7 +218,7 @@ class PublishMachine:
         return action
 
     def stream_end(self, publisher: PublisherState, end: EndStream, now_s: float) -> None:
-        """Handles the end of a publisher's stream. A publisher may end it because the node is too far behind; its
+        """Handles the end of a publisher's stream. A publisher can end it because the node is too far behind; its
         message then names the newest block of the network."""
         publisher.session.take(Input.STREAM_END)
         latest = end.latest_block

@@ -77,7 +77,7 @@ class PublishRunner:
     def perform(self) -> None:
         """Carries out all effects, forwards items to the plugins, and lets sessions read again.
 
-        Called after every change of the machine. A plugin may answer an effect at once with another change, which calls
+        Called after every change of the machine. A plugin can answer an effect at once with another change, which calls
         `perform` again. The inner call returns without doing anything, and the outer call carries out the new effects.
         So all effects happen in the order in which the machine listed them.
         """

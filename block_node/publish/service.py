@@ -53,7 +53,7 @@ class PublishService:
     """The publish machine, the sessions, and all other state of publishing that survives a crash of the worker.
 
     - last_block: the highest stored block. None if the node is empty.
-    - is_stored: returns whether a block is durable. It is called after a crash of the worker, because notifications may
+    - is_stored: returns whether a block is durable. It is called after a crash of the worker, because notifications can
       be lost.
     - new_id: returns a random name for a session.
     - chain: the name of the chain, on which publishers need the right to publish.

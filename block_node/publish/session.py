@@ -99,7 +99,7 @@ class PublishSession(Worker):
             self._end(PublishStatus.ERROR, block_number, "the node failed on this stream; open another one")
 
     def opened(self) -> None:
-        """Answers the opening message. The publisher may repeat that message, and every copy is answered."""
+        """Answers the opening message. The publisher can repeat that message, and every copy is answered."""
         self.tell(SessionOpened(self.token, self._machine.last_block, self._machine.blocks.next_block))
 
     def demand(self, message: Message) -> Demand | None:

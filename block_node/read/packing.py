@@ -39,7 +39,7 @@ def packed(message: SubscribedItems) -> SubscribedItems | PackedItems:
 
 
 def unpacked(message: SubscribeResponse) -> UnpackedResponse:
-    """Returns a message of compressed items with uncompressed items, and any other message unchanged. Raises
+    """Converts a `PackedItems` to a `SubscribedItems`. Returns any other message unchanged. Raises
     ProtocolError if the compressed data is damaged, or if the items exceed UNPACKED_BYTES_MAX bytes."""
     if not isinstance(message, PackedItems):
         return message

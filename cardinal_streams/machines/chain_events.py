@@ -22,7 +22,7 @@ class ChainUpdate(msgspec.Struct, frozen=True):
     """A change of the chain: the application first undoes the blocks in `removed`, then applies the blocks in `added`.
 
     Both lists are in ascending order of block numbers. The first blocks of both lists have the same parent, with one
-    exception: a chain that began without a start block may fork before its first block. Then `removed` has all blocks
+    exception: a chain that began without a start block can fork before its first block. Then `removed` has all blocks
     of the chain.
     """
 
@@ -34,7 +34,7 @@ class Revert(msgspec.Struct, frozen=True):
     """The chain goes back to the block `hash`, because a Reorg message demands it or because a reorg was given up.
 
     `weight`: the weight of that block, or 0 if it is not known.
-    `removed`: the removed blocks that are still in memory, in ascending order. Older removed blocks may be missing in
+    `removed`: the removed blocks that are still in memory, in ascending order. Older removed blocks can be missing in
     `removed`, so the application must be able to return to `hash` by itself.
     `removed_weight`: the weight of the heaviest removed block.
     """
@@ -49,8 +49,8 @@ class Revert(msgspec.Struct, frozen=True):
 class NeedsReorg(msgspec.Struct, frozen=True):
     """A block is heavier than the head of the chain, but its fork begins before the final block.
 
-    The final block is the newest block that a reorg of at most `reorg_threshold` blocks may not remove. Only a Reorg
-    message of a producer may remove it. The consumer keeps the heavier block, since such a message can still make it
+    The final block is the newest block that a reorg of at most `reorg_threshold` blocks must not remove. Only a Reorg
+    message of a producer can remove it. The consumer keeps the heavier block, since such a message can still make it
     part of the chain.
     """
 
@@ -62,8 +62,8 @@ class NeedsReorg(msgspec.Struct, frozen=True):
 class DropReason(enum.Enum):
     """The reason why a block was dropped.
 
-    OLD: the block is no heavier than the head of the chain and forks off before the final block (the newest block that
-    a reorg of at most `reorg_threshold` blocks may not remove), or it belongs to a reorg that was given up.
+    OLD: the block forks off before the final block (see `NeedsReorg`) and is no heavier than the head of the chain. Or
+    it belongs to a reorg that was given up.
     BANNED: the application wants another block with this number, or the block descends from a banned block.
     NUMBER: the block's number is not higher than its parent's number.
     MEMORY: the limits for blocks in memory were exceeded.

@@ -2,7 +2,7 @@
 
 It returns updates with removed and added blocks. It does no I/O, and does not know messages or channels. The place of a
 block relative to the chain decides what the machine does with the block. "The final block" in this table is the newest
-block that reorgs within the threshold may not remove:
+block that reorgs within the threshold must not remove:
 
     BANNED      another block is wanted at this number, or an ancestor was banned    dropped
     KNOWN       the block is in memory or final                                      nothing
@@ -22,7 +22,7 @@ the chain, but need not be consecutive. If all weights differ and no fork is BUR
 on the order of arrival.
 
 Threshold. The machine keeps the head and the `reorg_threshold` blocks before it. A block becomes final when
-`reorg_threshold` blocks follow it. A reorg may remove at most `reorg_threshold` blocks, and never a final block. Only
+`reorg_threshold` blocks follow it. A reorg can remove at most `reorg_threshold` blocks, and never a final block. Only
 `revert`, which obeys a Reorg message, goes back further. Between `revert` and `end_reorg` the machine weighs no blocks:
 each block must follow the one before. The removed blocks are kept like the blocks of a fork. Blocks of the new chain
 that arrive early are kept too.
@@ -104,7 +104,7 @@ class ChainOrder:
 
     @property
     def final_number(self) -> int | None:
-        """The number of the final block: the newest block that a reorg of at most `reorg_threshold` blocks may not
+        """The number of the final block: the newest block that a reorg of at most `reorg_threshold` blocks must not
         remove. None if it is unknown."""
         return self._state.chain.final_number
 
@@ -172,9 +172,9 @@ class ChainOrder:
 
     def abandon_reorg(self, hash_: bytes, number: int) -> tuple[list[ChainEvent], bool]:
         """Gives up the running reorg, whose common ancestor is this block. The reorg's blocks stay on the chain if they
-        outweigh the blocks that the reorg removed. Otherwise a `Revert` removes them, and the removed blocks return.
-        Returns the events, and True if the removed blocks are not in memory any more, so that the normal feed must be
-        read again."""
+        outweigh the blocks that they replaced. Otherwise a `Revert` removes them, and the replaced blocks return.
+        Returns the events, and True if the replaced blocks must return but are not in memory any more. Then the normal
+        feed must be read again."""
         state, told, head = self._state, self._told, self._state.chain.head
         assert told is not None
         assert head is not None

@@ -21,7 +21,7 @@ class Fate(enum.Enum):
     """The reason why a block is not in memory any more.
 
     FINAL: it became final and left the kept part of the chain.
-    BURIED: it forks off before the final block, the newest block that only a Reorg message may remove.
+    BURIED: it forks off before the final block, the newest block that only a Reorg message can remove.
     BANNED: the application wants another block with its number, or it descends from a banned block.
     """
 
@@ -36,7 +36,7 @@ class ChainState:
     A waiting block is in memory but not on the chain: it is part of a fork, or its parent is missing.
 
     Invariant: every node of the tree is either on the chain or waiting. No waiting branch that descends from the chain
-    is heavier than the blocks that it would replace. During a reorg the second rule may be broken. It holds again when
+    is heavier than the blocks that it would replace. During a reorg the second rule can be broken. It holds again when
     the reorg is over and the head is as heavy as before.
     """
 
@@ -161,7 +161,7 @@ class ChainState:
 
     def sink(self, events: list[ChainEvent]) -> None:
         """Drops the waiting blocks whose number is at most that of the final block (a block that only a Reorg message
-        may remove), unless they are heavier than the head.
+        can remove), unless they are heavier than the head.
 
         The heavier blocks are checked again when the final block's number has grown by the reorg threshold plus 1.
         """
@@ -224,7 +224,7 @@ class ChainState:
 
     def bury(self, hash_: bytes, events: list[ChainEvent]) -> None:
         """Notes that this block, which is not in memory, forks off before the final block (a block that only a Reorg
-        message may remove).
+        message can remove).
 
         Its waiting descendants are dropped. A descendant that is heavier than the head is kept with its
         own descendants.

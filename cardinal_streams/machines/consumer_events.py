@@ -61,7 +61,7 @@ ConsumerEvent: TypeAlias = (
 class Feeds(msgspec.Struct, frozen=True):
     """The feeds whose messages the consumer accepts now.
 
-    `normal`: whether it accepts the normal feed, i.e. the application's topics.
+    `normal`: whether the consumer accepts the normal feed, i.e. the application's topics.
     `channels`: the reorg channels that it accepts, each named by the hash of the reorg's common ancestor.
     The I/O code keeps messages of other feeds that it has already read.
     """
@@ -83,7 +83,7 @@ class FinishedReorg(msgspec.Struct, frozen=True):
 class OpenReorg(msgspec.Struct, frozen=True):
     """A reorg that was announced and is not finished. `hash` and `number` are those of its common ancestor.
 
-    `offset`: the offset at which reading the reorg's channel begins, after all attempts that were given up.
+    `offset`: the offset in the reorg's channel at which reading begins. It is after all attempts that were given up.
     `is_begun`: whether the application has gone back to the ancestor.
     `removed_weight`: the weight of the heaviest block that the application removed then.
     """
@@ -100,7 +100,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
     `start`: the last block that the application finished.
     `position`: where reading the normal feed continues.
-    `history`: where reading the channels of finished reorgs continues, because some of their blocks may still be
+    `history`: where reading the channels of finished reorgs continues, because some of their blocks can still be
     needed; after a restart these channels are read by `receive_history`.
     `read`: the offset up to which a source was read before the restart. Messages before that offset arrive again, and
     count only if their block is in `needed` (see the module `reread`).

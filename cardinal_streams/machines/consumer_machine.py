@@ -15,7 +15,7 @@ normal feed are kept and wait for that ReorgComplete.
 
 The shell reads the feeds that `feeds` names, gives the machine one message at a time, and calls `done` for each update
 that the application has finished. `checkpoint` returns the state to be saved. Another consumer that begins with this
-state repeats no finished update, skips no update, and has all blocks in memory that the next reorg may remove.
+state repeats no finished update, skips no update, and has all blocks in memory that the next reorg can remove.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class ChainConsumer:
 
     @property
     def channels(self) -> tuple[bytes, ...]:
-        """The open reorg channels, by the hash of their common ancestor. Some of them may not be readable yet."""
+        """The open reorg channels, by the hash of their common ancestor. They need not all be readable now."""
         return self._reorgs.opened()
 
     @property
@@ -300,9 +300,9 @@ class ChainConsumer:
                 self._reverts[id(event)] = reorg
 
     def _give_up(self, step: ReorgGivenUp, out: list[ConsumerEvent]) -> None:
-        """Gives up a reorg and returns to the heaviest chain. The normal feed may have to be read again. If the
-        consumer restarts before the application has finished the resulting updates, it begins this reorg again and
-        gives it up again."""
+        """Gives up a reorg and returns to the heaviest chain. If the blocks of that chain are not in memory any more,
+        asks for a new reading of the normal feed (`ReadAgain`). After a restart before the application has finished the
+        resulting updates, the consumer begins this reorg again and gives it up again."""
         events, read_again = self._chain.abandon_reorg(step.hash, step.number)
         if read_again:
             known = self._before.position.keys() | self._normal.high_water().keys()

@@ -1,6 +1,6 @@
 """A tree of blocks, by hash and by parent, that finds the heaviest path through forks.
 
-A parent may be missing: the children of a block that has not arrived are stored under its hash until it arrives. The
+A parent can be missing: the children of a block that has not arrived are stored under its hash until it arrives. The
 module `chain_order_machine` decides which blocks are added and removed.
 
 Why this is not the tree of `block_manager`: that tree refuses a block whose parent is missing, which is a usual case
@@ -85,7 +85,7 @@ class ForkTree:
     def children(self, hash_: bytes) -> Iterable[Node]:
         """Returns the children of the block with this hash that have arrived, in the order of arrival.
 
-        The block itself may be missing.
+        The block itself can be missing.
         """
         found = self._children.get(hash_)
         return tuple(found.values()) if found else ()
@@ -98,7 +98,7 @@ class ForkTree:
         return found
 
     def best_path(self, root: Node) -> list[Node]:
-        """Returns the path from `root` to a leaf that contains the heaviest block.
+        """Returns the path from `root` through the heaviest descendant to a leaf.
 
         If two children lead to equally heavy blocks, the path takes the child that arrived first.
         """

@@ -1,7 +1,7 @@
 """The newest part of the chain, which is kept in memory.
 
-It consists of the head, the blocks that a reorg may remove, and one earlier block. This earliest block may be the
-common ancestor of a reorg, but a reorg may not remove it.
+It consists of the head, the blocks that a reorg can remove, and one earlier block. This earliest block can be the
+common ancestor of a reorg, but a reorg must not remove it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from cardinal_streams.machines.fork_tree import Node
 class HeldChain:
     """The nodes of the newest part of the chain, from the lowest to the head: at most `removable_max` + 1 nodes.
 
-    The lowest node may have only a hash; all other nodes have their block. The lowest block becomes final when
+    The lowest node can have only a hash; all other nodes have their block. The lowest block becomes final when
     `removable_max` blocks follow it. It stays final when a reorg makes the chain shorter.
 
     Invariant: the parent of each node is the node before it. `_heights` counts the nodes along the chain: it grows by 1
@@ -46,7 +46,7 @@ class HeldChain:
         return self._nodes[0].number if self.is_final else None
 
     def restart(self, node: Node, is_final: bool) -> None:
-        """Replaces the whole chain by this one node. `is_final`: True if reorgs may not remove the node."""
+        """Replaces the whole chain by this one node. `is_final`: True if reorgs must not remove the node."""
         self._nodes = deque((node,))
         self._heights = {node.hash: 0}
         self.is_final = is_final or self.removable_max == 0

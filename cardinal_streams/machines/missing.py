@@ -28,7 +28,7 @@ class Missing(msgspec.Struct, frozen=True):
 
     `number`: the block's number, or None before its Batch message arrives.
     `messages`: the number of missing messages, or 0 before the Batch message arrives. A missing sub batch header counts
-    as one message, although items may be missing too: only the header tells how many items the sub batch has.
+    as one message, although items can be missing too: only the header tells how many items the sub batch has.
     `prefixes`: by prefix, the number of missing messages.
     `headers`: the ids of sub batches without a header.
     `items`: by sub batch id, the first missing indexes.

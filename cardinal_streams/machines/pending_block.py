@@ -6,7 +6,7 @@ Messages are stored by their kind and put together at the end, so that the resul
 arrival. The values in the Batch message (the list of the block's contents) are used first. The values of BatchMsg
 messages are used next: they replace only empty values. The reference consumer does the same, because a producer once
 sent empty values before the real ones. Sub batches are used last, ordered by id and item, and each of their updates
-replaces an earlier value. Deletes are a separate set, since a key may be both updated and deleted.
+replaces an earlier value. Deletes are a separate set, since a key can be both updated and deleted.
 
 Counting. The Batch message announces the number of messages for each prefix. A key counts for the longest announced
 prefix that it begins with and that still expects messages. The prefixes of one key are nested. So if the longest prefix

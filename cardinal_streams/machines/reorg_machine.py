@@ -14,15 +14,15 @@ chain must take, and does not store the chain. The table shows the next state af
     ACTIVE       ignored                   put on the chain                 finished, and closed
 
 A ReorgComplete that names the ancestor gives the reorg up. The application can give it up too. Then the states ACTIVE,
-EXAMINING and SKIPPING become LISTENING, and the producer may try the reorg again on the same channel. If the state was
+EXAMINING and SKIPPING become LISTENING, and the producer can try the reorg again on the same channel. If the state was
 ACTIVE, the chain returns to its heaviest branch.
 
 A channel is ANNOUNCED, and is not read, until the chain has reached the common ancestor. If the application went back
 for a reorg before a restart, the channel of that reorg is ACTIVE at once, so that the chain takes no block of the
 normal feed first.
 
-Several producers may write to one channel. A second Reorg before the ReorgComplete is a repetition. The messages after
-the first ReorgComplete may repeat the whole reorg. The first block shows whether such messages are a repetition or
+Several producers can write to one channel. A second Reorg before the ReorgComplete is a repetition. The messages after
+the first ReorgComplete can repeat the whole reorg. The first block shows whether such messages are a repetition or
 another reorg to the same ancestor: another reorg begins with another child of the ancestor.
 
 Memory. The machine knows at most `announced_max` channels. Beyond this limit it gives up a channel that is not active:
@@ -107,7 +107,7 @@ ReorgStep: TypeAlias = ChainStep | OpenReorgChannel | CloseReorgChannel | ReorgR
 class Channel:
     """The channel (topic) of one reorg. Each attempt, from Reorg to ReorgComplete, has its own reassembler.
 
-    `offset`: where the present attempt begins, or where the next one may begin. `next_offset`: the offset after the
+    `offset`: where the present attempt begins, or where the next one can begin. `next_offset`: the offset after the
     last message that was read.
     """
 
@@ -218,7 +218,7 @@ class ReorgProtocol:
         return self.opened()
 
     def opened(self) -> tuple[bytes, ...]:
-        """Returns the common ancestors of all open channels, including those that may not be read now."""
+        """Returns the common ancestors of all open channels, including those that must not be read now."""
         return tuple(hash_ for hash_, channel in self._channels.items() if channel.state is not ChannelState.ANNOUNCED)
 
     def known(self) -> tuple[OpenReorg, ...]:

@@ -35,7 +35,7 @@ class UnorderedConsumer:
     """The consumer machine of applications that want each complete block at once, without a chain.
 
     It has the methods of `consumer_machine.ChainConsumer`. Instead of `ChainUpdate` and `Revert` it returns
-    `Completed`. After a restart, a block may be returned again if its messages are delivered again.
+    `Completed`. After a restart, a block can be returned again if its messages are delivered again.
 
     Invariant: `_unfinished` has, by hash, the blocks that were returned and that the application has not finished.
     """

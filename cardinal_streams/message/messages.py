@@ -6,7 +6,7 @@ prefix byte, and its fields follow without separators:
     00 hash(32)                          Batch            Avro record "batch"
     01 hash(32) id(32)                   SubBatchHeader   Avro int: item count
     02 hash(32) id(32) Avro int: index   SubBatchMsg      Avro record "update"
-    03 hash(32) UTF-8 key                BatchMsg         raw bytes of the application, may be empty
+    03 hash(32) UTF-8 key                BatchMsg         raw bytes of the application, can be empty
     04 hash(32) UTF-8 key                BatchDeleteMsg   empty
     05 hash(32)                          Reorg            Avro long: number of the common ancestor
     06 hash(32)                          ReorgComplete    Avro long: number
@@ -14,7 +14,7 @@ prefix byte, and its fields follow without separators:
                                                           puts one on the default topic every 30 s
 
 Reading is strict. Each message has exactly one possible key, so a key identifies its message. Extra bytes, missing
-bytes and numbers out of range raise `MessageError`. A weight of fewer than 32 bytes may have leading zeros, because the
+bytes and numbers out of range raise `MessageError`. A weight of fewer than 32 bytes can have leading zeros, because the
 specification does not demand the shortest form. Each entry of a Batch is a value, a count, a delete or a sub batch. An
 entry with none of these set is an empty value.
 

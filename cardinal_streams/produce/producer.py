@@ -11,7 +11,7 @@ the list.
 
 A `reorg_channel.ReorgChannel` makes the messages of a reorg deeper than the threshold; it uses a `Producer`.
 
-Several producers may send the same chain. The caller passes the key of every message that arrives on the default topic
+Several producers can send the same chain. The caller passes the key of every message that arrives on the default topic
 to `observe`. `add_block` and `send_sub_batch` make no messages for a block whose Batch message arrived there or was
 made by this producer.
 """

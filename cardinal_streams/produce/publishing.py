@@ -12,7 +12,7 @@ the block. A stored Batch message therefore proves that the block is complete. I
 block, no Batch message is stored. The next producer, or the same one after a restart, sends the block again. Consumers
 drop the messages that they already have.
 
-Several producers may send the same chain. Each of them reads the default topic, and skips a block if its Batch message
+Several producers can send the same chain. Each of them reads the default topic, and skips a block if its Batch message
 is there. If two producers begin with a block at the same moment, both send the block.
 """
 
@@ -68,7 +68,7 @@ class ChainPublisher:
         self.producer = producer
         self.latest: Start | None = None
         """The block with the highest number whose Batch message was seen or sent; None before the first such block. A
-        program may continue after this block.
+        program can continue after this block.
         """
         self._transport = transport
         self._error: Exception | None = None
@@ -77,7 +77,7 @@ class ChainPublisher:
         """Sends blocks together, and returns the number of new blocks. Blocks that were sent before are skipped.
 
         The transport has stored all messages when `send` returns. After an error no new block counts as sent, and all
-        blocks may be sent again.
+        blocks can be sent again.
         """
         if self._error is not None:
             raise self._error
@@ -110,7 +110,7 @@ class ChainPublisher:
     ) -> None:
         """Sends a sub batch that was not given together with its block. Sends nothing if the block was skipped.
 
-        After an error the sub batch may be sent again.
+        After an error the sub batch can be sent again.
         """
         outgoing = self.producer.send_sub_batch(hash_, id_, deletes, updates)
         try:
@@ -222,7 +222,7 @@ async def publish(
 ) -> AsyncIterator[ChainPublisher]:
     """Makes a publisher of blocks, for an `async with` block.
 
-    `redundant`: whether other producers may send the same blocks. If True, the publisher reads the default topic,
+    `redundant`: whether other producers can send the same blocks. If True, the publisher reads the default topic,
     beginning `catch_up_messages` messages before the end of each partition, and skips all blocks that it finds there.
     If False, the publisher skips only the blocks that it has sent itself.
     """

@@ -46,7 +46,7 @@ class Recorder:
 
     A torn file (its last record is incomplete) is cut after its last complete record. A damaged file raises
     `RecordingError`, and is not changed. An error of the file system closes the recorder; the record that was written
-    last may then be incomplete.
+    last can then be incomplete.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -110,8 +110,10 @@ def replay(
 ) -> Generator[Delivery, None, None]:
     """Yields the deliveries of a recording, either of the given topics or of all topics.
 
-    Each partition begins at its offset in `position`, which is by source (`topic:partition`), or else at its first
-    delivery. Raises `RecordingError` for damage. Raises `TornRecording` at the end of a file whose last record is
+    `position`: by source (`topic:partition`), the offset at which a partition begins. A partition that is not in
+    `position` begins at its first delivery.
+
+    Raises `RecordingError` for damage. Raises `TornRecording` at the end of a file whose last record is
     incomplete, unless `torn_ok` is True.
     """
     reader = RecordingReader()

@@ -51,7 +51,7 @@ class PartitionMerge(Generic[K]):
     `slack_us`: by how many microseconds a message can be newer than the oldest waiting messages of the other partitions
     and still be taken before them. So several messages of one partition are taken together.
 
-    Invariant: no delivery is taken while another partition has no fetched delivery but possibly older ones.
+    Invariant: no delivery is taken while another partition, which could have an older one, has none that was fetched.
     """
 
     def __init__(self, keys: Collection[K], slack_us: int = SLACK_US) -> None:

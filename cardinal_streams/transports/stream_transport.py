@@ -77,8 +77,8 @@ class StreamTransport:
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
         """Pushes the records of each topic in order. All are on the node's disk when `send` returns.
 
-        After an error, some of the records may be stored. Sending all of them again is harmless, since consumers drop
-        repetitions. Raises `PayloadOutOfRange`, before anything is sent, for a key that is too long for a node.
+        After an error, it is unknown which records are stored. Sending all of them again is harmless, since consumers
+        drop repetitions. Raises `PayloadOutOfRange`, before anything is sent, for a key that is too long for a node.
         """
         for key, _ in (record for records in outgoing.values() for record in records):
             if len(key) > KEY_BYTES_MAX:

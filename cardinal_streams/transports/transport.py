@@ -1,7 +1,7 @@
 """The interface of all transports, which carry messages on topics.
 
 Each topic has partitions, and the key of a message chooses its partition. Each partition is an ordered log of messages
-with growing offsets. A transport may deliver a message more than once, and promises no order between partitions. The
+with growing offsets. A transport can deliver a message more than once, and promises no order between partitions. The
 channel of a reorg is a separate topic with one partition; `reorg_topic` returns its name.
 """
 

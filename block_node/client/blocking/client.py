@@ -8,7 +8,7 @@
         with client.subscribe(0, 9) as blocks:
             for block in blocks: ...
 
-The block client uses stream clients and their connections (`stream_client`). A program may name several nodes of one
+The block client uses stream clients and their connections (`stream_client`). A program can name several nodes of one
 network. When an operation fails at one node, the client tries the next node.
 """
 
@@ -35,10 +35,10 @@ A = TypeVar("A")
 
 
 class BlockClient:
-    """A client of one or several block nodes of one network. `connect` creates it; a program may also create it from
+    """A client of one or several block nodes of one network. `connect` creates it; a program can also create it from
     connected clients.
 
-    clients: one connected client for each node, the preferred node first. The program may use the same clients
+    clients: one connected client for each node, the preferred node first. The program can use the same clients
     for streams.
     """
 

@@ -44,7 +44,7 @@ from stream_client.errors import (
 
 SERVICE: Final = "block_publish"
 OPEN_AGAIN_S: Final = 2.0
-"""After this many seconds without an answer, the client asks again: a starting node may miss a request."""
+"""After this many seconds without an answer, the client asks again: a starting node can miss a request."""
 BLAMED: Final = frozenset({PublishStatus.BAD_BLOCK_PROOF, PublishStatus.INVALID_REQUEST})
 """The statuses that mean that the block itself is invalid. Sending the block again would not help."""
 
@@ -66,7 +66,7 @@ class ClientSessionState(Enum):
 
 
 class ClientPublishSession:
-    """One session with one node. `begin` starts it; call `pump` when there may be more to send.
+    """One session with one node. `begin` starts it; call `pump` when there could be more to send.
 
     on_open: called when the node has opened the session.
     on_settled: called after each message of the node and each comparison; blocks can have become durable.
@@ -132,7 +132,7 @@ class ClientPublishSession:
             self._is_pumping = False
 
     def close(self) -> None:
-        """End the session after all kept blocks are published. No more blocks may be added."""
+        """End the session after all kept blocks are published. No more blocks can be added."""
         self.is_closing = True
         self.pump()
 
@@ -158,7 +158,7 @@ class ClientPublishSession:
         self._ask_for_session()
 
     def _ask_for_session(self) -> None:
-        """Ask the node for a session, and again every OPEN_AGAIN_S: a starting node may miss the request."""
+        """Ask the node for a session, and again every OPEN_AGAIN_S: a starting node can miss the request."""
         if self.state is not ClientSessionState.OPENING:
             return
         left_s = self._opened_by_s - self.client.now_s()

@@ -74,7 +74,7 @@ class BlockPublisher:
         """Give a block to the publisher. Waits while too many blocks or bytes wait for an acknowledgement.
 
         Raises AnotherBlock, BlockNotCompared, BlockRefused, PublishGaveUp or NodeUnreachable; raises BlockError if the
-        file of a block cannot be read. The error may concern an earlier block.
+        file of a block cannot be read. The error can concern an earlier block.
         """
         settings = self._settings
         # This wait bounds the memory: every kept block may have to be sent again.
@@ -192,7 +192,7 @@ class BlockPublisher:
         self.compared += 1
 
     def _forget_settled(self) -> None:
-        """Drop the blocks that are now known to be durable. Wake `send` and `flush`, which may wait for this."""
+        """Drop the blocks that are now known to be durable. Wake `send` and `flush`, which can wait for this."""
         settled = self._machine.take_settled()
         for number in settled:
             self._kept_bytes -= self._blocks.pop(number).size_bytes

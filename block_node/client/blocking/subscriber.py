@@ -55,7 +55,7 @@ FINAL: Final = frozenset(
 )
 """The statuses of refusals that every node would repeat. Trying another node would not help."""
 PASSING: Final = (ConnectionLost, NodeUnreachable, RequestTimeout, UnexpectedAnswer, DamagedAnswer)
-"""The errors after which another connection or another node may succeed."""
+"""The errors after which another connection or another node can succeed."""
 
 
 class Subscription:
@@ -216,8 +216,8 @@ class Subscription:
 
         number: the first block that the node will send; None if the node has no blocks.
         asked: the first block that was requested; None if none was requested.
-        Raises DamagedAnswer if the node had no blocks before and has some now, so that its first blocks could be
-        missed. The next attempt requests the node's first block.
+        Raises DamagedAnswer if the node had no blocks before and has some now: this subscription could miss its first
+        blocks. The next attempt requests the node's first block.
         """
         if number is None:
             self._found_empty.add(node)
