@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from stream_node.process import NodeProcess
+from tests.cli.cardinal_schemas import CardinalConsumed, CardinalProduced
 from tests.cli.command import CommandLine
+from tests.cli.test_cardinal import batch
 from tests.tls.keys import Keys
 
 COMMANDS = [
@@ -23,8 +25,6 @@ COMMANDS = [
     ("index", "get", "orders", "--client", "me"),
     ("block", "status"),
     ("block", "backfill", "status"),
-    ("bench", "push", "--messages", "100"),
-    ("cardinal", "produce", "--messages", "1", "--topic", "c"),
 ]
 
 
@@ -34,9 +34,49 @@ def options(keys: Keys) -> tuple[str, ...]:
 
 
 def test_commands_work_with_the_options(command: CommandLine, keys: Keys, node: NodeProcess) -> None:
-    for arguments in COMMANDS[:8]:
+    for arguments in COMMANDS:
         done = command(*arguments, "--node", node.address, *options(keys))
         assert done.code == 0, (arguments, done)
+
+
+def test_cardinal_commands_work_with_the_options(
+    command: CommandLine, keys: Keys, node: NodeProcess, tmp_path: Path
+) -> None:
+    """Blocks go there and come back; without a certificate, both commands say what to give."""
+    application, blocks = tmp_path / "mine.toml", tmp_path / "blocks.json"
+    application.write_text('default_topic = "cardinal over tls"\n')
+    blocks.write_text(json.dumps([batch(number, {f"a/{number}": "0x01"}) for number in (1, 2, 3)]))
+    where = ("--application", application, "--node", node.address)
+    start = ("--client", "cardinal over tls", "--start", f"0:0x{0:064x}:0")
+    line = command("cardinal", "produce", blocks, *where, "--tls-ca", keys.ca).failed(3)
+    assert "demands a client certificate" in line
+    assert "it speaks TLS" in command("cardinal", "consume", *where, *start).failed(3)
+    sent = command("cardinal", "produce", blocks, *where, *options(keys), "--json").read(CardinalProduced)
+    assert (sent.blocks, sent.sent) == (3, 3)
+    rows = command("cardinal", "consume", *where, *start, *options(keys), "--json").read_lines(CardinalConsumed)
+    assert [each.number for row in rows for each in row.added] == [1, 2, 3]
+    simulated = command("cardinal", "simulate", "--blocks", "30", "--node", node.address, *options(keys))
+    assert simulated.code == 0, simulated
+
+
+def test_the_bench_works_with_the_options(command: CommandLine, keys: Keys, node: NodeProcess) -> None:
+    assert command("bench", "push", "--messages", "100", "--node", node.address, *options(keys)).code == 0
+
+
+def test_an_export_works_with_the_options(command: CommandLine, keys: Keys, node: NodeProcess, tmp_path: Path) -> None:
+    """Its first run exports what was pushed. Without a certificate, it says what to give."""
+    for module in ("pyarrow", "pyspark", "aiosqlite"):
+        pytest.importorskip(module, reason="the extra `spark` is not installed")
+    lake = tmp_path / "lake"
+    given = ("--node", node.address, *options(keys))
+    for number in range(3):
+        assert command("push", "exported", "--data", f"message {number}", *given).code == 0
+    run = ("export", "run", lake, "--master", "inline", "--pattern", "exported")
+    assert "client certificate" in command.apart(*run, "--node", node.address, "--tls-ca", keys.ca).failed(3)
+    done = command.apart(*run, *given, "--json")
+    assert done.code == 0, done
+    assert json.loads(done.text.splitlines()[-1])["rows"] == 3, done
+    assert command.apart("export", "verify", lake).code == 0
 
 
 def test_the_variables_say_the_same(
