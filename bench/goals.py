@@ -29,6 +29,11 @@ def p99_us(sample: Sample) -> float:
     return sample.p99_us or 0.0
 
 
+def server_us(sample: Sample) -> float:
+    """The server's processor time for each message, in microseconds."""
+    return 1e6 * (sample.server_cpu_s or 0.0) / sample.messages
+
+
 def memory_bytes(sample: Sample) -> float:
     return float(sample.server_memory_bytes or 0)
 
@@ -51,8 +56,11 @@ def goals(report: Report) -> Iterator[Goal]:
     grouped = ratio(report.find("slow disk", system=OURS), report.find("slow disk", system=UNGROUPED), rate)
     yield Goal("slow disk, many publishers, to one transaction a push", False, 10.0, grouped)
     plain = report.find(security.PUSHED, system=OURS, window=1_000)
-    encrypted = ratio(report.find(security.PUSHED, system=security.TLS, window=1_000), plain, rate)
-    yield Goal("pushes over mutual TLS, window 1,000, to those without", False, 0.8, encrypted)
+    for system, name, wanted in ((security.TLS, "mutual TLS", 0.8), (security.CHANNEL, "a secure channel", 0.6)):
+        encrypted = ratios(report.find(security.PUSHED, system=system, window=1_000), plain, rate)
+        yield _of_rounds(f"pushes over {name}, window 1,000, to those without", wanted, encrypted)
+    ruled = ratio(report.find(security.PUSHED, system=security.RULED, window=1_000), plain, server_us)
+    yield Goal("the node's processor time of a push under rules, window 1,000, to that without", True, 1.02, ruled)
     yield from _of_growth(report)
     whole = typical(report.find(cardinal.REASSEMBLE), rate)
     yield Goal("Cardinal messages put together and ordered a second, in one process", False, 150_000.0, whole)
