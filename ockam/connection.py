@@ -384,7 +384,7 @@ class Connection(Worker):
         raise self._machine.read_timeout(deadline_s)
 
     async def _route(self, chunk: bytes) -> bool:
-        """Delivers the messages that these bytes complete. Then waits for room for more of them and for their answers.
+        """Delivers the messages that these bytes complete. Then waits for room for more messages and more answers.
 
         Returns False if the messages are refused, because the peer's identity has too many connections."""
         machine = self._machine

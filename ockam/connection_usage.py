@@ -20,9 +20,9 @@ from ockam.usage import UNLIMITED, Usage, Usages, party_key
 from ockam.usage_waits import waits_of
 
 REFUSED_S = 5.0
-"""The longest wait, in seconds, for the first request of a connection above the limit. The request is refused."""
+"""If an identity has too many connections, a new one is closed after this many seconds. Its requests are refused."""
 TOO_MANY = "identity_connections_max"
-"""The reason for counters why a connection was refused."""
+"""The word for counters if a connection is refused because its identity has too many."""
 
 
 class ConnectionUsage:
@@ -41,7 +41,7 @@ class ConnectionUsage:
         self.refusal: str | None = None
 
     def join(self, identity: Identity) -> None:
-        """Counts the connection for this identity from now on, and not for the one before."""
+        """Counts the connection for this identity from now on, and no longer for the earlier identity."""
         now_s = trio.current_time()
         key = party_key(identity, self._peer)
         if key == self.usage.key:
@@ -57,7 +57,7 @@ class ConnectionUsage:
         self._share.host = key
 
     def leave(self) -> None:
-        """Gives everything back. Safe to repeat."""
+        """Stops counting the connection. Safe to repeat."""
         usage, self.usage = self.usage, UNLIMITED
         if usage is UNLIMITED:
             return
@@ -69,16 +69,16 @@ class ConnectionUsage:
             self.refusal = None
 
     def limit_refusal(self, node: Node, close: Callable[[str], None]) -> None:
-        """Closes a connection above the limit after REFUSED_S, unless it proves an identity with room until then."""
+        """If the identity has too many connections, closes this one after REFUSED_S seconds. It stays open if it proves
+        another identity before, which can have one more connection."""
         if self.refusal is not None:
             node.call_later(REFUSED_S, lambda: None if self.refusal is None else close(TOO_MANY))
 
     def refuse(self, node: Node, messages: Sequence[Message]) -> None:
-        """Answers the first requests of a connection above the limit. A connection that is closed without an answer
-        would not tell its client what to do.
+        """Answers the first requests of a connection if the identity has too many. The answer tells the client what to
+        do; closing the connection would not.
 
-        Pushes get no answer: a push may have been sent over an earlier connection too, so the client sends it again
-        until there is room."""
+        Pushes get no answer: the client sends them again by itself until a connection is accepted."""
         assert self.refusal is not None, "the connection is not above the limit"
         with node.batch():
             for message in filter(lambda message: message.onward_route, messages):
@@ -96,12 +96,12 @@ class ConnectionUsage:
         return min(share_bytes, self.usage.machine.read_bytes_max()) if self.usage.is_rated else share_bytes
 
     async def wait_turn(self) -> None:
-        """Waits until the identity may send more requests."""
+        """Waits until the limits on requests and bytes in a second allow reading from the identity again."""
         if self.usage.is_rated:
             await waits_of(self.usage).wait_turn()
 
     async def wait_room(self) -> None:
-        """Waits until the node holds no more bytes for the identity than it may."""
+        """Waits until the bytes that the node holds for the identity are within the limit."""
         if self.usage.counts_bytes:
             await waits_of(self.usage).wait_room()
 

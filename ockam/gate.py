@@ -49,7 +49,8 @@ class Gate(Protocol):
     def note_tls_refused(self, peer: str, identity: Identity, reason: str) -> None:
         """Records that a peer was refused for its certificate, or that its TLS failed for another reason.
 
-        peer: the `host:port` of the peer. identity: what it had proved before, if its connection was open.
+        peer: the `host:port` of the peer.
+        identity: the identity that the peer had proved before, if its connection was open.
         """
         ...
 

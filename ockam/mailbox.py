@@ -49,9 +49,9 @@ class Mailbox:
     `full`. So a mailbox exceeds its limits by at most one read of each connection that delivers to it. A worker that
     cannot take more messages calls `hold`; then its mailbox counts as full until `admit` is called.
 
-    Invariant: the bytes of messages that wait are held by the usage of their sender's identity, if its bytes are
-    limited. `_counted` says which, oldest first: the number of messages that had been received when these had, their
-    bytes, and the usage.
+    Invariant: if an identity has a limit on the bytes that the node holds for it, its usage counts the bytes of its
+    waiting messages. `_counted` lists these messages, oldest first. Each entry is for messages that arrived together:
+    the value of `_received` after them, their bytes, and the usage.
     """
 
     __slots__ = ("_counted", "_held", "_messages", "_received", "_room", "_size_bytes")
@@ -145,7 +145,8 @@ class Mailbox:
         self._counted.append((self._received, size_bytes, usage))
 
     def _give_back(self) -> None:
-        """Gives back the bytes of messages that wait no more. Bytes that came together go back together."""
+        """Stops counting the bytes of messages that wait no longer. Messages that arrived together are counted until
+        all of them are taken."""
         gone = self._received - len(self._messages)
         while self._counted and self._counted[0][0] <= gone:
             _, size_bytes, usage = self._counted.popleft()

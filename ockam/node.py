@@ -230,8 +230,10 @@ class Node:
         self._timers.call_later(delay_s, function)
 
     def refuse(self, message: Message, reason: str) -> None:
-        """Answers a message that no worker gets, in the protocol of the worker for which it was. reason: the text of
-        the answer."""
+        """Answers a message that is refused before its worker gets it. The answer is in the protocol of that worker.
+
+        reason: the text of the answer.
+        """
         worker = self.find_worker(message.onward_route[0]) if message.onward_route else None
         if worker is None or not message.return_route:
             return

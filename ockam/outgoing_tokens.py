@@ -1,7 +1,7 @@
 """OutgoingTokens: the tokens by which a node proves its own name to other nodes, for its own requests.
 
-Like a certificate, a token is shown only on connections for the node's own messages: over any other, peers whose
-messages are forwarded would act in the name of the node. `authentication` has the messages.
+Like a certificate, a token is sent only on connections for the node's own messages. If a connection for forwarded
+messages had a token, other peers would act in the name of the node. `authentication` has the messages.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Usage: one place that knows what each identity uses of a node. It counts, and says what must be refused or must wait.
+"""Usage: counts what each identity uses of a node, and says which of its requests must be refused or must wait.
 
-An identity is known by its text. A peer that has proved nothing is known by its address: `anonymous:192.0.2.7`, and for
-IPv6 by the network of 64 bits, `anonymous:2001:db8:1:2::/64`, since every machine has such a network to itself.
+An identity is known by its text. The text of a peer that has proved nothing has its IP address: `anonymous:192.0.2.7`.
+For IPv6 it has the network of 64 bits: `anonymous:2001:db8:1:2::/64`. One machine can use all addresses of such a
+network.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from ockam.usage_machine import NO_LIMITS, OPEN_LIMITS, IdentityLimits, UsageMac
 LIMITED = "limit exceeded: "
 """The first words of the reason in an `error` for a request that exceeds a limit of its sender's identity."""
 SETTING_PREFIX = "identity_"
-"""The settings of the node for all identities have the names of `IdentityLimits` with this beginning."""
+"""The beginning of the names of the node's settings for all identities. A field name of `IdentityLimits` follows it."""
 IPV6_PREFIX_BITS = 64
 REFUSED_CONNECTIONS_MAX = 16
-"""The most connections of one identity above its limit that are kept until their first request has been refused."""
+"""If an identity has too many connections, this many of the new ones stay open until their first request is refused.
+Further ones are closed at once."""
 USAGES_MAX = 10_000
-"""The number of known identities from which on those without any usage are forgotten at the next new one."""
+"""If the node knows this many identities and a new one comes, it forgets the identities that use nothing."""
 ANONYMOUS_PREFIX = "anonymous:"
 ADVICE = {
     "connections_max": "close connections that are not needed",
@@ -35,7 +37,7 @@ ADVICE = {
     "block_publish_sessions_max": "end sessions that are not needed",
     "block_subscribe_sessions_max": "end subscriptions that are not needed",
 }
-"""What a client can do that exceeds a limit."""
+"""By limit, what a client that exceeds the limit can do."""
 
 
 REFUSING_LIMITS = frozenset((*OPEN_LIMITS, "streams_per_hour"))
@@ -45,9 +47,11 @@ REFUSING_LIMITS = frozenset((*OPEN_LIMITS, "streams_per_hour"))
 class LimitStatistics(msgspec.Struct, frozen=True):
     """The statistics of the limits of identities.
 
-    identities: the identities that use something now. held_bytes: the bytes that the node holds for all of them. open:
-    the things that are open, by limit. refused: the refused requests since the start, by limit. slowed: how often
-    reading had to wait since the start, by limit.
+    identities: the number of identities that use something now.
+    held_bytes: the bytes that the node holds for all of them.
+    open: by limit, the number of things that are open, such as connections.
+    refused: by limit, the number of refused requests since the start.
+    slowed: by limit, how often since the start the node had to wait before it read from an identity.
     """
 
     identities: int
@@ -58,8 +62,12 @@ class LimitStatistics(msgspec.Struct, frozen=True):
 
 
 class Excess(msgspec.Struct, frozen=True):
-    """One event of an identity that exceeded a limit. peer: the `host:port`; empty if the identity was only slowed
-    down. reason: what the sender was told, or would have been."""
+    """The event that an identity has exceeded a limit.
+
+    key: the text of the identity.
+    reason: the text of the refusal. If the node only reads more slowly, the text is not sent.
+    peer: the `host:port` of the sender; empty if the node only reads more slowly.
+    """
 
     key: str
     limit: str
@@ -73,7 +81,7 @@ class Excess(msgspec.Struct, frozen=True):
 
 
 def party_key(identity: Identity, peer: str) -> str:
-    """Returns the text under which the usage of a connection counts. peer: the `host:port` of the other side."""
+    """Returns the text of the identity for which a connection counts. peer: the `host:port` of the other side."""
     if identity.source != "anonymous":
         return str(identity)
     host = peer.rpartition(":")[0].strip("[]")
@@ -110,26 +118,27 @@ def is_limited(reason: str) -> bool:
 
 
 class Waiting(Protocol):
-    """What makes the connections of one identity wait. `usage_waits.UsageWaits` does."""
+    """The interface of an object that makes the connections of one identity wait, such as `usage_waits.UsageWaits`."""
 
     def tell_room(self) -> None:
-        """The node holds no more bytes for the identity than it may, so its connections may be read again."""
+        """Called when the node holds few enough bytes for the identity to read from its connections again."""
         ...
 
 
 class Usage:
     """What one identity uses. All connections, channels and workers that serve the identity share this object.
 
-    key: the text of the identity. is_rated: whether the requests or bytes of a second are limited. counts_bytes:
-    whether the bytes in flight are limited. waiting: what makes the identity's connections wait (`usage_waits`); None
-    if none of them has waited yet. refused_connections: the connections above the limit whose first request is to be
-    answered by a refusal.
+    key: the text of the identity.
+    is_rated: whether the requests or the bytes in a second are limited.
+    counts_bytes: whether the bytes that the node holds for the identity are limited.
+    waiting: makes the identity's connections wait (`usage_waits`); None if none of them has waited yet.
+    refused_connections: the number of open connections above the limit, whose first requests will be refused.
     """
 
     __slots__ = ("_note", "counts_bytes", "is_rated", "key", "machine", "refused_connections", "waiting")
 
     def __init__(self, key: str, limits: IdentityLimits, note: Callable[[Excess], None] = lambda excess: None) -> None:
-        """note: is told of each excess, also when reading was only slowed down."""
+        """note: called each time when the identity exceeds a limit, also if the node only reads more slowly."""
         self.key = key
         self.machine = UsageMachine(limits)
         self._note = note
@@ -150,25 +159,28 @@ class Usage:
     # Refusals.
 
     def take(self, limit: str, peer: str = "") -> str | None:
-        """Counts one more open thing. Returns None, or the reason why it must be refused; then nothing is counted.
+        """Counts one more open thing, such as a connection. Returns None. If the limit does not allow it, counts
+        nothing and returns the reason for the refusal.
 
-        limit: one of `usage_machine.OPEN_LIMITS`. Call `give_back` when the thing has ended."""
+        limit: one of `usage_machine.OPEN_LIMITS`. The caller calls `give_back` when the thing has ended."""
         return None if self.machine.take(limit) else self._refuse(limit, peer)
 
     def give_back(self, limit: str) -> None:
         self.machine.give_back(limit)
 
     def create(self, partitions: int, now_s: float, peer: str = "") -> str | None:
-        """Counts partitions that are to be created. Returns None, or the reason why they must be refused."""
+        """Counts partitions that will be created. Returns None. If there are too many, counts nothing and returns the
+        reason for the refusal."""
         return None if self.machine.may_create(partitions, now_s) else self._refuse("streams_per_hour", peer)
 
     @property
     def turns_away(self) -> bool:
-        """Whether a further connection is closed at once, because too many others wait for their refusal already."""
+        """Whether a new connection must be closed at once: the identity has too many connections, and
+        REFUSED_CONNECTIONS_MAX of them are open only until their first request is refused."""
         return self.refused_connections >= REFUSED_CONNECTIONS_MAX and not self.machine.has_room("connections_max")
 
     def reason(self, limit: str) -> str:
-        """Returns the text for a request that exceeds a limit."""
+        """Returns the text of the refusal for a request that exceeds this limit."""
         name, most = SETTING_PREFIX + limit, getattr(self.machine.limits, limit)
         advice = ADVICE.get(limit, "send less at a time")
         return f"{LIMITED}{name} is {most} for {self.key}; {advice}, or ask the operator to raise it"
@@ -196,15 +208,15 @@ class Usage:
 
 
 UNLIMITED = Usage("local:node", NO_LIMITS)
-"""The usage of this node's own workers and of the nodes that it has called, which have no limits."""
+"""The usage, without limits, of this node's own workers and of the nodes that this node has called."""
 
 
 class Usages:
     """The usage of all identities of a node, and their limits.
 
-    limits: the limits of every identity without limits of its own. limits_loopback: whether they also count for
-    anonymous peers on this machine; without it, these have only the limits that a table names for them. on_excess: is
-    told of each excess.
+    limits: the general limits. `replace_tables` sets other limits for single identities.
+    limits_loopback: whether the general limits also apply to anonymous peers on this machine.
+    on_excess: called each time when an identity exceeds a limit.
     """
 
     def __init__(
@@ -225,7 +237,8 @@ class Usages:
     def get(self, key: str, now_s: float) -> Usage:
         """Returns the usage of an identity. key: the result of `party_key`, or the text of a channel's identity.
 
-        Who keeps the result must have something open or held in it; otherwise the node may forget it."""
+        A caller that keeps the result must count something in it. An identity that uses nothing can be forgotten, and
+        then gets a new object at the next call."""
         usage = self._usages.get(key)
         if usage is None:
             if len(self._usages) >= USAGES_MAX:
@@ -234,10 +247,10 @@ class Usages:
         return usage
 
     def limits_of(self, key: str) -> IdentityLimits:
-        """Returns the limits of an identity. Each limit is that of the most precise pattern that names it, and else the
-        general one.
+        """Returns the limits of an identity. If several patterns match the identity and set the same limit, the most
+        precise pattern decides. If none sets a limit, the general limit applies.
 
-        A star at the end of a pattern stands for the rest of the text; `anonymous` matches all anonymous peers."""
+        A star at the end of a pattern matches any text; the pattern `anonymous` matches all anonymous peers."""
         limits = self._limits
         if not self._limits_loopback and key.startswith(ANONYMOUS_PREFIX):
             address = find_address(key.removeprefix(ANONYMOUS_PREFIX))
@@ -250,8 +263,9 @@ class Usages:
         return msgspec.structs.replace(limits, **changes) if changes else limits
 
     def replace_tables(self, tables: Mapping[str, Mapping[str, int | None]], now_s: float) -> None:
-        """Takes other limits of single identities, by pattern. None in a table means no limit. Open connections keep
-        what they have, and obey the new limits from now on."""
+        """Replaces the limits for single identities. tables: by pattern, the limits by name; None means no limit.
+
+        What is open above a new limit stays open."""
         self._tables = {pattern: dict(table) for pattern, table in tables.items()}
         for key, usage in self._usages.items():
             usage.change_limits(self.limits_of(key), now_s)

@@ -1,8 +1,7 @@
 """UsageMachine: counts what one identity uses of a node, and compares it with the identity's limits. It reads no clock.
 
-Three kinds of limits exist. A number of open things (connections, channels) is counted up and down. A rate (requests,
-bytes, created streams) is a bucket that fills with time. The bytes in flight are what the node holds for the identity
-at the moment.
+There are three kinds of limits: the number of things that are open now, such as connections and channels; rates, that
+is requests, bytes or created partitions in some time; and the bytes that the node holds for the identity now.
 """
 
 from __future__ import annotations
@@ -21,23 +20,28 @@ OPEN_LIMITS = (
 )
 """The limits of `IdentityLimits` on the number of things that are open at one time."""
 STEP_S = 0.005
-"""An identity with a limit on its rate is read in small steps: each step should have the requests of this many seconds.
-So a flood is spread over the second, and others wait only for one step."""
+"""If an identity has a limit on its rate, the node reads little at a time: what the limit allows in this many seconds.
+So other identities never wait long, even if this one sends as much as it can."""
 READ_BYTES_MIN = 2 * 1024
-"""The number of bytes that a step may always read, however low the limits are."""
+"""The smallest number of bytes that are read at a time, even if the limits are very low."""
 BURST_S = 1.0
-"""An identity that was quiet may send as many requests, or bytes, at once as its limit allows in this many seconds."""
+"""After a pause, an identity can send at once as many requests or bytes as its limit allows in this many seconds."""
 HOUR_S = 3_600.0
 
 
 class IdentityLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of one identity. None means that there is no limit.
 
-    connections_max: open connections. requests_per_second, bytes_per_second: received messages, and bytes received and
-    sent; the node reads more slowly from an identity that exceeds one of them. in_flight_bytes_max: the bytes that the
-    node holds for the identity, such as answers that its peers have not taken; above it, the node reads nothing more.
-    streams_per_hour: created partitions. pulls_parked_max: pulls that wait for a message. channels_max: open secure
-    channels. block_publish_sessions_max, block_subscribe_sessions_max: publishers and subscribers of blocks.
+    connections_max: the number of open connections.
+    requests_per_second: received messages. Above the limit, the node reads more slowly from the identity.
+    bytes_per_second: received and sent bytes. Above the limit, the node reads more slowly from the identity.
+    in_flight_bytes_max: the bytes that the node holds for the identity, such as answers that its peers have not taken.
+    Above the limit, the node reads nothing from the identity.
+    streams_per_hour: created partitions.
+    pulls_parked_max: the number of pulls that wait for a message.
+    channels_max: the number of open secure channels.
+    block_publish_sessions_max, block_subscribe_sessions_max: the number of publishers, and of subscribers, of blocks.
+    Above a limit without another explanation, the request is refused.
     """
 
     connections_max: int | None = None
@@ -56,11 +60,13 @@ NO_LIMITS = IdentityLimits()
 
 
 class Bucket:
-    """A bucket of permits that fills with time. It may be overdrawn; then its owner waits until it has filled again.
+    """A bucket of permits, which fills with time. If more permits are taken than it has, its owner must wait until the
+    missing ones have come.
 
-    rate: the number of permits that come in a second. room_max: the most permits that the bucket holds.
+    rate: the number of permits that come in a second.
+    room_max: the most permits that the bucket holds.
 
-    Invariant: the room is at most `room_max`. Nothing overfills the bucket, also not a clock that stands still.
+    Invariant: the number of permits is at most `room_max`.
     """
 
     __slots__ = ("_at_s", "_room", "rate", "room_max")
@@ -72,22 +78,22 @@ class Bucket:
         self._at_s = -math.inf
 
     def room(self, now_s: float) -> float:
-        """Returns the number of permits in the bucket; negative if it is overdrawn."""
+        """Returns the number of permits in the bucket; negative if more were taken than it had."""
         if self._room >= self.room_max:
             return self.room_max
         return min(self.room_max, self._room + max(0.0, now_s - self._at_s) * self.rate)
 
     def spend(self, count: float, now_s: float) -> None:
-        """Takes permits, more than there are if need be."""
+        """Takes permits, even if the bucket has fewer."""
         self._room = self.room(now_s) - count
         self._at_s = max(now_s, self._at_s)
 
     def delay_s(self, now_s: float) -> float:
-        """Returns the seconds until the bucket is not overdrawn any more; 0 if it is not."""
+        """Returns the seconds until no permits are missing any more; 0 if none are missing."""
         return max(0.0, -self.room(now_s) / self.rate)
 
     def changed(self, rate: float, room_max: float, now_s: float) -> Bucket:
-        """Returns a bucket with another rate, which keeps the debt and the room of this one as far as they fit."""
+        """Returns a bucket with another rate and size, from which as many permits are taken as from this one."""
         bucket = Bucket(rate, room_max)
         used = self.room_max - self.room(now_s)
         if used > 0:
@@ -115,7 +121,7 @@ class UsageMachine:
         self.change_limits(limits, 0.0)
 
     def change_limits(self, limits: IdentityLimits, now_s: float) -> None:
-        """Takes other limits. What is open above a lower limit stays open; debts of time stay, too."""
+        """Replaces the limits. What is open above a lower limit stays open. Permits that were taken stay taken."""
         self.limits = limits
         self._requests = _changed(self._requests, limits.requests_per_second, BURST_S, 1.0, now_s)
         self._bytes = _changed(self._bytes, limits.bytes_per_second, BURST_S, 1.0, now_s)
@@ -124,7 +130,7 @@ class UsageMachine:
     # Things that are open.
 
     def count(self, limit: str) -> int:
-        """Returns how many things are open under one of OPEN_LIMITS."""
+        """Returns how many things are open for one of OPEN_LIMITS."""
         return self._open[limit]
 
     def has_room(self, limit: str) -> bool:
@@ -163,14 +169,16 @@ class UsageMachine:
             self._bytes.spend(size_bytes, now_s)
 
     def note_request_bytes(self, requests: int, size_bytes: int) -> None:
-        """Learns the size of the identity's requests from one read: the bytes of that read, and how many requests it
-        completed."""
+        """Updates the estimated size of the identity's requests after a read.
+
+        requests: the number of requests that the read completed.
+        size_bytes: the number of bytes that were read.
+        """
         found_bytes = size_bytes / requests if requests else self._request_bytes + size_bytes
         self._request_bytes = found_bytes if not self._request_bytes else (self._request_bytes + found_bytes) / 2
 
     def delay_s(self, now_s: float) -> tuple[float, str]:
-        """Returns the seconds for which nothing should be read from the identity, and the name of the limit that
-        demands it."""
+        """Returns for how many seconds nothing should be read from the identity, and the name of the exceeded limit."""
         delays = [(0.0, "")]
         if self._requests is not None:
             delays.append((self._requests.delay_s(now_s), "requests_per_second"))
@@ -179,7 +187,7 @@ class UsageMachine:
         return max(delays)
 
     def read_bytes_max(self) -> int:
-        """Returns the most bytes that should be read at a time, so that a step has the requests of about STEP_S."""
+        """Returns the most bytes to read at a time: about as much as the limits allow in STEP_S seconds."""
         found = math.inf
         if self._requests is not None:
             found = max(1.0, self._requests.rate * STEP_S) * self._request_bytes
@@ -188,9 +196,9 @@ class UsageMachine:
         return 1 << 62 if found == math.inf else max(READ_BYTES_MIN, int(found))
 
     def may_create(self, partitions: int, now_s: float) -> bool:
-        """Counts created partitions. Returns False, and counts nothing, if they are too many for this hour.
+        """Counts created partitions. Returns False, and counts nothing, if they are too many.
 
-        Partitions come back one by one, evenly over the hour."""
+        The permits for partitions come one by one, evenly over each hour."""
         bucket = self._streams
         if bucket is None:
             return True
@@ -207,12 +215,12 @@ class UsageMachine:
 
     @property
     def is_over(self) -> bool:
-        """Whether the node holds too many bytes for the identity to read more."""
+        """Whether the node holds so many bytes for the identity that it must not read more from it."""
         most = self.limits.in_flight_bytes_max
         return most is not None and self.held_bytes > most
 
     def is_unused(self, now_s: float) -> bool:
-        """Whether nothing is open or held, and forgetting the machine would not give the identity new permits."""
+        """Whether the machine can be forgotten: nothing is open, no bytes are held, and all buckets are full."""
         buckets = (self._requests, self._bytes, self._streams)
         full = all(bucket is None or bucket.room(now_s) >= bucket.room_max for bucket in buckets)
         return full and not self._open and not self.held_bytes
@@ -225,7 +233,11 @@ class UsageMachine:
 
 
 def _changed(bucket: Bucket | None, count: int | None, room_s: float, per_s: float, now_s: float) -> Bucket | None:
-    """Returns the bucket of a limit of `count` in `per_s` seconds, with room for `room_s` seconds; None without one."""
+    """Returns the bucket for a new limit: `count` permits come in `per_s` seconds, and the bucket holds the permits of
+    `room_s` seconds. Returns None if `count` is None, which means no limit.
+
+    bucket: the bucket of the earlier limit; None if there was no limit.
+    """
     if count is None:
         return None
     rate = count / per_s

@@ -11,7 +11,7 @@ from ockam.usage import Usage
 
 
 class UsageWaits:
-    """The waiting connections of one identity. usage: says whether and how long they must wait."""
+    """Makes the connections of one identity wait. usage: says whether and how long they must wait."""
 
     def __init__(self, usage: Usage) -> None:
         self._usage = usage
@@ -19,7 +19,8 @@ class UsageWaits:
         self._room: trio.Event | None = None
 
     async def wait_turn(self) -> None:
-        """Waits until the identity may send more requests. Its connections take turns in the order of their coming."""
+        """Waits until the limits on requests and bytes in a second allow reading again. Connections that came first go
+        first."""
         # Only the first connection in the line looks at the time. So a thousand connections wake no oftener than one.
         async with self._turn:
             while True:
@@ -30,7 +31,7 @@ class UsageWaits:
                 await trio.sleep(delay_s)
 
     async def wait_room(self) -> None:
-        """Waits until the node holds no more bytes for the identity than it may."""
+        """Waits until the bytes that the node holds for the identity are within the limit."""
         machine = self._usage.machine
         if machine.is_over:
             self._usage.note_wait("in_flight_bytes_max")
@@ -46,7 +47,7 @@ class UsageWaits:
 
 
 def waits_of(usage: Usage) -> UsageWaits:
-    """Returns what makes the connections of this identity wait. They share one object."""
+    """Returns the object that makes all connections of this identity wait."""
     if not isinstance(usage.waiting, UsageWaits):
         usage.waiting = UsageWaits(usage)
     return usage.waiting

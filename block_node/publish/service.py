@@ -116,7 +116,7 @@ class PublishService:
         """Opens a session. If the same message has opened a session already, that session sends its first
         answer again.
 
-        Returns the reason if the publisher's identity has too many sessions, else None."""
+        Returns None. If the publisher's identity has too many sessions, returns the reason and opens none."""
         opening = OpeningMessage(message.return_route, request)
         address = self._addresses.get(opening)
         worker = self.node.find_worker(address) if address is not None else None

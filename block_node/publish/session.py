@@ -49,7 +49,7 @@ class PublishSession(Worker):
     route: the route back to the publisher.
     publisher: the state of this publisher in the publish machine.
 
-    The session counts for the identity that has opened it, until it is closed.
+    Until it is closed, the session counts as one of the open sessions of the identity that opened it.
 
     Invariant: while `publisher.is_held` is True, the mailbox is paused, and `_held_run` has the messages that were
     delivered but not handled.
