@@ -153,7 +153,7 @@ def _revoked(records: Iterable[TokenRecord], name: str, now_s: int) -> tuple[Tok
 def _change(file: Path, change: _Change, now_s: int) -> None:
     """Replaces the file by a changed one. A second command waits until this one is done."""
     try:
-        make_folder(file.parent)
+        make_folder(file.parent, mode=0o700)
         with lock_folder(file.parent):
             # A command that was killed may have left its unfinished file.
             for left in file.parent.glob(f".{file.name}.*.part"):

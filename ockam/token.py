@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import stat
 from ipaddress import IPv6Address, ip_address
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ class Token:
     Only a place can be pickled, so a token cannot get into a plan or a cache by accident.
     """
 
-    __slots__ = ("_text", "file", "variable")
+    __slots__ = ("_piped", "_text", "file", "variable")
 
     def __init__(
         self, text: str | None = None, *, file: str | os.PathLike[str] | None = None, variable: str = ""
@@ -46,6 +47,7 @@ class Token:
         self._text = None if text is None else _checked(text, "the text that was given")
         self.file = None if file is None else os.fspath(file)
         self.variable = variable or None
+        self._piped: str | None = None
 
     def read(self) -> str:
         """Returns the text of the token. Raises TokenError, which says where the token should be."""
@@ -57,12 +59,18 @@ class Token:
                 raise TokenError(f"there is no token: the environment variable {self.variable} is not set")
             return _checked(text, f"the environment variable {self.variable}")
         assert self.file is not None
+        if self._piped is not None:
+            return self._piped
         try:
             with Path(self.file).open("rb") as opened:
                 found = opened.read(FILE_BYTES_MAX)
+                is_file = stat.S_ISREG(os.fstat(opened.fileno()).st_mode)
         except OSError as error:
             raise TokenError(f"cannot read the token file {self.file}: {error.strerror or error}") from error
-        return _checked(found.decode("ascii", "replace"), f"the file {self.file}")
+        text = _checked(found.decode("ascii", "replace"), f"the file {self.file}")
+        # A pipe, such as that of `<(…)` in a shell, can be read once only.
+        self._piped = None if is_file else text
+        return text
 
     def __repr__(self) -> str:
         if self._text is not None:

@@ -22,6 +22,9 @@ CANNOT_BE_SYNCED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, er
 folder, or its file system is read-only or cannot sync folders. The program cannot make the names in such a folder
 durable. Usually it need not: the names are older than the program's files."""
 
+CANNOT_BE_LOCKED: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOTSUP})
+"""The error numbers by which a file system says that it has no locks for folders."""
+
 
 def make_folder(folder: Path, *, mode: int = 0o777) -> list[Path]:
     """Create a folder and its missing parent folders. Returns the created folders, the topmost first.
@@ -92,11 +95,16 @@ def lock_folder(folder: Path) -> Iterator[None]:
     """Holds the lock of a folder while the block runs, so that two programs do not change the same file in it at once.
     Without the lock, the second program could overwrite a change of the first that it has not read.
 
-    The lock is advisory, leaves no file behind, and ends with the process. Raises OSError.
+    The lock is advisory, leaves no file behind, and ends with the process. A file system that cannot lock folders, such
+    as NFS, gives no lock. Raises OSError.
     """
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in CANNOT_BE_LOCKED:
+                raise
         yield
     finally:
         os.close(descriptor)

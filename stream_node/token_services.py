@@ -32,6 +32,8 @@ TOKEN_FILE = "tokens.json"
 """The name of the file with the hashes of the tokens, in the data directory."""
 INTERVAL_S = 0.5
 """The interval at which the node looks whether the file has changed and whether a token has expired, in seconds."""
+REFUSAL_DELAY_S_MAX = 5.0
+"""The longest delay of the answer to a refused token, in seconds. Clients wait 10 s for an answer."""
 ENDED = "token_ended"
 """The reason why connections are closed whose token was revoked, replaced or has expired, for counters."""
 
@@ -97,7 +99,9 @@ class NodeTokens:
         self._seen: tuple[int, ...] | None = None
         self._trouble = ""
         self._audit: Audit | None = None
-        self.authenticator = Authenticator(self._judge, self._note_refusal, refusal_delay_s=config.error_delay_s)
+        self.authenticator = Authenticator(
+            self._judge, self._note_refusal, refusal_delay_s=min(config.error_delay_s, REFUSAL_DELAY_S_MAX)
+        )
         self.outgoing = make_outgoing_tokens(config)
 
     def start(self, node: Node, tcp: TcpTransport, nursery: trio.Nursery, audit: Audit | None) -> None:

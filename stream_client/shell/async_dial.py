@@ -72,7 +72,10 @@ async def _dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | N
 
 async def _authenticate(address: str, dialled: Dialled, token: Token) -> Dialled:
     stream, wire, received, layer = dialled
-    host = stream.extra(anyio.abc.SocketAttribute.remote_address)[0]
+    try:
+        host = stream.extra(anyio.abc.SocketAttribute.remote_address)[0]
+    except (OSError, anyio.TypedAttributeLookupError) as error:
+        raise NodeUnreachable(f"{address} ended the connection before the token was sent") from error
     exchange = TokenExchange(address, token, wire, received, host=str(host), is_encrypted=layer is not None)
     if not exchange.is_node:
         return dialled

@@ -79,10 +79,13 @@ def _dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, *
 def _authenticate(address: str, dialled: Dialled, token: Token) -> Dialled:
     connection, wire, _, received, layer = dialled
     give_up_s = time.monotonic() + CONNECT_TIMEOUT_S
-    # Without TLS, the hello of the node has come and is still in the socket.
-    if wire.hello and layer is None:
-        received = connection.recv(len(wire.hello))
-    host = connection.getpeername()[0]
+    try:
+        # Without TLS, the hello of the node has come and is still in the socket.
+        if wire.hello and layer is None:
+            received = connection.recv(len(wire.hello))
+        host = connection.getpeername()[0]
+    except OSError as error:
+        raise NodeUnreachable(f"{address} ended the connection before the token was sent") from error
     exchange = TokenExchange(address, token, wire, received, host=host, is_encrypted=layer is not None)
     if not exchange.is_node:
         return dialled._replace(received=received)

@@ -65,7 +65,7 @@ def until(condition: object, seconds: float = 30.0) -> None:
     deadline_s = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline_s, "it did not happen"
-        time.sleep(0.05)
+        time.sleep(0.2)
 
 
 def test_a_token_is_made_used_listed_and_revoked(

@@ -18,7 +18,7 @@ from access.rules import Rule
 from stream_node.config import Config
 from stream_node.server import Server
 from tests.access.guarded_node import Guarded, write_rules
-from tests.support.served import Served
+from tests.support.served import Served, wait_until
 
 QUICK = {"error_delay_s": 0.01}
 UNKNOWN = "sntok_" + "0123456789abcdef" * 4
@@ -85,3 +85,12 @@ def own_address() -> str:
     if host.startswith("127."):
         pytest.skip("this machine has no address but loopback")
     return host
+
+
+async def node_has(node: TokenNode, count: int) -> None:
+    """Waits until the node knows this number of tokens: it notes each change in its audit log."""
+    await wait_until(
+        lambda: any(
+            line["event"] == "tokens_loaded" and line["reason"].startswith(f"{count} tokens") for line in node.audit()
+        )
+    )
