@@ -13,8 +13,9 @@ from spark_export.store.place import Place, parse_place
 class Address:
     """The address of an export: where its table is, and where its ledger is. The ledger is the record of all runs.
 
-    place: the folder of the table, or its address on a store. options: the options of the store. ledger: the SQLAlchemy
-    URL of the database with the ledger, or None for a ledger that is stored with the table.
+    place: the folder of the table, or its address on a store.
+    options: the options of the store.
+    ledger: the SQLAlchemy URL of the database with the ledger, or None for a ledger that is stored with the table.
     """
 
     place: Place

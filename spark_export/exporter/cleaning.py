@@ -1,12 +1,12 @@
 """Removes files that do not belong to the table any more, or never did, without removing files of another exporter.
 
-While this exporter lists files, another exporter may take over the table on a store, and publish files that the list
-already names. Therefore each removal has three steps:
+While this exporter lists files, another exporter can take over the table on a store, and publish files that are in the
+list. Therefore each removal has three steps:
 
-1. The table lists the files, and only then reads its log. So it leaves out what was published before the reading.
+1. The table lists the files, and only then reads its log. So the list has no file that was published before that.
 2. The ledger (the record of all runs) says whether this exporter still owns the table. If so, nobody else has written a
-file of the list.
-3. Files of later runs and generations than those of the own ledger are kept in any case.
+   file of the list.
+3. Files of runs and generations that are later than all in this exporter's ledger are kept in any case.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _REWRITTEN: Final = re.compile(r"(?:^|/)rewritten-(?P<number>\d+)-")
 
 @dataclass(frozen=True)
 class Highest:
-    """The highest numbers that a ledger knows. generation: a version of the table that a compaction or repair made."""
+    """The highest run id and generation that a ledger knows. A compaction or repair makes a generation of the table."""
 
     run_id: int
     generation: int
 
     def covers(self, name: str) -> bool:
-        """Returns whether a file with this name may be of a run or rewrite that the ledger knows.
+        """Returns whether a file with this name can be of a run or rewrite that the ledger knows.
 
         The names of data files contain the numbers of their run or generation.
         """
@@ -53,7 +53,7 @@ async def remove_leftovers(table: Table, ledger: Ledger) -> int:
 
 
 async def remove_own(table: Table, ledger: Ledger, names: Sequence[str]) -> int:
-    """Removes files whose names the table has given, unless they may be of another exporter. Returns their number."""
+    """Removes the files `names` of the table, except those of another exporter. Returns the number of removed files."""
     if not names:
         return 0
     await ledger.check_owner()

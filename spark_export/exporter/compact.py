@@ -41,9 +41,11 @@ counted separately.
 class Compaction:
     """The result of one compaction.
 
-    generation: the number of the table's new version, or None if there was nothing to merge. files_before, files_after:
-    the number of files in the table. merged: the number of small files that were merged. rows: the number of rows in
-    the table. expired: the number of replaced files, old versions of the table, or old snapshots that were removed.
+    generation: the number of the table's new version, or None if there was nothing to merge.
+    files_before, files_after: the number of files in the table.
+    merged: the number of small files that were merged.
+    rows: the number of rows in the table.
+    expired: the number of replaced files, old versions of the table, or old snapshots that were removed.
     """
 
     generation: int | None
@@ -64,11 +66,12 @@ class Compactor:
     async def run(self, files_min: int | None = 2, *, bytes_max: int | None = None) -> Compaction:
         """Merges the small files of each stream and date, and removes files that were replaced long enough ago.
 
-        Before that, completes or drops a compaction that a crash interrupted. files_min: small files of one stream and
-        date are merged only if there are at least this many; None merges nothing. bytes_max: the largest size of the
-        messages to merge now, in bytes, or None for no limit. Raises TableDamaged if a file of the table is missing or
-        damaged, and ExportError if a crash interrupted a run before its publication. After an error, the table has the
-        same rows.
+        Before that, completes or drops a compaction that a crash interrupted. Raises TableDamaged if a file of the
+        table is missing or damaged, and ExportError if a crash interrupted a run before its publication. After an
+        error, the table has the same rows.
+
+        files_min: the smallest number of small files of one stream and date that are merged; None merges nothing.
+        bytes_max: the largest size of the messages to merge now, in bytes, or None for no limit.
         """
         await self._rewriter.recover()
         files = await self._rewriter.load_files()
@@ -136,9 +139,9 @@ def plan_merges(files: Sequence[RunFile], files_min: int = 2) -> list[list[RunFi
     """Returns the parts to merge: lists of at least two small files of one stream, era and date.
 
     The files of a part have at most MERGE_BYTES_MAX bytes in memory. A file that is alone in its part is not merged,
-    because the result would be the same file again. files_min: the smallest number of files that are merged of one
-    stream and date. If a stream was deleted and created again, files of the old and the new stream are in different
-    parts.
+    because the result would be the same file again.
+
+    files_min: the smallest number of files of one stream, era and date that are merged.
     """
     groups: dict[tuple[str, int, str], list[RunFile]] = defaultdict(list)
     for file in files:
@@ -156,7 +159,9 @@ def limit_merges(parts: Sequence[list[RunFile]], bytes_max: int | None) -> list[
     """Shortens a list of parts so that their files have at most `bytes_max` bytes of message data together.
 
     Takes parts from the front of the list, and the files of a part in their order. The first two files are always
-    taken, even if they have more bytes. bytes_max: None for no limit.
+    taken, even if they have more bytes.
+
+    bytes_max: None for no limit.
     """
     if bytes_max is None:
         return list(parts)

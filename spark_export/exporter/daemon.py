@@ -39,12 +39,13 @@ async def run_daemon(
     """Exports all new messages every `every_s` seconds, until SIGTERM or SIGINT. Returns the metrics.
 
     Each such export is a run, which publishes its messages in steps. After a signal, a step that is being published is
-    completed. Any other step is abandoned, and a later run exports its messages. metrics_file: a file that is written
-    at the beginning, after each step and after each run. on_outcome: called after each run that did not fail, even if
-    the run left out some streams. upkeep: compacts the table and removes old files after each run; None for no upkeep.
-    chance: returns a random number from 0 to 1, from which the random delay of the next start is computed.
+    completed. Any other step is abandoned, and a later run exports its messages. Raises ExportError if the metrics
+    cannot be written at the beginning. Expected errors of a run are only logged.
 
-    Raises ExportError if the metrics cannot be written at the beginning. Expected errors of a run are only logged.
+    metrics_file: a file that is written at the beginning, after each step and after each run.
+    on_outcome: called after each run that did not fail, even if the run left out some streams.
+    upkeep: compacts the table and removes old files after each run; None for no upkeep.
+    chance: returns a random number from 0 to 1, from which the random delay of the next start is computed.
     """
     statistics = ExporterStatistics()
     if metrics_file is not None:

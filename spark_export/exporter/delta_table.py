@@ -52,7 +52,8 @@ Readers start at the latest checkpoint and skip the log entries before it.
 class DeltaLog(FlatTable):
     """The log of a Delta table, in a folder or on a store. A subclass stores the data files.
 
-    _address: the address of the table. _options: the options of the store. Both are in the form that deltalake expects.
+    _address: the address of the table.
+    _options: the options of the store. Both are in the form that deltalake expects.
     _table_id: the id of the export, which marks the transactions of the export in the log.
     """
 
@@ -73,17 +74,17 @@ class DeltaLog(FlatTable):
 
     @property
     def _fences(self) -> str:
-        """The application id of fences, the transactions that forbid to publish an abandoned run.
+        """The application id of fences: transactions that forbid the publication of an abandoned run.
 
-        Delta's log stores one number with each application id. With this one it is the id of the latest forbidden run.
+        Delta's log stores one number for each application id, here the id of the latest forbidden run.
         """
         return f"{self._application}-fences"
 
     @property
     def _rewrite_fences(self) -> str:
-        """The application id of fences that forbid to publish a dropped compaction or repair.
+        """The application id of fences that forbid the publication of a dropped rewrite (compaction or repair).
 
-        The number is that of the latest forbidden rewrite.
+        Its number in Delta's log is that of the latest forbidden rewrite.
         """
         return f"{self._application}-rewrite-fences"
 
@@ -140,8 +141,8 @@ class DeltaLog(FlatTable):
     def _fence(self, *, run_id: int = 0, generation: int = 0) -> None:
         """Forbids other exporters to publish an abandoned run or a dropped rewrite, by a transaction without files.
 
-        A commit that has already begun fails: Delta refuses two concurrent transactions that set the number of the same
-        application id, here the latest run. A later commit finds the fence and raises TakenOver.
+        A commit that has already begun fails, because it and the fence both set the number of the latest run: Delta
+        refuses one of two such concurrent transactions. A later commit finds the fence and raises TakenOver.
         """
         table = self._open()
         numbers = {self._application: table.transaction_version(self._application) or 0}
@@ -175,9 +176,12 @@ class DeltaLog(FlatTable):
     ) -> None:
         """Adds one transaction to the log.
 
-        actions: the files to add and to remove. numbers: the numbers to store in the log, by application id, such as
-        the id of the latest run. what: the name of the transaction in an error message. Raises ExportError, also if
-        another transaction with one of the application ids was added since `table` was opened.
+        Raises ExportError, also if another transaction with one of the application ids was added since `table` was
+        opened.
+
+        actions: the files to add and to remove.
+        numbers: the numbers to store in the log, by application id, such as the id of the latest run.
+        what: the name of the transaction in an error message.
         """
         with _told(f"the transaction of {what} failed, the next run tries again"):
             table.create_write_transaction(
@@ -198,7 +202,7 @@ class DeltaLog(FlatTable):
         """Writes a checkpoint if there are at least CHECKPOINT_COMMITS transactions since the last one.
 
         After a checkpoint, removes the log files that are older than the table's property delta.logRetentionDuration
-        (30 days by default). Returns by how much the number of log files became smaller.
+        (30 days by default). Returns how many fewer files the log has now.
         """
         names = self._list_log()
         checkpoints = [int(name[:20]) for name in names if name[:20].isdigit() and ".checkpoint." in name]

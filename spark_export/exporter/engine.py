@@ -29,8 +29,9 @@ class Engine(Protocol):
     async def prepare(self, data_bytes: int = 0) -> int:
         """Starts the engine if the engine is not running.
 
-        data_bytes: the estimated size of all messages that are not exported yet. Returns the number of tasks that can
-        run at the same time. Raises ExportError.
+        Returns the number of tasks that can run at the same time. Raises ExportError.
+
+        data_bytes: the estimated size of all messages that are not exported yet.
         """
         ...
 
@@ -91,8 +92,10 @@ class InlineEngine:
 class AutoEngine:
     """An engine that executes tasks in threads of this process, and starts Spark only for large exports.
 
-    inline: the engine for up to `data_bytes_max` bytes of message data. make_spark: returns the engine for larger
-    exports, or the reason why Spark cannot be used. After Spark was started, all later tasks are executed on Spark.
+    After Spark was started, all later tasks are executed on Spark.
+
+    inline: the engine for up to `data_bytes_max` bytes of message data.
+    make_spark: returns the engine for larger exports, or the reason why Spark cannot be used.
     """
 
     def __init__(self, inline: InlineEngine, make_spark: Callable[[], Engine | str], data_bytes_max: int) -> None:

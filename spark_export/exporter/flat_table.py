@@ -27,9 +27,11 @@ RUN_PREFIX, REWRITTEN_PREFIX = "run-", "rewritten-"
 class FlatTable:
     """The base class of a `Table` with a log; a subclass writes the log.
 
-    data: the folder of the data files. log: the folder of the log. `publish` moves the files into the data folder, and
-    then adds them to the log. File names contain the run's id, so that `discard` finds the files of a run. The
-    libraries that write the logs do not sync them, so this class does.
+    `publish` moves the files into the data folder, and then adds them to the log. File names contain the run's id, so
+    that `discard` finds the files of a run. The libraries that write the logs do not sync them, so this class does.
+
+    data: the folder of the data files.
+    log: the folder of the log.
     """
 
     def __init__(self, layout: Layout, data: Path, log: Path) -> None:
@@ -175,8 +177,8 @@ class FlatTable:
     def _commit_rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile]) -> None:
         """Adds one entry to the table's log, which replaces the files `before` by the files `after`.
 
-        Raises TakenOver, TableChanged: see `Table.rewrite`. Both are checked in the state of the table on which the
-        entry is based.
+        Raises TakenOver and TableChanged as `Table.rewrite` does, after checking the state of the table to which the
+        entry is added.
         """
         raise NotImplementedError
 
@@ -185,8 +187,9 @@ class FlatTable:
     ) -> tuple[list[RunFile], list[RunFile]]:
         """Returns the files that a rewrite removes from the log, and the files that it adds.
 
-        listed: the paths of all files that the table lists, relative to the data folder. Raises TableChanged if one of
-        these files is not in `before`.
+        Raises TableChanged if the table lists a file that is not in `before`.
+
+        listed: the paths of all files that the table lists, relative to the data folder.
         """
         if strange := sorted(set(listed) - {file.entry.path for file in before}):
             raise TableChanged(
@@ -200,7 +203,8 @@ class FlatTable:
     def _check_generation(self, generation: int, current: int, fenced: int) -> None:
         """Raises TakenOver if the rewrite with the number `generation` must not be published any more.
 
-        current: the latest published rewrite. fenced: the latest rewrite that `_fence` has forbidden.
+        current: the latest published rewrite.
+        fenced: the latest rewrite that `_fence` has forbidden.
         """
         if current > generation or fenced >= generation:
             raise TakenOver(
@@ -222,7 +226,8 @@ class FlatTable:
     def _fence(self, *, run_id: int = 0, generation: int = 0) -> None:
         """Forbids the publication of an abandoned run or a dropped rewrite, by an entry without files, the fence.
 
-        Another exporter may still try to publish the run or rewrite. Its commit fails, even if it has already begun.
+        If another exporter still tries to publish the run or rewrite, its commit fails, even if it has already begun.
+
         run_id, generation: the number of the run or rewrite; 0 for none.
         """
         raise NotImplementedError

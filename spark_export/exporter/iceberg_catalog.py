@@ -36,8 +36,9 @@ SECRET_PARTS = ("token", "credential", "secret", "password", "access-key")
 class CatalogChoice:
     """The user's choice of a catalog.
 
-    kind: one of KINDS. table: the table's namespace and name in the catalog, separated by a dot. options: the
-    properties of the catalog, passed to pyiceberg unchanged.
+    kind: one of KINDS.
+    table: the table's namespace and name in the catalog, separated by a dot.
+    options: the properties of the catalog, passed to pyiceberg unchanged.
     """
 
     kind: str

@@ -54,12 +54,14 @@ A rewrite is a compaction or repair.
 class IcebergLog(IcebergUpkeep):
     """The snapshots of an Iceberg table, partitioned by stream and day, in a folder or on a store.
 
-    A subclass stores the data files. _root: the address of the table.
+    A subclass stores the data files.
+
+    _root: the address of the table.
     """
 
     with_stream = True
     keeps_latest_run = False
-    """Whether the table names its latest run for good. It does not: other tools may remove the snapshot of the run."""
+    """False, because other tools can remove the snapshot that names the latest run."""
     _table_id: str
     _root: str
     _catalog: Catalog

@@ -55,8 +55,9 @@ class IcebergUpkeep(FlatTable):
     def _find_old_metadata(self, table: Any, listed: Sequence[tuple[str, float]], before_s: float) -> list[str]:
         """Returns the names of old manifests, manifest lists and metadata files that no snapshot needs.
 
-        listed: the names of all metadata files, and when they were written, in seconds since 1970. before_s: only files
-        that were written, and metadata files that were also replaced, before this time are returned.
+        listed: the names of all metadata files, and when they were written, in seconds since 1970.
+        before_s: only files that were written before this time are returned; a metadata file must also have been
+            replaced before it.
         """
         needed = {table.metadata_location}
         for snapshot in table.snapshots():

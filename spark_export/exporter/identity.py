@@ -2,7 +2,7 @@
 
 The exporter compares the saved indexes with the table, and so notices that the node was restored to an earlier state.
 If two tables shared a consumer, the higher indexes of one table would hide such a restore from the other table. Two
-tables share a consumer if one is a copy of the other's folder. Tables of earlier versions may also share one if their
+tables share a consumer if one is a copy of the other's folder. Tables of earlier versions also share one if their
 folders have the same name. This module detects a shared consumer, and gives the table another consumer.
 """
 
@@ -37,9 +37,12 @@ def check_positions(
 ) -> None:
     """Raises ExportMismatch if the node has a higher saved index than this table can have saved.
 
-    In this case, another table or program saves indexes under the same client id. ends: the partitions on the node.
-    exported: the end of the exported messages of each partition. positions: the saved indexes of the consumer
-    `client_id`. The caller ensures that no run is unfinished.
+    In this case, another table or program saves indexes under the same client id. The caller ensures that no run is
+    unfinished.
+
+    ends: the partitions on the node.
+    exported: the end of the exported messages of each partition.
+    positions: the saved indexes of the consumer `client_id`.
     """
     for end in ends:
         place = end.stream, end.partition
@@ -58,8 +61,10 @@ def check_positions(
 def was_put_back(end: PartitionEnd, known: Exported | None, saved: Exported | None, position: int) -> bool:
     """Returns whether the node was put back to a state before the export of a partition.
 
-    end: the partition on the node. known: the end of its exported messages, or None. saved: the same without runs whose
-    ends the node may not have saved yet. position: the saved index of the export's consumer.
+    end: the partition on the node.
+    known: the end of its exported messages, or None.
+    saved: the end of those exported messages whose end the node has certainly saved, or None.
+    position: the saved index of the export's consumer.
     """
     if known is None or known.made_us != end.made_us:
         return False
@@ -85,12 +90,13 @@ async def check_place(layout: Layout, ledger: Ledger) -> None:
 
 
 async def adopt(layout: Layout, ledger: Ledger, node: NodeSide, client_id: str | None) -> str:
-    """Gives the table a client id of its own, under which the node saves the ends of the exported messages.
+    """Gives the table a client id of its own, under which the node saves the ends of the exported messages. Returns it.
 
-    client_id: the id to use, or None for a new id. Returns the id. The call can be repeated after a crash. A run that a
-    crash interrupted may be unfinished; the next run saves the indexes of that run under the new id. Raises
-    ExportMismatch if the node has higher saved indexes under this id than the table can have saved, DataLost if the
-    node was put back to an earlier state, and ClientErrors.
+    The call can be repeated after a crash. If a run is unfinished, the next run saves its indexes under the new id.
+    Raises ExportMismatch if the node has higher saved indexes under this id than the table can have saved, DataLost if
+    the node was put back to an earlier state, and ClientErrors.
+
+    client_id: the id to use, or None for a new id.
     """
     name = client_id or make_consumer(layout.place.name, uuid.uuid4().hex)
     exported, ends = await ledger.load_exported(), node.list_ends(Selection())

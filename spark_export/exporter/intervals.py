@@ -14,8 +14,10 @@ Interval: TypeAlias = tuple[int, int]
 class Comparison(NamedTuple):
     """The result of comparing wanted with existing indexes. Each field is an ordered list of intervals.
 
-    missing: wanted indexes that do not exist. unexpected: existing indexes that are not wanted. repeated: indexes that
-    exist more than once."""
+    missing: wanted indexes that do not exist.
+    unexpected: existing indexes that are not wanted.
+    repeated: indexes that exist more than once.
+    """
 
     missing: list[Interval]
     unexpected: list[Interval]
@@ -33,7 +35,7 @@ def merge(intervals: Iterable[Interval]) -> tuple[list[Interval], list[Interval]
     """Returns two ordered lists of intervals: the union of all given intervals, and their overlaps.
 
     In the union, intervals that touch or overlap are joined. The overlaps have the indexes that are in more than one
-    given interval. An index in three given intervals is in two overlaps, so the overlaps may overlap each other."""
+    given interval. The overlaps can overlap each other: an index in three given intervals is in two of them."""
     union: list[Interval] = []
     repeated: list[Interval] = []
     for start, end in sorted(each for each in intervals if each[0] < each[1]):

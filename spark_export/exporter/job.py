@@ -46,24 +46,31 @@ SPARK_BYTES_MIN = 64 * 1024**3
 class ExportSettings:
     """The settings of an export.
 
-    folder: the export's folder, which every executor must reach under the same path, or its address on a store. node:
-    `host:port` of the node; executors must reach the node at this address, too. data_dir: the node's data directory, or
-    None; executors on the node's machine read messages directly from its files. selection: the streams to export.
-    client_id: the client id under which the node keeps the saved indexes of the export, or None for a default. codec:
-    the Parquet compression. format: parquet, delta or iceberg. master: the master of Spark (`local[*,4]`, `spark://…`,
-    `yarn`, `k8s://…`), `inline` to export without Spark, or `auto`, see AUTO. remote: the address of a Spark Connect
-    server (`sc://…`), in place of a master. conf: more settings of Spark. aot_cache: see
-    `spark_export.session.open_session`. accept_lost: whether a stream is exported if messages of it were removed before
-    they could be exported. If False, the stream is left out. verify_checksums: whether tasks compute the checksum of
-    each message again. rows_max, bytes_max: the size of a step, see `spark_export.exporter.pace.Bounds`; None for a
-    default. seconds_max: the time in seconds after which no step begins, or None for no limit. store_options: the
-    options of the store, see `spark_export.store.options`. ledger: the SQLAlchemy URL of the database with the ledger
-    (the record of all runs), or None for a ledger that is stored with the table. keep_s: how many seconds replaced
-    files are kept for readers, or None for the default of the format. catalog, catalog_options, catalog_table: the
-    catalog of an Iceberg table, see `spark_export.exporter.iceberg_catalog.CatalogChoice`. A catalog of None means the
-    catalog that the table already has, or an SQLite file in the folder. tls: how this process and the executors connect
-    to the node with TLS; its paths must be valid on each executor. token: what proves to the node who exports; its file
-    or variable must be there on each executor, too.
+    folder: the export's folder, which every executor must reach under the same path, or its address on a store.
+    node: `host:port` of the node; executors must reach the node at this address, too.
+    data_dir: the node's data directory, or None; executors on the node's machine read messages directly from its files.
+    selection: the streams to export.
+    client_id: the client id under which the node keeps the saved indexes of the export, or None for a default.
+    codec: the Parquet compression.
+    format: parquet, delta or iceberg.
+    master: the master of Spark (`local[*,4]`, `spark://…`, `yarn`, `k8s://…`), `inline` to export without Spark, or
+        `auto`, see AUTO.
+    remote: the address of a Spark Connect server (`sc://…`), in place of a master.
+    conf: more settings of Spark.
+    aot_cache: see `spark_export.session.open_session`.
+    accept_lost: whether a stream is exported if messages of it were removed before they could be exported. If False,
+        the stream is left out.
+    verify_checksums: whether tasks compute the checksum of each message again.
+    rows_max, bytes_max: the limits of the size of a step, see `spark_export.exporter.pace.Bounds`; None for a default.
+    seconds_max: the time in seconds after which no step begins, or None for no limit.
+    store_options: the options of the store, see `spark_export.store.options`.
+    ledger: the SQLAlchemy URL of the database with the ledger (the record of all runs), or None for a ledger that is
+        stored with the table.
+    keep_s: how many seconds replaced files are kept for readers, or None for the default of the format.
+    catalog, catalog_options, catalog_table: the fields of `spark_export.exporter.iceberg_catalog.CatalogChoice` for an
+        Iceberg table. If `catalog` is None: the catalog that the table already has, or an SQLite file in the folder.
+    tls: how this process and the executors connect to the node with TLS; its paths must be valid on each executor.
+    token: the token that proves to the node who exports; its file or variable must be there on each executor, too.
     """
 
     folder: Path | Place
@@ -142,9 +149,11 @@ async def open_kept_exporter(
 
     Locks the folder, opens the ledger (the record of all runs), and creates a missing table.
 
-    engine: executes the tasks, in place of the engine that `settings` choose. The engine, also a given one, is closed
-    at the end of the `with` block. files_min: see `Upkeep`. The engine takes seconds to start, so it is started only by
-    the first run with new messages, after the folder and the node were checked. Raises ExportError.
+    The engine, also a given one, is closed at the end of the `with` block. The engine takes seconds to start, so it is
+    started only by the first run with new messages, after the folder and the node were checked. Raises ExportError.
+
+    engine: executes the tasks, in place of the engine that `settings` choose.
+    files_min: see `Upkeep`.
     """
     identity = (settings.format, settings.consumer)
     node = NodeSide(settings.node, settings.tls, settings.token)
@@ -207,8 +216,10 @@ async def open_for_reading(folder: Path | Place | Address) -> AsyncIterator[tupl
 async def open_compactor(folder: Path | Place | Address, *, keep_s: float | None = None) -> AsyncIterator[Compactor]:
     """Opens an existing export as its only writer, to merge its small files.
 
-    keep_s: how many seconds the replaced files are kept for readers; None for the default of the table's format. Raises
-    ExportMismatch, ExportInUse, ExtraMissing, LedgerError, StoreError."""
+    Raises ExportMismatch, ExportInUse, ExtraMissing, LedgerError, StoreError.
+
+    keep_s: how many seconds the replaced files are kept for readers; None for the default of the table's format.
+    """
     async with open_workplace(Address.of(folder), now_us=now_us()) as work:
         layout, ledger = work.layout, work.ledger
         table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
@@ -228,9 +239,12 @@ async def open_repairer(
 ) -> AsyncIterator[Repairer]:
     """Opens an existing export as its only writer, to replace its damaged files.
 
-    node: `host:port` of the node. keep_s: how many seconds the replaced files are kept for readers; None for the
-    default of the table's format. accept_lost: whether to give up rows that are no longer on the node. tls, token: as
-    in `ExportSettings`. Raises ExportMismatch, ExportInUse, ExtraMissing, LedgerError, StoreError.
+    Raises ExportMismatch, ExportInUse, ExtraMissing, LedgerError, StoreError.
+
+    node: `host:port` of the node.
+    keep_s: how many seconds the replaced files are kept for readers; None for the default of the table's format.
+    accept_lost: whether to give up rows that are no longer on the node.
+    tls, token: as in `ExportSettings`.
     """
     async with open_workplace(Address.of(folder), now_us=now_us()) as work:
         layout, ledger = work.layout, work.ledger
@@ -252,9 +266,12 @@ async def adopt_table(
 ) -> str:
     """Gives the table of an existing export a client id of its own, and returns it.
 
-    The node keeps the saved indexes of the export under this id. node: `host:port` of the node. client_id: the id to
-    use, or None for a new id. tls, token: as in `ExportSettings`. Raises ExportMismatch, ExportInUse, LedgerError,
+    The node keeps the saved indexes of the export under this id. Raises ExportMismatch, ExportInUse, LedgerError,
     StoreError, ClientErrors.
+
+    node: `host:port` of the node.
+    client_id: the id to use, or None for a new id.
+    tls, token: as in `ExportSettings`.
     """
     async with open_workplace(Address.of(folder), now_us=now_us()) as work:
         return await adopt(work.layout, work.ledger, NodeSide(node, tls, token), client_id)

@@ -56,9 +56,10 @@ NewIdentity: TypeAlias = tuple[str, Callable[[str], str]]
 class Identity:
     """The identity of an export folder.
 
-    table_id: a random name, made once; also the name of the export in the log of a Delta or Iceberg table. format:
-    parquet, delta or iceberg.
-    client_id: the client id under which the node keeps the saved indexes of the export."""
+    table_id: a random name, made once; also the name of the export in the log of a Delta or Iceberg table.
+    format: parquet, delta or iceberg.
+    client_id: the client id under which the node keeps the saved indexes of the export.
+    """
 
     table_id: str
     format: str
@@ -87,8 +88,9 @@ class Ledger(GenerationsPart, IdentityPart):
     async def take_over(self, now_us: int) -> None:
         """Makes this process the only one that can change the ledger. Used where no file lock protects the ledger.
 
-        If another process takes over the ledger later, every further change by this process raises TakenOver. now_us:
-        the present time in microseconds since 1970.
+        If another process takes over the ledger later, every further change by this process raises TakenOver.
+
+        now_us: the present time in microseconds since 1970.
         """
         owner = uuid.uuid4().hex
         async with self._writing() as connection:
@@ -129,8 +131,9 @@ class Ledger(GenerationsPart, IdentityPart):
     async def advance(self, run_id: int, to: RunState, *, now_us: int | None = None, error: str | None = None) -> None:
         """Sets the state of a run. Raises IllegalTransition if the run cannot enter the state `to`.
 
-        now_us: when the run ended, in microseconds since 1970; None if the run goes on. error: the reason of a failure,
-        or None."""
+        now_us: when the run ended, in microseconds since 1970; None if the run goes on.
+        error: the reason of a failure, or None.
+        """
         async with self._writing() as connection:
             await _advance(connection, run_id, to, {"finished_us": now_us, "error": error})
 
@@ -139,8 +142,8 @@ class Ledger(GenerationsPart, IdentityPart):
     ) -> None:
         """Records the files of a run and sets its state to written, atomically. Raises IllegalTransition.
 
-        without: planned streams that could not be read. The ranges of these streams are removed from the run, so a
-        later run exports them.
+        without: planned streams that could not be read. Their ranges are removed from the run, so a later run exports
+            them.
         """
         rows = [{"generation": generation, "run_id": run_id, **asdict(each)} for each in written]
         totals = {
@@ -161,7 +164,10 @@ class Ledger(GenerationsPart, IdentityPart):
     async def record_abandoned(self, run_id: int, now_us: int, error: str) -> None:
         """Removes the run's files from the ledger and sets the run's state to abandoned. Raises IllegalTransition.
 
-        error: why the run was abandoned. The caller ensures that no row of the run is in the table."""
+        The caller ensures that no row of the run is in the table.
+
+        error: why the run was abandoned.
+        """
         async with self._writing() as connection:
             await connection.execute(delete(files).where(files.c.run_id == run_id))
             await _advance(connection, run_id, RunState.ABANDONED, {"finished_us": now_us, "error": error})
@@ -169,8 +175,9 @@ class Ledger(GenerationsPart, IdentityPart):
     async def load_exported(self, *, only_saved: bool = False) -> dict[tuple[str, int], Exported]:
         """Returns the end of the exported messages, by stream and partition.
 
-        If a stream was deleted and created again, only the messages of the newest stream count. only_saved: whether to
-        leave out published runs whose ends the node may not have saved yet.
+        If a stream was deleted and created again, only the messages of the newest stream count.
+
+        only_saved: whether to leave out published runs whose ends the node has perhaps not saved yet.
         """
         states = {RunState.SAVED} if only_saved else COUNTED
         statement = (
@@ -265,11 +272,14 @@ async def open_ledger(
 ) -> AsyncIterator[Ledger]:
     """Opens the ledger in this file.
 
-    identity: the identity of a new export. A missing ledger is created with this identity; with None, only an existing
-    ledger is opened. now_us: the creation time of a new ledger, in microseconds since 1970. table_id: the id of the
-    table of a new ledger; None for a random id. copy: see `Ledger`. place: the table's address for error messages; None
-    for the file's folder. Raises LedgerError. Raises ExportMismatch if a missing ledger may not be created, if the
-    ledger has another format or a later version, or if the file is another program's database.
+    Raises LedgerError, and ExportMismatch if there is no ledger and `identity` is None, if the ledger has another
+    format or a later version, or if the file is another program's database.
+
+    identity: the identity with which a missing ledger is created; None: only an existing ledger is opened.
+    now_us: the creation time of a new ledger, in microseconds since 1970.
+    table_id: the id of the table of a new ledger; None for a random id.
+    copy: see `Ledger`.
+    place: the table's address for error messages; None for the file's folder.
     """
     if identity is None and not await asyncio.to_thread(path.exists):
         raise ExportMismatch(f"{path.parent} holds no export: {path.name} is missing")

@@ -45,9 +45,10 @@ async def open_database_ledger(
 ) -> AsyncIterator[Ledger]:
     """Opens the ledger at the URL `address`.
 
-    place: the address of the table. store: the store of the table, or None for a table in a folder. identity, now_us:
-    as for `open_ledger`. writes: whether the caller may change the ledger. If True, no other exporter can change the
-    ledger at the same time.
+    place: the address of the table.
+    store: the store of the table, or None for a table in a folder.
+    identity, now_us: as for `open_ledger`.
+    writes: whether the caller will change the ledger. If True, no other exporter can change it at the same time.
 
     Raises LedgerError, ExportInUse, ExtraMissing, ExportMismatch.
     """

@@ -56,8 +56,9 @@ class GenerationsPart:
     ) -> None:
         """Records the files of a generation (version of the table) and sets its state to written, atomically.
 
-        written: all files of the generation. lost: exported indexes that are no longer in the generation. now_us: the
-        time of the loss for the record, in microseconds since 1970.
+        written: all files of the generation.
+        lost: exported indexes that are no longer in the generation.
+        now_us: the time of the loss for the record, in microseconds since 1970.
         """
         rows = [{"generation": generation, "run_id": each.run_id, **asdict(each.entry)} for each in written]
         gone = [{"generation": generation, "noted_us": now_us, **asdict(each)} for each in lost]

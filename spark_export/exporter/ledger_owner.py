@@ -1,4 +1,4 @@
-"""The owner of a ledger: the exporter that may change a ledger that no file lock protects.
+"""The owner of a ledger: the exporter that is allowed to change a ledger that no file lock protects.
 
 The exporter that took over the ledger last is its owner. Each change first checks, in the same transaction, that the
 exporter is still the owner. The ledger is the record of all runs of an export.
@@ -20,7 +20,8 @@ from spark_export.exporter.ledger_schema import owners
 async def take_over(connection: AsyncConnection, owner: str, now_us: int) -> None:
     """Makes an exporter the owner of the ledger.
 
-    owner: a random id of the exporter. now_us: the present time in microseconds since 1970.
+    owner: a random id of the exporter.
+    now_us: the present time in microseconds since 1970.
     """
     # Ledgers of earlier versions lack the table.
     await connection.run_sync(_make_table)

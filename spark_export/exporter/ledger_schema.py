@@ -74,8 +74,10 @@ generations = Table(
 )
 """The generations (versions) of the whole exported table.
 
-The first is 1, and each compaction or repair makes another. state: planned, written, published, or dropped. The row of
-a dropped generation stays, so that no other generation gets its number.
+The first is 1, and each compaction or repair makes another. The row of a dropped generation stays, so that no other
+generation gets its number.
+
+state: planned, written, published, or dropped.
 """
 OPEN = ("planned", "written")
 """The states of a generation that an unfinished compaction or repair makes."""
@@ -114,8 +116,10 @@ losses = Table(
 )
 """The exported indexes that are no longer in the table, because a repair with `--accept-lost` gave up their rows.
 
-generation: the generation (version of the table) that the repair made. noted_us: the time of the repair in microseconds
-since 1970. Ledgers of earlier versions lack this database table, and the first repair with losses creates it.
+generation: the generation (version of the table) that the repair made.
+noted_us: the time of the repair in microseconds since 1970.
+
+Ledgers of earlier versions lack this database table, and the first repair with losses creates it.
 """
 
 places = Table("places", metadata, Column("id", Integer, primary_key=True), Column("path", Text, nullable=False))
@@ -134,8 +138,11 @@ owners = Table(
     Column("process", Integer, nullable=False),
     Column("since_us", BigInteger, nullable=False),
 )
-"""The exporter that may change the ledger, in a single row. A ledger that a file lock protects has no row.
+"""The exporter that is allowed to change the ledger, in a single row. A ledger that a file lock protects has no row.
 
-owner: a random id of the exporter. host, process: its host name and process id, for error messages. since_us: when the
-exporter took over the ledger, in microseconds since 1970. Ledgers of earlier versions lack this database table.
+owner: a random id of the exporter.
+host, process: its host name and process id, for error messages.
+since_us: when the exporter took over the ledger, in microseconds since 1970.
+
+Ledgers of earlier versions lack this database table.
 """

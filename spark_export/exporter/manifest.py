@@ -24,14 +24,15 @@ RUN, REWRITE, FENCE = "run", "rewrite", "fence"
 
 RUN adds the files of one run of the exporter. REWRITE is a compaction or repair, and replaces files. FENCE changes no
 files of the table. It uses up the next number, so that an earlier exporter can no longer publish under this number. It
-may also record that replaced files were deleted.
+can also record that replaced files were deleted.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableFile(FileEntry):
-    """A file of the table, whose path is relative to the table's address. run: the number of the run that exported the
-    rows.
+    """A file of the table, whose path is relative to the table's address.
+
+    run: the number of the run that exported the rows.
     """
 
     run: int
@@ -41,11 +42,14 @@ class TableFile(FileEntry):
 class Manifest:
     """One entry of the log.
 
-    made_us: the time of the manifest by the exporter's clock, in microseconds since 1970. writer: a random id of the
-    exporter. run: the number of the exporter's run, or None for a manifest that belongs to no run. ranges: the indexes
-    that the run exported. generation: the version of the whole table, which each compaction or repair increases. add:
-    files that join the table. remove: paths of files that leave the table and stay in the store for readers. expired:
-    paths of files that left the table earlier and are now deleted from the store.
+    made_us: the time of the manifest by the exporter's clock, in microseconds since 1970.
+    writer: a random id of the exporter.
+    run: the number of the exporter's run, or None for a manifest that belongs to no run.
+    ranges: the indexes that the run exported.
+    generation: the version of the whole table, which each compaction or repair increases.
+    add: files that join the table.
+    remove: paths of files that leave the table and stay in the store for readers.
+    expired: paths of files that left the table earlier and are now deleted from the store.
     """
 
     number: int
@@ -65,9 +69,11 @@ class Manifest:
 class TableState:
     """The state of the table after one manifest.
 
-    number: the number of this manifest; 0 for a table without manifests. generation: the version of the whole table.
-    latest_run: the highest number of a run in the table, or 0. files: the files of the table, by path. removed: the
-    removal time of each removed file that is still in the store, by path, in microseconds since 1970.
+    number: the number of this manifest; 0 for a table without manifests.
+    generation: the version of the whole table.
+    latest_run: the highest number of a run in the table, or 0.
+    files: the files of the table, by path.
+    removed: the removal time of each removed file that is still in the store, by path, in microseconds since 1970.
     """
 
     number: int = 0
@@ -126,8 +132,9 @@ def encode(manifest: Manifest, after: TableState) -> bytes:
 def decode(data: bytes, name: str) -> tuple[Manifest, TableState | None]:
     """Decodes a manifest and its checkpoint. The checkpoint is None if the manifest has no checkpoint.
 
-    name: the name of the manifest's object, for error messages. Raises ExportMismatch for data that is no manifest, or
-    that a later version wrote.
+    Raises ExportMismatch for data that is no manifest, or that a later version wrote.
+
+    name: the name of the manifest's object, for error messages.
     """
     try:
         content: dict[str, Any] = json.loads(data)

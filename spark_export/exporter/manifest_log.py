@@ -40,7 +40,7 @@ class ManifestLog:
         return self.state
 
     def settle(self) -> None:
-        """If the last put had no answer, finds out whether the store has the manifest. Then `state` includes it.
+        """If the last put had no answer, finds out whether the store has the manifest, and if so, adds it to `state`.
 
         Raises TakenOver if another writer has added a manifest since `state`.
         """
@@ -56,9 +56,10 @@ class ManifestLog:
         self._is_unclear = False
 
     def peek(self) -> TableState:
-        """Returns the present state of the table, and leaves `state` as it is.
+        """Returns the present state of the table, without changing `state`.
 
-        So the caller can still not add a manifest after one of another writer. Raises StoreError, ExportMismatch.
+        So a later `append` still raises TakenOver if another writer has added a manifest. Raises StoreError,
+        ExportMismatch.
         """
         numbers = self._later_numbers()
         state, waiting = self.state, list[Manifest]()
@@ -76,8 +77,10 @@ class ManifestLog:
     def append(self, table_id: str, kind: str, **fields: Any) -> TableState:
         """Adds the next manifest, and returns the new state of the table.
 
-        kind: RUN, REWRITE or FENCE of `manifest.py`. fields: further fields of `Manifest`. Raises TakenOver if another
-        writer has already added a manifest with this number. After a StoreError, the store may have the manifest.
+        Raises TakenOver if another writer has already added a manifest with this number. After a StoreError, the store
+        may have the manifest.
+
+        kind: RUN, REWRITE or FENCE of `manifest.py`. fields: further fields of `Manifest`.
         """
         self.settle()
         number = self.state.number + 1

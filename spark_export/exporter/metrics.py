@@ -20,8 +20,9 @@ from spark_export.exporter.step import Step
 class ExporterStatistics:
     """The metrics of an exporter since its process started; COUNTERS and GAUGES describe each field.
 
-    last_run_seconds: the duration of the last successful run; 0.0 before the first. last_success_s: when the last
-    successful run ended, in seconds since 1970; None before the first."""
+    last_run_seconds: the duration of the last successful run; 0.0 before the first.
+    last_success_s: when the last successful run ended, in seconds since 1970; None before the first.
+    """
 
     runs: int = 0
     idle_runs: int = 0
@@ -42,7 +43,7 @@ class ExporterStatistics:
     last_success_s: float | None = None
 
     def after_step(self, step: Step) -> ExporterStatistics:
-        """Returns the metrics after a step was published. The run of the step may not have ended yet."""
+        """Returns the metrics after a step was published, even if the run of the step goes on."""
         return replace(
             self,
             steps=self.steps + 1,
@@ -56,7 +57,9 @@ class ExporterStatistics:
     def after_run(self, outcome: Outcome, now_s: float) -> ExporterStatistics:
         """Returns the metrics after a run. The steps of the run were counted before by `after_step`.
 
-        A run that left out streams counts as failed. now_s: the present time in seconds since 1970.
+        A run that left out streams counts as failed.
+
+        now_s: the present time in seconds since 1970.
         """
         told = replace(self, streams_left_out=len(outcome.left_out), rows_left=outcome.rows_left)
         if outcome.left_out:

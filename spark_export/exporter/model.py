@@ -14,8 +14,10 @@ class PartitionEnd:
     """A partition of a stream, as the node describes it.
 
     made_us: when the stream was created, in microseconds since 1970; a stream that was deleted and created again has
-    another time. first_index: the index of the earliest stored message. next_index: the index that the next new message
-    will get. size_bytes: the size of the stored data.
+        another time.
+    first_index: the index of the earliest stored message.
+    next_index: the index that the next new message will get.
+    size_bytes: the size of the stored data.
     """
 
     stream: str
@@ -30,8 +32,9 @@ class PartitionEnd:
 class Exported:
     """The end of the exported messages of one partition.
 
-    era: how often the exporter has found the stream deleted and created again; 0 for never. made_us: when the stream
-    was created, in microseconds since 1970. end_index: the index after the last exported message.
+    era: how often the exporter has found the stream deleted and created again; 0 for never.
+    made_us: when the stream was created, in microseconds since 1970.
+    end_index: the index after the last exported message.
     """
 
     era: int
@@ -43,10 +46,11 @@ class Exported:
 class Range:
     """The indexes of one partition that one run exports; `end_index` is exclusive.
 
-    era: how often the exporter has found the stream deleted and created again; 0 for never. made_us: when the stream
-    was created, in microseconds since 1970. size_bytes: the size of the data, estimated from the partition's
-    average. lost: the number of messages that retention removed before they could be exported; their indexes
-    directly precede `start_index`.
+    era: how often the exporter has found the stream deleted and created again; 0 for never.
+    made_us: when the stream was created, in microseconds since 1970.
+    size_bytes: the size of the data, estimated from the partition's average.
+    lost: the number of messages that retention removed before they could be exported; their indexes directly precede
+        `start_index`.
     """
 
     stream: str
@@ -67,8 +71,8 @@ class Range:
 class Piece:
     """A part of an index range, read by one task in one pass. `end_index` is exclusive.
 
-    era: how often the exporter has found the stream deleted and created again; 0 for never. made_us: when the stream
-    was created, in microseconds since 1970.
+    era: how often the exporter has found the stream deleted and created again; 0 for never.
+    made_us: when the stream was created, in microseconds since 1970.
     """
 
     stream: str
@@ -95,9 +99,11 @@ class Task:
 class FileEntry:
     """A complete Parquet file with the rows of one stream and date.
 
-    path: the path of the file, relative to a folder; the functions that return entries say which folder. era: how often
-    the exporter has found the stream deleted and created again; 0 for never. date: the UTC date on which the messages
-    were stored, such as 2026-11-21. data_bytes: the size of the messages' data. file_bytes: the size of the file.
+    path: the path of the file, relative to a folder; the functions that return entries say which folder.
+    era: how often the exporter has found the stream deleted and created again; 0 for never.
+    date: the UTC date on which the messages were stored, such as 2026-11-21.
+    data_bytes: the size of the messages' data.
+    file_bytes: the size of the file.
     sha256: the SHA-256 of the file, in hexadecimal.
     """
 
@@ -115,7 +121,10 @@ class FileEntry:
 class RunFile:
     """A file of a run.
 
-    run_id: the id of the run. entry: the file. The path of the entry is relative to the run's folder in the table.
+    The path of the entry is relative to the run's folder in the table.
+
+    run_id: the id of the run.
+    entry: the file.
     """
 
     run_id: int
@@ -126,8 +135,8 @@ class RunFile:
 class Loss:
     """Exported indexes that a repair gave up, because their file was damaged and they are no longer on the node.
 
-    era: the number of times that the exporter has found the stream deleted and created again. start_index, end_index:
-    the indexes; the end is exclusive.
+    era: the number of times that the exporter has found the stream deleted and created again.
+    start_index, end_index: the indexes; the end is exclusive.
     """
 
     stream: str
@@ -163,9 +172,11 @@ class RunState(enum.StrEnum):
 class Run:
     """One run of the exporter, as the ledger (the record of all runs) has it. Times are in microseconds since 1970.
 
-    finished_us: None if the run has not ended. data_bytes: the size of the messages' data. file_bytes: the size of the
-    files. lost: the number of messages that retention removed before they could be exported. error: the reason why the
-    run was abandoned; None for other runs.
+    finished_us: None if the run has not ended.
+    data_bytes: the size of the messages' data.
+    file_bytes: the size of the files.
+    lost: the number of messages that retention removed before they could be exported.
+    error: the reason why the run was abandoned; None for other runs.
     """
 
     run_id: int
@@ -184,9 +195,11 @@ class Run:
 class Account:
     """The ledger's contents at one moment, for one generation (version) of the table.
 
-    ranges: the exported index ranges of all runs in state published or saved, each with the run's id. files: the files
-    of these runs. pending: the files of runs in state written; the table may already have these files. unfinished: the
-    ids of the runs that are neither saved nor abandoned. losses: exported rows that a repair gave up.
+    ranges: the exported index ranges of all runs in state published or saved, each with the run's id.
+    files: the files of these runs.
+    pending: the files of runs in state written; the table may already have these files.
+    unfinished: the ids of the runs that are neither saved nor abandoned.
+    losses: exported rows that a repair gave up.
     rewrite: the generation that an unfinished compaction or repair makes, or None.
     """
 

@@ -79,7 +79,9 @@ class NodeSide:
     def save_positions(self, client_id: str, taken: Iterable[Range]) -> None:
         """Saves the end of each exported range, as an index of the client `client_id`. Raises ClientErrors.
 
-        taken: the exported ranges. The call can be repeated.
+        The call can be repeated.
+
+        taken: the exported ranges.
         """
         by_stream: dict[str, dict[int, int]] = {}
         with self._connect() as client:

@@ -19,7 +19,7 @@ CLUSTER_FACTOR = 10
 FIRST_STEP_ROWS = 100_000
 """The largest number of rows in the first step of an export with a time limit: the speed is not known before."""
 TIME_SHARE = 0.5
-"""The share of the remaining time, from 0 to 1, that one step of an export with a time limit may take.
+"""The largest share of the remaining time, from 0 to 1, that is planned for one step of an export with a time limit.
 
 The speed of the previous step shows how many rows this time allows.
 """
@@ -31,9 +31,10 @@ WORTH_ROWS = 10_000
 class Bounds:
     """The limits of an export.
 
-    rows_max: the largest number of rows in one step. bytes_max: the largest estimated size of the message data in one
-    step, in bytes. seconds_max: how long the export may take, in seconds, or None for no limit. After this time no step
-    begins. Before it, steps get smaller, so that the last step should end in time.
+    rows_max: the largest number of rows in one step.
+    bytes_max: the largest estimated size of the message data in one step, in bytes.
+    seconds_max: the time limit of the export, in seconds, or None for no limit. After this time no step begins. Steps
+        get smaller towards the limit, so that the last step probably ends before it.
     """
 
     rows_max: int = STEP_ROWS_MAX
@@ -53,10 +54,10 @@ class Pace:
         self._rows_per_s: float | None = None
 
     def next_rows(self, now_s: float, rows_left: int) -> int | None:
-        """Returns the largest number of rows of the next step, or None if no further step may begin.
+        """Returns the largest number of rows of the next step, or None if there is no time for a further step.
 
-        now_s: the present time, from the same clock as `started_s`. rows_left: the number of rows that are not
-        exported yet.
+        now_s: the present time, from the same clock as `started_s`.
+        rows_left: the number of rows that are not exported yet.
         """
         if self._bounds.seconds_max is None:
             return self._bounds.rows_max
@@ -71,7 +72,8 @@ class Pace:
     def took(self, rows: int, seconds: float) -> None:
         """Computes the speed of the export from the step that has just ended.
 
-        rows: the number of rows of the step. seconds: its duration.
+        rows: the number of rows of the step.
+        seconds: its duration.
         """
         if rows and seconds > 0:
             self._rows_per_s = rows / seconds

@@ -151,9 +151,11 @@ def run_folder(run_id: int) -> str:
 def arrange_tree(staging: Path, entries: Sequence[FileEntry], prefix: str) -> list[FileEntry]:
     """Moves the files in `entries` from a run's `attempts` folder to its `tree` folder, which will be published.
 
-    staging: the parent of both folders. Tasks wrote the files into `attempts`. prefix: the beginning of the new file
-    names. Returns the entries with new paths, relative to `tree`. Files that are not in `entries`, such as those of
-    failed tasks, are not moved. Raises ExportError if a file is missing.
+    Returns the entries with new paths, relative to `tree`. Files that are not in `entries`, such as those of failed
+    tasks, are not moved. Raises ExportError if a file is missing.
+
+    staging: the parent of both folders. Tasks wrote the files into `attempts`.
+    prefix: the beginning of the new file names.
     """
     tree = staging / TREE
     tree.mkdir()

@@ -25,8 +25,8 @@ A failed task is repeated as a whole. A task of this size takes some seconds.
 class RangePlan:
     """The plan of an export: the new messages to export, and the streams to leave out.
 
-    ranges: an index range for each partition with new or lost messages. left_out: the streams that cannot be exported;
-    they have no range.
+    ranges: an index range for each partition with new or lost messages.
+    left_out: the streams that cannot be exported; they have no range.
     """
 
     ranges: list[Range]
@@ -42,14 +42,16 @@ def plan_ranges(
 ) -> RangePlan:
     """Plans an index range for each partition with new or lost messages, ordered by stream and partition.
 
-    The range of a partition that was never exported begins at the earliest stored message. exported: the end of the
-    previous exports of each partition. positions: the indexes that the node has saved for the export. accept_lost: if a
-    stream lost messages before they could be exported, True exports the remaining messages and counts those that
-    retention removed; False leaves the stream out.
+    The range of a partition that was never exported begins at the earliest stored message.
 
-    A stream is also left out if a saved index, or the end of a partition, is less than the end of the previous exports,
-    because the node was then restored to an earlier state. If one partition has such a problem, all partitions of the
-    stream are left out. The plan gives the problem of the first such partition as the reason.
+    A stream is left out if the node was restored to an earlier state: a saved index, or the end of a partition, is then
+    less than the end of the previous exports. If one partition has a problem, all partitions of its stream are left
+    out. The plan gives the problem of the first such partition as the reason.
+
+    exported: the end of the previous exports of each partition.
+    positions: the indexes that the node has saved for the export.
+    accept_lost: if a stream lost messages before they could be exported, True exports the remaining messages and counts
+        those that retention removed; False leaves the stream out.
     """
     ranges: list[Range] = []
     left_out: dict[str, LeftOut] = {}
@@ -66,10 +68,11 @@ def plan_ranges(
 
 
 def cut_at(ranges: Iterable[Range], until: Mapping[tuple[str, int], int]) -> list[Range]:
-    """Cuts each range at the end index that `until` has for its partition. Leaves out ranges that become empty.
+    """Cuts each range at the end index that `until` has for its partition. Leaves out ranges without an end index.
 
-    until: the exclusive end index for each stream and partition. The ranges of other partitions are left out, too. An
-    empty range that records lost messages is kept.
+    Also leaves out ranges that become empty, unless they record lost messages.
+
+    until: the exclusive end index for each stream and partition.
     """
     cut = [
         _cut_one(each, until[each.stream, each.partition]) for each in ranges if (each.stream, each.partition) in until
@@ -84,10 +87,11 @@ def _cut_one(each: Range, until: int) -> Range:
 def take_step(ranges: Sequence[Range], rows_max: int, bytes_max: int) -> list[Range]:
     """Shortens the ranges so that together they are one step of an export. Returns the first part of each range.
 
-    Each range gets one row. The other rows of the step are shared among the ranges in proportion to their sizes. So
-    each step exports rows of every partition. rows_max: the largest number of rows in the step; the step has more only
-    if there are more ranges than `rows_max`. bytes_max: the approximate largest size of the step's data, in bytes, by
-    the estimated sizes of the ranges.
+    The step takes one row of each range, so that it exports rows of every partition. Its other rows come from the
+    ranges in proportion to their sizes.
+
+    rows_max: the largest number of rows in the step; the step has more only if there are more ranges than `rows_max`.
+    bytes_max: the approximate largest size of the step's data, in bytes, by the estimated sizes of the ranges.
     """
     filled = [each for each in ranges if each.rows]
     share = min(
@@ -99,10 +103,13 @@ def take_step(ranges: Sequence[Range], rows_max: int, bytes_max: int) -> list[Ra
 
 
 def _share(most: float, total: float, first: float) -> float:
-    """Returns the share of rows, from 0 to 1, that a step takes of each range after its first row.
+    """Returns the share of the rows of each range, from 0 to 1, that a step takes in addition to its first row.
 
-    The step takes the first row of each range in any case. most: the largest size of the step. total: the size of all
-    ranges. first: the size of the first rows of all ranges together. The three sizes are all in rows, or all in bytes.
+    The three sizes are all in rows, or all in bytes.
+
+    most: the largest size of the step.
+    total: the size of all ranges.
+    first: the size of the first rows of all ranges together, which the step takes in any case.
     """
     return 1.0 if total <= most else max(0.0, (most - first) / (total - first)) if total > first else 0.0
 
@@ -160,7 +167,9 @@ def plan_tasks(ranges: Sequence[Range], parallelism: int) -> list[Task]:
     """Returns tasks that together export each index of the ranges once.
 
     A task is large enough to be worth its start, and small enough to be repeated after a failure. Small neighbouring
-    ranges share a task. parallelism: the number of tasks that can run at the same time.
+    ranges share a task.
+
+    parallelism: the number of tasks that can run at the same time.
     """
     rows, parallelism = sum(each.rows for each in ranges), max(1, parallelism)
     # The number of tasks is a multiple of `parallelism`, so that no task runs alone at the end.

@@ -42,9 +42,10 @@ Intervals: TypeAlias = dict[Place, list[Interval]]
 class Repair:
     """The result of a repair.
 
-    damaged: a description of the damage of each damaged, missing or unlisted file. rows: the number of rows that were
-    read from the node again. lost: the number of rows that were given up. generation: the number of the table's new
-    version, or None if no file was damaged.
+    damaged: a description of the damage of each damaged, missing or unlisted file.
+    rows: the number of rows that were read from the node again.
+    lost: the number of rows that were given up.
+    generation: the number of the table's new version, or None if no file was damaged.
     """
 
     damaged: tuple[str, ...]
@@ -56,8 +57,9 @@ class Repair:
 class Repairer:
     """Repairs the table in one export folder. The caller holds the folder's lock.
 
-    settings: the settings of the task that reads the node. accept_lost: whether to give up rows that are no longer on
-    the node. If False, a repair that would lose rows raises DataLost.
+    settings: the settings of the task that reads the node.
+    accept_lost: whether to give up rows that are no longer on the node. If False, a repair that would lose rows raises
+        DataLost.
     """
 
     def __init__(
@@ -80,8 +82,9 @@ class Repairer:
     async def run(self, on_file: Callable[[int, int], None] | None = None) -> Repair:
         """Checks every file, and replaces the damaged files.
 
-        on_file: called after each checked file, with the number of checked files and the number of all files. Raises
-        DataLost, other ExportErrors, and ClientErrors. After an error, the table is unchanged.
+        Raises DataLost, other ExportErrors, and ClientErrors. After an error, the table is unchanged.
+
+        on_file: called after each checked file, with the number of checked files and the number of all files.
         """
         await self._rewriter.recover()
         listed, unlisted = await self._rewriter.load_listed()
@@ -125,7 +128,9 @@ class Repairer:
         """Checks every file.
 
         Returns the undamaged files, then the damaged files, each with a description of its damage, then the indexes in
-        the undamaged files. on_file: see `run`.
+        the undamaged files.
+
+        on_file: see `run`.
         """
         sound, damaged, there = list[RunFile](), list[tuple[RunFile, str]](), defaultdict[Place, list[Interval]](list)
         for number, file in enumerate(files):
@@ -144,9 +149,10 @@ class Repairer:
     def _take(self, folder: Path, pieces: Sequence[Piece], runs: Mapping[tuple[str, int], int]) -> list[RunFile]:
         """Reads the pieces from the node, writes their rows into `folder`, and checks the indexes of the new files.
 
-        runs: the id of the run to which the new files are assigned, by stream and era. The era is the number of times
-        that the stream was created again. Raises ExportError if a stream cannot be read, or if the new files have other
-        indexes than the pieces.
+        Raises ExportError if a stream cannot be read, or if the new files have other indexes than the pieces.
+
+        runs: the id of the run to which the new files are assigned, by stream and era (how often the stream was created
+            again).
         """
         if not pieces:
             return []
@@ -175,8 +181,9 @@ def _tell_hidden(file: RunFile) -> str:
 def find_missing(ranges: Sequence[Range], losses: Sequence[Loss], there: Mapping[Place, list[Interval]]) -> Intervals:
     """Returns the exported indexes that are in no undamaged file, by stream, era and partition.
 
-    ranges: all exported indexes. losses: the indexes that earlier repairs gave up, which are not returned. there: the
-    indexes in the undamaged files.
+    ranges: all exported indexes.
+    losses: the indexes that earlier repairs gave up, which are not returned.
+    there: the indexes in the undamaged files.
     """
     wanted: Intervals = defaultdict(list)
     for each in ranges:
@@ -219,7 +226,8 @@ def split_available(
 ) -> tuple[list[Piece], list[Loss]]:
     """Divides the missing indexes into those that the node still has, returned first, and those that are lost.
 
-    ranges: all exported indexes. ends: the first and the next index of each partition on the node.
+    ranges: all exported indexes.
+    ends: the first and the next index of each partition on the node.
     """
     made = {(each.stream, each.era, each.partition): each.made_us for each in ranges}
     pieces, lost = list[Piece](), list[Loss]()
@@ -243,10 +251,13 @@ def _check_not_put_back(
 ) -> None:
     """Raises DataLost if the node was restored to an earlier state after the export.
 
-    The node may then have other messages under the missing indexes. ends: the partitions on the node. exported: the end
-    of the exported messages of each partition. saved: the same without runs whose ends the node may not have saved yet.
-    positions: the saved indexes of the export's consumer. Raises ExportError if such a run is the reason why a saved
-    index is lower than the end.
+    Such a node can have other messages under the missing indexes. Raises ExportError if a saved index is low only
+    because a published run has not saved its ends yet.
+
+    ends: the partitions on the node.
+    exported: the end of the exported messages of each partition.
+    saved: the end of the exported messages of each partition, without runs whose ends the node has perhaps not saved.
+    positions: the saved indexes of the export's consumer.
     """
     for stream, _, partition in missing:
         place = stream, partition

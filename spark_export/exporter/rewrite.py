@@ -3,10 +3,13 @@
     planned ──▶ written ──▶ published
        └───────────┴──▶ dropped
 
-A rewrite makes a new generation, which is a version of the whole table. planned: new files are being written in the
-staging folder. written: all files of the generation are complete, synced and recorded in the ledger. published: readers
-see the generation. dropped: the generation is never published, and the new files are removed. Replaced files are kept
-for a time, for readers that have opened these files. The ledger is the record of all runs.
+A rewrite makes a new generation, which is a version of the whole table. Its states are in the ledger, the record of all
+runs. Replaced files are kept for a time, for readers that have opened these files.
+
+- planned: new files are being written in the staging folder.
+- written: all files of the generation are complete, synced and recorded in the ledger.
+- published: readers see the generation.
+- dropped: the generation is never published, and the new files are removed.
 """
 
 from __future__ import annotations
@@ -44,8 +47,10 @@ REPAIR = "`stream-node export repair` takes its rows from the node again"
 class Rewriter:
     """Replaces files of the table in one export folder, for a compaction or repair, and later removes the old files.
 
-    The caller holds the folder's lock. now_us: returns the wall-clock time in microseconds since 1970. keep_s: how many
-    seconds replaced files are kept for readers; None for the default of the format (KEEP_S).
+    The caller holds the folder's lock.
+
+    now_us: returns the wall-clock time in microseconds since 1970.
+    keep_s: how many seconds replaced files are kept for readers; None for the default of the format (KEEP_S).
     """
 
     def __init__(
@@ -111,11 +116,13 @@ class Rewriter:
     ) -> list[RunFile]:
         """Makes and publishes a new version of the table: the files `kept`, and the files that `write` makes.
 
+        Returns all files of the new version. After an error of `write`, the table is unchanged. If the caller is
+        cancelled, the new version is dropped or published before the CancelledError is raised. Raises TakenOver, and
+        publishes nothing, if another exporter has taken over the table.
+
         write: a function that gets an existing folder, writes and syncs files in this folder, and returns the files
-        with paths relative to the folder. lost: exported indexes that are no longer in the new version. Returns all
-        files of the new version. After an error of `write`, the table is unchanged. If the caller is cancelled, the
-        new version is dropped or published before the CancelledError is raised. Raises TakenOver, and publishes
-        nothing, if another exporter has taken over the table.
+            with paths relative to the folder.
+        lost: exported indexes that are no longer in the new version.
         """
         generation = await self._ledger.begin_generation(self._now_us())
         failpoint("compact_planned")
@@ -193,8 +200,9 @@ class Rewriter:
 def read_checked(path: FilePath, file: RunFile) -> bytes:
     """Returns the content of a file of the table.
 
-    file: the size and checksum that the ledger has for the file. Raises TableDamaged if the file is missing, cannot be
-    read, or has another size or checksum.
+    Raises TableDamaged if the file is missing, cannot be read, or has another size or checksum.
+
+    file: the size and checksum that the ledger has for the file.
     """
     try:
         content = path.read_bytes()

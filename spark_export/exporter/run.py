@@ -49,9 +49,9 @@ DEFAULT_BOUNDS = Bounds()
 class Progress:
     """The progress of an export while its tasks write files.
 
-    step: the number of the step, from 1. rows, data_bytes: the number of rows and of bytes of message data that
-    all steps have written so far. rows_planned, data_bytes_planned: the totals of the whole export; the bytes are
-    an estimate.
+    step: the number of the step, from 1.
+    rows, data_bytes: the number of rows and of bytes of message data that all steps have written so far.
+    rows_planned, data_bytes_planned: the totals of the whole export; the bytes are an estimate.
     """
 
     step: int
@@ -65,13 +65,17 @@ class Progress:
 class Outcome:
     """The result of an export of all new messages.
 
-    run_id: the run of the last step, None if there were no new messages. data_bytes: the size of the messages' data.
-    file_bytes: the size of the files. lost: the number of messages that retention removed before they could be
-    exported. recovered: descriptions of the earlier runs that this export recovered. swept: the number of files of
-    earlier runs that were removed. steps: the number of published steps. left_out: the streams that could not be
-    exported. rows_left, data_bytes_left: the number of rows and the estimated bytes of message data that are not
-    exported yet, because the time limit was reached. engine: a text that says how the tasks were executed, and why;
-    empty if there was no task.
+    run_id: the run of the last step, None if there were no new messages.
+    data_bytes: the size of the messages' data.
+    file_bytes: the size of the files.
+    lost: the number of messages that retention removed before they could be exported.
+    recovered: descriptions of the earlier runs that this export recovered.
+    swept: the number of files of earlier runs that were removed.
+    steps: the number of published steps.
+    left_out: the streams that could not be exported.
+    rows_left, data_bytes_left: the number of rows and the estimated bytes of message data that are not exported yet,
+        because the time limit was reached.
+    engine: a text that says how the tasks were executed, and why; empty if there was no task.
     """
 
     run_id: int | None
@@ -94,10 +98,13 @@ class Outcome:
 class Exporter:
     """Executes the runs of one export folder, one at a time. The caller holds the folder's lock.
 
-    settings: the settings of the tasks of all runs. selection: the streams to export. accept_lost: whether to go on if
-    messages were removed before they could be exported. If False, the stream of these messages is left out. now_us:
-    returns the wall-clock time in microseconds since 1970. bounds: the size of a step, and the time after which no step
-    begins. on_progress: called about every PROGRESS_INTERVAL_S seconds while tasks write files.
+    settings: the settings of the tasks of all runs.
+    selection: the streams to export.
+    accept_lost: whether to go on if messages were removed before they could be exported. If False, the stream of these
+        messages is left out.
+    now_us: returns the wall-clock time in microseconds since 1970.
+    bounds: the size of a step, and the time after which no step begins.
+    on_progress: called about every PROGRESS_INTERVAL_S seconds while tasks write files.
     """
 
     def __init__(
@@ -130,9 +137,10 @@ class Exporter:
     async def run(self, *, on_step: Callable[[Step], Awaitable[None]] | None = None) -> Outcome:
         """Exports all messages that are on the node at the time of the call, in steps that are published separately.
 
-        Later messages are left to the next call, so this call ends even if new messages keep coming. on_step:
-        called after each published step. If the caller cancels this call during a publication, the publication is
-        completed first.
+        Later messages are left to the next call, so this call ends even if new messages keep coming. If the caller
+        cancels this call during a publication, the publication is completed first.
+
+        on_step: called after each published step.
 
         Raises StreamsLeftOut at the end if a stream could not be exported, and other ExportErrors and ClientErrors at
         once. After such an error, the published steps are in the table, and the next call exports the rest.
@@ -187,8 +195,9 @@ class Exporter:
     ) -> Callable[[int, int], None]:
         """Returns a function that reports the progress of the whole export, given the progress of the current step.
 
-        steps: the published steps. rows_left, data_bytes_left: the number of rows and of bytes of message data that
-        were not exported yet when the current step began.
+        steps: the published steps.
+        rows_left, data_bytes_left: the number of rows and of bytes of message data that were not exported yet when the
+            current step began.
         """
         number, rows = len(steps) + 1, sum(each.rows for each in steps)
         data_bytes = sum(each.data_bytes for each in steps)

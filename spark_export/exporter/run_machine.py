@@ -5,10 +5,14 @@ This module does no input or output.
     planned ──▶ writing ──▶ written ──▶ published ──▶ saved
        └───────────┴────────────┴──▶ abandoned
 
-planned: the ledger has the index ranges of the run. writing: tasks may write into the run's staging folder. written:
-every file is complete, synced, and in the ledger with its checksum. published: readers of the table see the rows of the
-run. saved: the node has the saved indexes of the export. abandoned: the run has no rows in the table, and a later run
-exports its messages. The ledger is a database that records all runs.
+The states are in the ledger, a database that records all runs.
+
+- planned: the ledger has the index ranges of the run.
+- writing: tasks write into the run's staging folder.
+- written: every file is complete, synced, and in the ledger with its checksum.
+- published: readers of the table see the rows of the run.
+- saved: the node has saved the end indexes of the run.
+- abandoned: the run has no rows in the table, and a later run exports its messages.
 """
 
 from __future__ import annotations
@@ -43,8 +47,9 @@ class IllegalTransition(Exception):
 class Found:
     """The files of an interrupted run, as found on disk.
 
-    in_table: whether readers of the table see the rows of the run. staged_whole: whether all files that are needed to
-    publish the run exist with their full size."""
+    in_table: whether readers of the table see the rows of the run.
+    staged_whole: whether all files that are needed to publish the run exist with their full size.
+    """
 
     in_table: bool
     staged_whole: bool
@@ -53,10 +58,12 @@ class Found:
 class Recovery(enum.Enum):
     """What to do with a run that a crash interrupted.
 
-    NOTHING: nothing, since the run has ended. ABANDON: remove the files of the run. PUBLISH: add the files to the
-    table, then do as for SAVE. RECORD_PUBLISHED: record that the table has the run, then do as for SAVE. SAVE: save
-    the end indexes of the run at the node. REFUSE: raise an error, since the record of runs (the ledger) is older than
-    the table.
+    NOTHING: nothing, since the run has ended.
+    ABANDON: remove the files of the run.
+    PUBLISH: add the files to the table, then do as for SAVE.
+    RECORD_PUBLISHED: record that the table has the run, then do as for SAVE.
+    SAVE: save the end indexes of the run at the node.
+    REFUSE: raise an error, since the record of runs (the ledger) is older than the table.
     """
 
     NOTHING = "nothing"
@@ -74,10 +81,12 @@ def check_transition(state: RunState, to: RunState) -> None:
 
 
 def recover(state: RunState, found: Found) -> Recovery:
-    """Returns what to do with an interrupted run. state: the run's state in the ledger, the record of all runs.
+    """Returns what to do with an interrupted run.
 
-    `found.in_table` decides whether the run was published. The ledger may lack this fact, since a crash can occur after
+    `found.in_table` decides whether the run was published. The ledger can lack this fact, since a crash can occur after
     the publication and before the ledger records it.
+
+    state: the run's state in the ledger, the record of all runs.
     """
     if state in ENDED:
         return Recovery.NOTHING

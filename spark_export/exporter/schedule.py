@@ -18,7 +18,8 @@ It spreads the load of many exporters on one node.
 class Next(NamedTuple):
     """The next start of a run.
 
-    delay_s: the time until this start, in seconds. skipped: the number of start times that passed during the last run.
+    delay_s: the time until this start, in seconds.
+    skipped: the number of start times that passed during the last run.
     """
 
     delay_s: float
@@ -28,9 +29,10 @@ class Next(NamedTuple):
 def next_start(started_s: float, now_s: float, every_s: float, chance: float) -> Next:
     """Returns the next start, after a run that began at `started_s` and has ended by `now_s`.
 
-    The start is a whole number of intervals (`every_s`) after `started_s`, not earlier than now, plus a random delay.
-    Start times that passed during the last run are skipped. chance: from 0 to 1, the share of the largest random delay
-    that this start gets. Times are in seconds.
+    Starts are planned at whole numbers of intervals (`every_s`) after `started_s`. The next start is the first of these
+    that has not passed yet, plus a random delay. All times are in seconds.
+
+    chance: from 0 to 1, the share of the largest random delay that this start gets.
     """
     passed = max(0, math.ceil((now_s - started_s) / every_s) - 1) if now_s > started_s else 0
     start_s = started_s + (passed + 1) * every_s

@@ -48,9 +48,12 @@ class SparkEngine:
     ) -> None:
         """Takes the settings of the Spark session; starts no session.
 
-        master: the Spark master. remote: the address of a Spark Connect server, in place of a master, or None. conf:
-        more settings of Spark. aot_cache: see `spark_export.session.open_session`. session: an existing session to use
-        in place of a new one; `close` does not stop this session."""
+        master: the Spark master.
+        remote: the address of a Spark Connect server, in place of a master, or None.
+        conf: more settings of Spark.
+        aot_cache: see `spark_export.session.open_session`.
+        session: an existing session to use in place of a new one; `close` does not stop this session.
+        """
         self._master = master
         self._remote = remote
         self._conf = dict(conf)

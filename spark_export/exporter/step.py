@@ -36,10 +36,14 @@ PROGRESS_INTERVAL_S = 0.2
 class Step:
     """A published step of an export, which is one run in the ledger, the record of all runs.
 
-    run_id: the number of the run. rows: the number of exported messages. data_bytes: the size of the data of these
-    messages. file_bytes: the total size of the files. files: the number of files. places: the exported streams and
-    partitions. lost: the number of messages that retention removed before they could be exported. seconds: the duration
-    of the step.
+    run_id: the number of the run.
+    rows: the number of exported messages.
+    data_bytes: the size of the data of these messages.
+    file_bytes: the total size of the files.
+    files: the number of files.
+    places: the exported streams and partitions.
+    lost: the number of messages that retention removed before they could be exported.
+    seconds: the duration of the step.
     """
 
     run_id: int
@@ -64,9 +68,10 @@ class _NothingRead(Exception):
 class StepRunner:
     """Executes the steps of one export, one at a time. The caller holds the lock of the export folder.
 
-    settings: the settings of the tasks of all steps. now_us: returns the wall-clock time in microseconds since 1970.
+    settings: the settings of the tasks of all steps.
+    now_us: returns the wall-clock time in microseconds since 1970.
     is_ending: True after the caller was cancelled during a publication. The runner completes the publication, and the
-    caller then begins no further step.
+        caller then begins no further step.
     """
 
     def __init__(
@@ -99,10 +104,11 @@ class StepRunner:
     ) -> Step | None:
         """Exports the ranges as one run. Streams that cannot be read are added to `left_out`.
 
-        bytes_left: the estimated size of all messages that are not exported yet, including this step. on_rows:
-        called every PROGRESS_INTERVAL_S seconds with the number of rows and of bytes of message data that this
-        step has written so far. Returns None, and publishes nothing, if no stream could be read. Raises
-        ExportError, ClientError.
+        Returns None, and publishes nothing, if no stream could be read. Raises ExportError, ClientError.
+
+        bytes_left: the estimated size of all messages that are not exported yet, including this step.
+        on_rows: called every PROGRESS_INTERVAL_S seconds with the number of rows and of bytes of message data that this
+            step has written so far.
         """
         started_s = time.monotonic()
         run_id = await self._ledger.begin_run(ranges, self._now_us())

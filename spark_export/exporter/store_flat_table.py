@@ -23,10 +23,12 @@ from spark_export.store.store import Store
 class StoreFlatTable(FlatTable):
     """The base class of a `Table` on a store with a log; a subclass writes the log.
 
-    While this exporter is paused, another exporter may take over the table. After that, this exporter must publish
-    nothing more. Two rules ensure this. Only the owner of the ledger (the record of all runs) can set a run to the
-    state written. The other exporter publishes such a run itself, or forbids its publication in the table's log
-    (`discard`).
+    While this exporter is paused, another exporter can take over the table. After that, this exporter must publish
+    nothing more. Two rules ensure this:
+
+    - Only the owner of the ledger (the record of all runs) can set a run to the state written.
+    - If this exporter has left a run in the state written, the other exporter publishes this run itself, or forbids its
+      publication in the table's log (`discard`).
     """
 
     def __init__(self, layout: Layout, store: Store, data: str) -> None:
@@ -67,7 +69,7 @@ class StoreFlatTable(FlatTable):
     def discard(self, run_id: int, entries: Sequence[FileEntry]) -> int:
         """Makes sure that no exporter publishes the run from now on. Returns 0, because it removes no files.
 
-        The files are removed later. They are not removed now, because another exporter may have taken over the table
+        The files are removed later. They are not removed now, because another exporter has perhaps taken over the table
         and published the run before this call.
         """
         if entries:
@@ -122,7 +124,7 @@ class StoreFlatTable(FlatTable):
     def drop_rewrite(self, generation: int) -> None:
         """Makes sure that no exporter publishes this compaction or repair from now on. `find_expired` finds its files.
 
-        Another exporter may have begun the rewrite, and may only be paused.
+        This is necessary because the exporter that began the rewrite is perhaps only paused.
         """
         self._fence(generation=generation)
 

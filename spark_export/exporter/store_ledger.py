@@ -125,8 +125,10 @@ class StoredLedger:
 def settle_table(store: Store, table_id: str, table_format: str, *, now_us: int) -> str:
     """Returns the id of the table at the store's address. If there is no table, records a new table.
 
-    table_id, table_format: the id and format of the new table. now_us: the creation time in microseconds since 1970.
     Raises StoreError, and ExportMismatch if the existing table has another format.
+
+    table_id, table_format: the id and format of the new table.
+    now_us: the creation time in microseconds since 1970.
     """
     made = {"version": VERSION, "table_id": table_id, "format": table_format, "made_us": now_us}
     try:

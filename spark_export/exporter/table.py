@@ -36,9 +36,9 @@ class Table(Protocol):
 
     @property
     def keeps_latest_run(self) -> bool:
-        """Whether nobody removes the id of the latest run from the table.
+        """Whether the id of the latest run always stays in the table.
 
-        If False, other tools may remove it, and `latest_run` may then return a smaller id.
+        If False, other tools can remove it, and `latest_run` then returns a smaller id.
         """
         ...
 
@@ -65,8 +65,10 @@ class Table(Protocol):
         """Returns the names of unpublished files on a store, for `remove`. A table in a folder has none.
 
         Such files come from failed or repeated tasks, and from abandoned runs, compactions and repairs. The files are
-        listed before the table's log is read. run_id: a run that was just published with the files `entries`; only
-        files of this run are returned. None for all ended runs; the caller ensures that no run is unfinished.
+        listed before the table's log is read.
+
+        run_id: a run that was just published with the files `entries`; only files of this run are returned. None for
+            all ended runs; the caller ensures that no run is unfinished.
         """
         ...
 
@@ -112,9 +114,11 @@ class Table(Protocol):
     def stage_rewrite(self, generation: int, kept: Sequence[RunFile], new: Sequence[RunFile]) -> list[RunFile]:
         """Moves the new files of a rewrite (a compaction or repair) to their final names, and makes them durable.
 
-        generation: the generation that the rewrite makes. kept: the files that stay as they are. new: the files in the
-        folder `attempts` of the rewrite's staging folder. Returns all files of the generation, with final paths.
-        Readers do not see the new files yet.
+        Returns all files of the generation, with final paths. Readers do not see the new files yet.
+
+        generation: the generation that the rewrite makes.
+        kept: the files that stay as they are.
+        new: the files in the folder `attempts` of the rewrite's staging folder.
         """
         ...
 
@@ -122,9 +126,10 @@ class Table(Protocol):
         """Replaces the files `before` by the files `after` for readers, atomically.
 
         The call can be repeated after a crash. A file that is in both lists, and that the table's log no longer lists,
-        is listed again. expires_s: the time after which the replaced files may be removed, in seconds since 1970.
-        Raises TakenOver if another exporter has dropped this rewrite, or has published a later one. Raises TableChanged
-        if the table has other files than `before`.
+        is listed again. Raises TakenOver if another exporter has dropped this rewrite, or has published a later one.
+        Raises TableChanged if the table has other files than `before`.
+
+        expires_s: the time after which the replaced files can be removed, in seconds since 1970.
         """
         ...
 
@@ -138,16 +143,20 @@ class Table(Protocol):
     def expire_log(self, now_s: float, keep_s: float) -> int:
         """Removes old entries or snapshots from the table's log. Returns their number.
 
-        now_s: the present time in seconds since 1970. keep_s: how long old versions of the table stay readable, in
-        seconds. Delta has its own setting for the age of entries, and ignores both.
+        now_s: the present time in seconds since 1970.
+        keep_s: how long old versions of the table stay readable, in seconds. Delta has its own setting for the age of
+            entries, and ignores both.
         """
         ...
 
     def find_expired(self, current: Sequence[RunFile], now_s: float, keep_s: float) -> list[str]:
         """Returns the names of replaced files and old versions that were kept long enough, for `remove`.
 
-        current: all files of the table that the ledger has. now_s, keep_s: as for `expire_log`. The files are listed
-        before the table's log is read. The caller ensures that no run, compaction or repair is unfinished.
+        The files are listed before the table's log is read. The caller ensures that no run, compaction or repair is
+        unfinished.
+
+        current: all files of the table that the ledger has.
+        now_s, keep_s: as for `expire_log`.
         """
         ...
 
@@ -173,8 +182,10 @@ FORMATS = ("parquet", "delta", "iceberg")
 def make_table(layout: Layout, table_format: str, table_id: str) -> Table:
     """Returns the table of an export in one of the FORMATS.
 
-    table_id: the name of the export in the log of a Delta or Iceberg table. Raises ExportMismatch for an unknown
-    format, and ExtraMissing if a library of the format is not installed."""
+    Raises ExportMismatch for an unknown format, and ExtraMissing if a library of the format is not installed.
+
+    table_id: the name of the export in the log of a Delta or Iceberg table.
+    """
     if layout.store is not None:
         if table_format == "delta":
             from spark_export.exporter.delta_table import StoreDeltaTable

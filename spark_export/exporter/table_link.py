@@ -47,11 +47,14 @@ def read_link(layout: Layout) -> int:
 def settle_link(layout: Layout, current: int, unfinished: int | None, files: Sequence[RunFile], *, latest: int) -> None:
     """Makes the link lead to the current generation (version of the table), if the link is missing or out of date.
 
-    current: the current generation according to the ledger. unfinished: the generation of a compaction or repair that a
-    crash interrupted, or None. The link may also lead to this generation. files: the files that the ledger has for the
-    current generation. latest: the highest number of a generation that the ledger knows, also of a dropped one. Raises
-    ExportMismatch if one of these files is missing, if another file or folder has the link's name, or if the ledger is
-    older than the table.
+    Raises ExportMismatch if one of `files` is missing, if another file or folder has the link's name, or if the ledger
+    is older than the table.
+
+    current: the current generation according to the ledger.
+    unfinished: the generation of a compaction or repair that a crash interrupted, or None. A link to this generation is
+        not changed.
+    files: the files that the ledger has for the current generation.
+    latest: the highest number of a generation that the ledger knows, dropped ones included.
     """
     known = {current, unfinished}
     later = [number for number in layout.list_generations() if number > latest]

@@ -22,8 +22,10 @@ UNKNOWN_RUN = f"the table has it, and the ledger does not know: {LEDGER_PUT_BACK
 async def settle_table(layout: Layout, ledger: Ledger, table: Table, *, repairing: bool = False) -> None:
     """Creates the table of a new export, or checks that the table of an existing export has its link or log.
 
-    The lost link of a plain Parquet table is made again from the ledger. repairing: whether files of the table may be
-    missing. Raises ExportMismatch if the table is missing or does not agree with the ledger, and other ExportErrors.
+    The lost link of a plain Parquet table is made again from the ledger. Raises ExportMismatch if the table is missing
+    or does not agree with the ledger, and other ExportErrors.
+
+    repairing: whether missing files of the table are allowed, because a repair follows.
     """
     current, unfinished = await ledger.current_generation(), await ledger.find_open_generation()
     files = await ledger.load_files(current)
@@ -40,10 +42,11 @@ async def settle_table(layout: Layout, ledger: Ledger, table: Table, *, repairin
 
 
 async def _settle_log(table: Table, files: Sequence[RunFile], current: int, number: int | None) -> None:
-    """Creates a table with a log, or checks that the log of an existing table is there and has the generation.
+    """Creates a table with a log, or checks that an existing table has its log and one of two expected generations.
 
-    files: the files of the table in the ledger. current, number: the current generation of the ledger, and that of an
-    unfinished compaction or repair, or None.
+    files: the files of the table in the ledger.
+    current: the current generation (version of the table) in the ledger.
+    number: the generation that an unfinished compaction or repair makes, or None.
     """
     lost = await asyncio.to_thread(table.missing) if files else None
     if lost is not None:

@@ -37,11 +37,14 @@ PROGRESS_SUFFIX = ".progress"
 class TaskSettings:
     """The settings that all tasks of a run share.
 
-    source: the options of the Spark data source that reads the node, such as its endpoint. folder: the folder for the
-    files of tasks, and for their progress. with_stream: whether the files have a column `stream`. codec: the Parquet
-    compression. store: the address on a store to which tasks write their files, or empty for files in `folder`. With a
-    store, tasks on other machines need no access to `folder`. store_options: the options of the store, without secrets,
-    since Spark shows the options. hive: whether each file is in a folder `stream=…/date=…`.
+    source: the options of the Spark data source that reads the node, such as its endpoint.
+    folder: the folder for the files of tasks, and for their progress.
+    with_stream: whether the files have a column `stream`.
+    codec: the Parquet compression.
+    store: the address on a store to which tasks write their files, or empty for files in `folder`. With a store, tasks
+        on other machines need no access to `folder`.
+    store_options: the options of the store, without secrets, since Spark shows the options.
+    hive: whether each file is in a folder `stream=…/date=…`.
     """
 
     source: dict[str, str]
@@ -57,8 +60,9 @@ class TaskSettings:
 class Written:
     """The result of a task: complete and synced files, and the streams that could not be read.
 
-    files: the files, with paths relative to `TaskSettings.folder` or `TaskSettings.store`. left_out: the streams of
-    which a part could not be read. The task returns no files of these streams, but other tasks may have written some.
+    files: the files, with paths relative to `TaskSettings.folder` or `TaskSettings.store`.
+    left_out: the streams of which a part could not be read. The task returns no files of these streams, but other tasks
+        can have written some.
     """
 
     files: list[FileEntry]

@@ -35,8 +35,11 @@ PROBLEMS_MAX = 100
 class Verdict:
     """The result of a verification.
 
-    file_bytes: the size of all files. lost: the number of messages that retention removed before they could be
-    exported. problems: descriptions of the first PROBLEMS_MAX problems. problem_count: the number of all problems."""
+    file_bytes: the size of all files.
+    lost: the number of messages that retention removed before they could be exported.
+    problems: descriptions of the first PROBLEMS_MAX problems.
+    problem_count: the number of all problems.
+    """
 
     runs: int
     partitions: int
@@ -61,9 +64,11 @@ async def verify(
 ) -> Verdict:
     """Verifies the whole export.
 
-    checksums: whether to check the SHA-256 of each file, which reads all bytes. on_file: called after each file, with
-    the number of checked files and of all files. An exporter may work in the folder at the same time: verification
-    uses the state of the ledger at one moment, and ignores unpublished runs.
+    An exporter can work in the folder at the same time: verification uses the state of the ledger at one moment, and
+    ignores unpublished runs.
+
+    checksums: whether to check the SHA-256 of each file, which reads all bytes.
+    on_file: called after each file, with the number of checked files and of all files.
     """
     table = make_table(layout, ledger.identity.format, ledger.identity.table_id)
     generation, listed, staged, account = await _look(layout, table, ledger)
@@ -103,7 +108,8 @@ async def verify(
 async def _find_unlisted(table: Table, lacking: set[FilePath], generation: int) -> list[str]:
     """Returns a problem for each undamaged file that the table does not list, so that readers do not see its rows.
 
-    lacking: the files that were not listed. generation: the number of rewrites that the table had then.
+    lacking: the files that were not in the list when it was read before.
+    generation: the generation (version of the table) at that time. If it has changed, the result is empty.
     """
     if not lacking:
         return []
@@ -119,9 +125,9 @@ async def _find_unlisted(table: Table, lacking: set[FilePath], generation: int) 
 
 
 async def _look(layout: Layout, table: Table, ledger: Ledger) -> tuple[int, set[FilePath], list[Path], Account]:
-    """Returns the table's number of rewrites, the files that readers read, the staged files, and the ledger's contents.
+    """Returns the table's generation, the files that readers read, the staged files, and the ledger's contents.
 
-    The ledger is read last: each file is recorded there before the file enters the table, so the ledger knows all
+    Each file is recorded in the ledger before it enters the table. So the ledger is read last, and then knows all
     listed files. Everything is read again if a compaction replaces the table's files meanwhile.
     """
     while True:
@@ -143,9 +149,10 @@ def check_file(
 ) -> list[str]:
     """Returns descriptions of all problems of one file.
 
-    file: the size, checksum and number of rows that the ledger has for the file. there: gets the indexes in the file,
-    by stream, era and partition. The era is the number of times that the stream was created again. checksums: whether
-    to check the SHA-256.
+    file: the size, checksum and number of rows that the ledger has for the file.
+    there: this function adds the indexes in the file here, by stream, era (how often the stream was created again) and
+        partition.
+    checksums: whether to check the SHA-256.
     """
     return list(_problems_of(path, file, there, checksums))
 
@@ -202,10 +209,12 @@ def _check_indexes(
 ) -> Iterator[str]:
     """Compares the exported indexes with the indexes in the files. Yields a description of each problem.
 
-    ranges: all exported indexes. there: the indexes in the files, by stream, era and partition. losses: the exported
-    indexes that a repair gave up. The files must have each exported index exactly once, except those in `losses`, and
-    no other index. Each range must begin where the partition's previous range ended, or later by as many indexes as
-    retention removed.
+    The files must have each exported index exactly once, except those in `losses`, and no other index. Each range must
+    begin where the partition's previous range ended, or later by as many indexes as retention removed.
+
+    ranges: all exported indexes.
+    there: the indexes in the files, by stream, era and partition.
+    losses: the exported indexes that a repair gave up.
     """
     wanted: dict[tuple[str, int, int], list[Interval]] = defaultdict(list)
     for each in ranges:

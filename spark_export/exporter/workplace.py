@@ -26,7 +26,11 @@ from spark_export.store.store import Store
 
 @dataclass(frozen=True)
 class Workplace:
-    """An open export. layout: the local paths of the export. ledger: the record of all runs."""
+    """An open export.
+
+    layout: the local paths of the export.
+    ledger: the record of all runs.
+    """
 
     layout: Layout
     ledger: Ledger
@@ -38,11 +42,11 @@ async def open_workplace(
 ) -> AsyncIterator[Workplace]:
     """Opens an export.
 
-    now_us: the present time in microseconds since 1970. identity: the identity of a new export. With None, only an
-    existing export is opened. writes: whether the caller may change the export. If True, no other process can change
-    the export at the same time.
-
     Raises ExportError: ExportInUse, ExportMismatch, LedgerError, StoreError.
+
+    now_us: the present time in microseconds since 1970.
+    identity: the identity of a new export. With None, only an existing export is opened.
+    writes: whether the caller will change the export. If True, no other process can change the export at the same time.
     """
     async with AsyncExitStack() as stack:
         if address.place.is_local:

@@ -78,9 +78,11 @@ FILE_SCHEMA_WITH_STREAM = FILE_SCHEMA.insert(0, pa.field("stream", pa.string(), 
 class TableWriter:
     """Writes rows into Parquet files in `folder`, with separate files for each stream and date.
 
-    folder: the folder or other target for the files; a folder must exist. prefix: the prefix of all file names.
-    with_stream: whether the files also have the column `stream`. hive: whether each file is in a folder
-    `stream=…/date=…`. codec: the Parquet compression.
+    folder: the folder or other target for the files; a folder must exist.
+    prefix: the prefix of all file names.
+    with_stream: whether the files also have the column `stream`.
+    hive: whether each file is in a folder `stream=…/date=…`.
+    codec: the Parquet compression.
     """
 
     def __init__(
@@ -100,8 +102,10 @@ class TableWriter:
     def write(self, stream: str, era: int, batch: pa.RecordBatch) -> None:
         """Writes the rows of `batch`, all of one stream, in order.
 
-        The batch must have all columns of the files except `era`, which this writer sets. era: how often the stream
-        was deleted and created again. Rows of different eras are in different files."""
+        The batch must have all columns of the files except `era`, which this writer sets.
+
+        era: how often the stream was deleted and created again. Rows of different eras are in different files.
+        """
         self.rows += batch.num_rows
         self.data_bytes += _data_bytes(batch)
         if ERA in batch.schema.names:
