@@ -81,8 +81,9 @@ class AccessStatistics(msgspec.Struct, frozen=True):
 class Authorizer:
     """Decides about every message that reaches a worker, and about forwarding.
 
-    rules: the rules in force. answer_delay_s: refused pushes are answered after this time, because a real publisher
-    sends a refused push again at once.
+    rules: the rules in force.
+    answer_delay_s: refused pushes are answered after this time, because a real publisher sends a refused push again at
+        once.
     """
 
     def __init__(self, node: Node, rules: Rules, audit: Audit, *, answer_delay_s: float = 0.0) -> None:

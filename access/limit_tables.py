@@ -26,7 +26,9 @@ LimitTables = dict[str, dict[str, int | None]]
 def read_limits(value: Any, wrong_pattern: Callable[[str], str | None]) -> tuple[LimitTables, list[str]]:
     """Returns the limits of a file, and the mistakes in them. If there are mistakes, the limits must not be used.
 
-    value: the value of `limits` in the file. wrong_pattern: returns what is wrong with a pattern of identities."""
+    value: the value of `limits` in the file.
+    wrong_pattern: returns what is wrong with a pattern of identities.
+    """
     if not isinstance(value, dict) or not all(isinstance(table, dict) for table in value.values()):
         return {}, ['limits: is a table of tables; write [limits."certificate:alice"] and the limits below it']
     tables: LimitTables = {}

@@ -36,8 +36,10 @@ _QUOTES = frozenset("'\"\\")
 
 
 class RulesError(Exception):
-    """Error: a file of rules is not valid. mistakes: one text for each mistake, with the file, the line where its rule
-    begins, and the name of the rule."""
+    """Error: a file of rules is not valid.
+
+    mistakes: one text for each mistake, with the file, the line where its rule begins, and the name of the rule.
+    """
 
     def __init__(self, *mistakes: str) -> None:
         super().__init__("; ".join(mistakes))

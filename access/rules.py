@@ -157,8 +157,11 @@ class Grants:
 
 
 class Rules:
-    """All rules of a node. rules: those of the operator, and those with a `keeper`, which are built in. limits: the
-    limits of single identities, by pattern (`limit_tables`)."""
+    """All rules of a node.
+
+    rules: those of the operator, and those with a `keeper`, which are built in.
+    limits: the limits of single identities, by pattern (`limit_tables`).
+    """
 
     def __init__(self, rules: Iterable[Rule], limits: Mapping[str, Mapping[str, int | None]] | None = None) -> None:
         self.rules = tuple(rules)

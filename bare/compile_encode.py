@@ -315,7 +315,8 @@ class _Compiler:
         """Returns the expressions that encode a union member with a function from a table.
 
         kind: the expression for the key in the table, which is the tag or the Python type of the value. An unknown key
-        raises KeyError. inner: the expression for the value.
+            raises KeyError.
+        inner: the expression for the value.
         """
         tags: dict[Any, bytes] = {}
         table: dict[Any, Any] = {}

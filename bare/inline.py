@@ -40,8 +40,9 @@ LEAVES = VarintType | FixedIntType | FloatType | BoolType | StrType | DataType |
 def is_inlined(node: BareType, heads: frozenset[int]) -> bool:
     """Whether a type is always inlined where it is used.
 
-    Such a type has at most INLINE_PARTS_MAX parts, and no part has parts of its own. heads: the ids of types that
-    contain themselves, as `cycle_heads` returns them.
+    Such a type has at most INLINE_PARTS_MAX parts, and no part has parts of its own.
+
+    heads: the ids of types that contain themselves, as `cycle_heads` returns them.
     """
     below = parts(node)
     return (
@@ -55,7 +56,8 @@ def is_inlined(node: BareType, heads: frozenset[int]) -> bool:
 def is_called(node: BareType, heads: frozenset[int], nest: int) -> bool:
     """Whether a type gets its own function instead of being inlined.
 
-    heads: as for `is_inlined`. nest: the number of loops and branches around the place where the type is used.
+    heads: as for `is_inlined`.
+    nest: the number of loops and branches around the place where the type is used.
     """
     if is_inlined(node, heads):
         return False
@@ -66,7 +68,9 @@ def counts_items(root: BareType, heads: frozenset[int], limits: Limits) -> bool:
     """Whether a codec of the type `root` has to count items against `Limits.items_max`.
 
     A message with at most one list or map needs no count if `list_items_max` and `map_entries_max` are at most
-    `items_max`, because these limits are then enough. heads: as for `is_inlined`.
+    `items_max`, because these limits are then enough.
+
+    heads: as for `is_inlined`.
     """
     above: dict[int, list[int]] = {}
     containers: list[int] = []

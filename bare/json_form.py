@@ -71,8 +71,9 @@ def to_json(node: BareType, value: Any) -> Any:
 def from_json(node: BareType, form: Any, path: str = "$") -> Any:
     """Returns the value of a JSON form. Raises EncodeError if the form has the wrong shape for the type `node`.
 
-    This function does not check numbers, texts and lengths; the encoder checks them. path: the path of the value in the
-    message, for errors.
+    This function does not check numbers, texts and lengths; the encoder checks them.
+
+    path: the path of the value in the message, for errors.
     """
     match resolved(node):
         case FloatType() if isinstance(form, str):

@@ -42,8 +42,8 @@ def decode_precisely(
 ) -> tuple[Any, int]:
     """Decodes the value at the offset `at`. Returns the value and the offset after the value. Raises only DecodeError.
 
-    heads: the ids of types that contain themselves, as `cycle_heads` returns them. whole: whether the value must end at
-    the end of `data`.
+    heads: the ids of types that contain themselves, as `cycle_heads` returns them.
+    whole: whether the value must end at the end of `data`.
     """
     reader = _Reader(limits, heads, data, at)
     try:
@@ -58,7 +58,9 @@ def decode_precisely(
 
 
 class _Reader:
-    """A reader of one message. at: the offset of the next byte to read.
+    """A reader of one message.
+
+    at: the offset of the next byte to read.
 
     Invariant: 0 <= `at` <= len(data). `_steps` is the path to the value that is being read.
     """
@@ -188,7 +190,9 @@ class _Reader:
         """Reads and returns the number of items of a list or map.
 
         Raises DecodeError if the number is over the limit, or if the rest of the message is too short for the items.
-        what: "list" or "map", for errors. least: the smallest size of an item in bytes.
+
+        what: "list" or "map", for errors.
+        least: the smallest size of an item in bytes.
         """
         start = self.at
         count = self._uint(f"{what} count")

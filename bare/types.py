@@ -95,7 +95,9 @@ class Union:
 class Tagged(msgspec.Struct, frozen=True):
     """A value of a union that has several members with the same Python type.
 
-    tag: the tag of the member on the wire. value: the member value."""
+    tag: the tag of the member on the wire.
+    value: the member value.
+    """
 
     tag: int
     value: Any

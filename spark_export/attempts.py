@@ -145,7 +145,8 @@ class EarlierRows:
 def consecutive(found: dict[int, bytes], place: tuple[str, int]) -> list[bytes]:
     """Returns the digests of the stored rows in order. Raises RowsDiffer unless their sequence numbers are 0, 1, 2, …
 
-    found: digests by sequence number, in index order. place: the stream and partition, for the text of the error.
+    found: digests by sequence number, in index order.
+    place: the stream and partition, for the text of the error.
     """
     if list(found) != list(range(len(found))):
         raise RowsDiffer(

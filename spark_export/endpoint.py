@@ -11,11 +11,13 @@ from spark_export.errors import OptionError
 
 
 def resolve_endpoint(endpoint: str) -> str:
-    """Returns the address `host:port` of a node or service. endpoint: the address itself, `env:NAME` or `file:PATH`.
+    """Returns the address `host:port` of a node or service. Raises OptionError if the variable or file is missing.
 
-    `env:NAME`: the environment variable NAME contains the address. `file:PATH`: the file PATH contains it. Each process
-    that connects calls this function, so each executor can have its own address, and Spark's plans do not show it.
-    Raises OptionError if the variable or the file is missing.
+    Each process that connects calls this function, so each executor can have its own address, and Spark's plans do not
+    show it.
+
+    endpoint: the address itself, or the place of the address: `env:NAME` for an environment variable, or `file:PATH`
+        for a file.
     """
     kind, separator, place = endpoint.partition(":")
     if kind == "env" and separator:

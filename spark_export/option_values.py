@@ -84,7 +84,8 @@ def parse_whole(value: object, least: int) -> int:
 def _by_partition(value: str, form: str, least: int) -> Offsets:
     """Parses JSON of the form stream -> partition -> number.
 
-    form: the text of the error for JSON of another form. least: the smallest number that is allowed.
+    form: the text of the error for JSON of another form.
+    least: the smallest number that is allowed.
     """
     try:
         found = load_object(value)

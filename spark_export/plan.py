@@ -102,8 +102,11 @@ def resolve(offsets: int | Offsets, ends: Mapping[Place, StreamEnds], option: st
 def for_each(offsets: int | Offsets, ends: Mapping[Place, StreamEnds], option: str) -> dict[Place, int]:
     """Returns the number that an option gives for each partition in `ends`.
 
-    offsets: the value of the option: one number for all partitions, or a number for each. option: the name of the
-    option for error messages. Raises OptionError if a partition has no number, or if a partition is not in `ends`."""
+    Raises OptionError if a partition has no number, or if a partition is not in `ends`.
+
+    offsets: the value of the option: one number for all partitions, or a number for each.
+    option: the name of the option for error messages.
+    """
     if isinstance(offsets, int):
         return dict.fromkeys(ends, offsets)
     mentioned = {(stream, partition) for stream, each in offsets.items() for partition in each}

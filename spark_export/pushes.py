@@ -164,7 +164,8 @@ class Pushes:
     def _find(self, node: NodeConnection, place: Place, first: int, end: int) -> Found:
         """Returns the messages of this batch from the saved index of the query up to `end`.
 
-        first: the first index of the partition. end: the end of the search, not included.
+        first: the first index of the partition.
+        end: the end of the search, not included.
         """
         assert self._attempt is not None
         start = self._record.get(place, 0)

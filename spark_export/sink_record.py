@@ -65,7 +65,9 @@ def lower_place(node: NodeConnection, client_id: str, place: Place, index: int) 
 def next_batch(record: Mapping[Place, int]) -> int:
     """Returns the number of the next batch to commit; 0 if no batch was committed.
 
-    Batches with lower numbers are stored completely. record: as `load_record` returns it.
+    Batches with lower numbers are stored completely.
+
+    record: as `load_record` returns it.
     """
     return record.get((MARK, 0), 0)
 
@@ -73,8 +75,9 @@ def next_batch(record: Mapping[Place, int]) -> int:
 def commit_batch(node: NodeConnection, client_id: str, batch: int, written: set[Place]) -> None:
     """Records that a batch is stored, and saves the next index of each partition that the query writes.
 
-    A search for messages of later batches can begin at these indexes. written: the partitions that the batch wrote. The
-    call can be repeated.
+    A search for messages of later batches can begin at these indexes. The call can be repeated.
+
+    written: the partitions that the batch wrote.
     """
     # The batch number is saved first. If this process ends between the saves, the other indexes are only too low.
     save_place(node, client_id, (MARK, 0), batch + 1)

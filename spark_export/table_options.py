@@ -56,8 +56,8 @@ def recall(
 ) -> tuple[StructType, dict[str, str]]:
     """Returns the schema without the metadata that `remember` added, and the options for a query.
 
-    options: the options of the query. They replace options of the table with the same names. names: the names of the
-    table options to return; other table options are dropped.
+    options: the options of the query. They replace options of the table with the same names.
+    names: the names of the table options to return; other table options are dropped.
     """
     kept: dict[str, str] = {}
     fields = []

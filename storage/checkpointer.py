@@ -67,9 +67,10 @@ class Checkpointer:
     def after_commit(self, commits: int, *, waiting: bool, tight: bool) -> StorageError | None:
         """Copy the WAL into the database file if a checkpoint is due, and extend the WAL if an extension is due.
 
-        commits: the number of commits in this session so far. waiting: whether operations wait for the next commit.
+        commits: the number of commits in this session so far.
+        waiting: whether operations wait for the next commit.
         tight: whether the disk has little room left. If so, the WAL is copied after every commit: later commits can
-        then overwrite the WAL, and the WAL does not grow.
+            then overwrite the WAL, and the WAL does not grow.
         """
         failure = None
         grown_bytes = self._session.log.appended_bytes - self._copied_bytes

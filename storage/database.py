@@ -272,7 +272,10 @@ def _check_structure(connection: sqlite3.Connection, file: Path) -> None:
 
 def _create_schema(session: SqliteSession, version: int) -> None:
     """Migrate an older schema, create missing tables, and write APPLICATION_ID and SCHEMA_VERSION, in one transaction.
-    Writes nothing if nothing is missing. version: the schema version of the file; 0 for a new file."""
+    Writes nothing if nothing is missing.
+
+    version: the schema version of the file; 0 for a new file.
+    """
     session.begin()
     try:
         if version:

@@ -63,7 +63,9 @@ class CommitInDoubt(DiskFailed):
     failed in the sync.
 
     No reader sees the transaction until the node restarts. The restart finds out whether the write-ahead log contains
-    the whole transaction. failure: the error that made the commit fail.
+    the whole transaction.
+
+    failure: the error that made the commit fail.
     """
 
     in_doubt = True
@@ -93,7 +95,8 @@ class DatabaseInUse(StorageError):
 class DatabaseTooNew(StorageError):
     """The error of opening a database that a later version of this program has written.
 
-    found: the schema version of the database. supported: the latest schema version that this program knows.
+    found: the schema version of the database.
+    supported: the latest schema version that this program knows.
     """
 
     def __init__(self, found: int, supported: int) -> None:
@@ -176,7 +179,8 @@ NAMED_MAX = 10
 class IndexConflict(StorageError):
     """The error of an append that does not begin at the next index of its stream.
 
-    expected: the next index of the stream. found: the first index of the append.
+    expected: the next index of the stream.
+    found: the first index of the append.
     """
 
     def __init__(self, stream_id: int, expected: int, found: int) -> None:

@@ -268,8 +268,10 @@ _COLUMNS = 7
 
 
 def _plain_rows(append: Append, base: int) -> list[Any]:
-    """Returns, as one flat list, the parameters of `INSERT_ROWS` for an append without keys and headers. base: the
-    result of `seed_base`, from which the checksums are computed."""
+    """Returns, as one flat list, the parameters of `INSERT_ROWS` for an append without keys and headers.
+
+    base: the result of `seed_base`, from which the checksums are computed.
+    """
     count, width = len(append.data), _COLUMNS
     flat: list[Any] = [None] * (width * count)
     flat[0::width] = [append.stream_id] * count
@@ -299,8 +301,10 @@ def _stream_ends(appends: Sequence[Append]) -> dict[int, list[int]]:
 
 
 def _flat_rows(append: Append, base: int) -> list[Any]:
-    """Returns, as one flat list, the parameters of `INSERT_ROWS` for an append with keys or headers. base: the result
-    of `seed_base`, from which the checksums are computed."""
+    """Returns, as one flat list, the parameters of `INSERT_ROWS` for an append with keys or headers.
+
+    base: the result of `seed_base`, from which the checksums are computed.
+    """
     nothing: list[bytes | None] = [None] * len(append.data)
     flat: list[Any] = []
     index = append.first_index

@@ -44,7 +44,8 @@ def seal_column() -> Column[int]:
 def seal_of(table: str, values: Iterable[object]) -> int:
     """Returns the seal (a CRC-32) of a row that is not the row of a stream.
 
-    table: the name of the table. values: the values of all columns except the seal.
+    table: the name of the table.
+    values: the values of all columns except the seal.
     """
     return crc32(ascii((table, *values)).encode())
 
@@ -83,7 +84,8 @@ def find_broken(connection: sqlite3.Connection, table: str) -> Iterable[str]:
 def check_sealed(table: str, row: Sequence[object], do: str) -> None:
     """Raises DatabaseCorrupt if the seal of a row is wrong. Must not be used for the table of streams.
 
-    row: the values of the row, with the seal last. do: the advice for the user in the text of the error.
+    row: the values of the row, with the seal last.
+    do: the advice for the user in the text of the error.
     """
     if row[-1] != seal_of(table, row[:-1]):
         named = ", ".join(repr(value) for value in row[:3])
@@ -93,7 +95,8 @@ def check_sealed(table: str, row: Sequence[object], do: str) -> None:
 def is_sealed(table: str, columns: Sequence[str], row: Sequence[object]) -> bool:
     """Whether the seal of a row is right, so that the row is undamaged.
 
-    columns: the names of all columns except the seal. row: the values of the row, with the seal last.
+    columns: the names of all columns except the seal.
+    row: the values of the row, with the seal last.
     """
     if table != "streams":
         return row[-1] == seal_of(table, row[:-1])

@@ -221,8 +221,9 @@ class ThreadRunner:
 class WritingThread(threading.Thread):
     """The writing thread, which owns the only session that writes. All waiting operations become one transaction.
 
-    post: a function that this thread calls with each finished batch, in the order of submission. failure: the reason
-    why the thread does not write any more, or None if it writes.
+    post: a function that this thread calls with each finished batch, in the order of submission.
+    failure: the reason why the thread does not write any more, or None if it writes.
+
     Invariant: each submitted operation is passed to `post` exactly once.
     """
 

@@ -26,8 +26,8 @@ NOWHERE = Position(0, 0)
 class Comments(msgspec.Struct, frozen=True):
     """The comments of one item of a schema, without the `#`.
 
-    above: the comments on the lines before the item; None stands for an empty line. beside: the comment on the item's
-    own line, or None.
+    above: the comments on the lines before the item; None stands for an empty line.
+    beside: the comment on the item's own line, or None.
     """
 
     above: tuple[str | None, ...] = ()

@@ -24,8 +24,8 @@ Dialect = Literal["auto", "current", "legacy"]
 def parse(text: str, dialect: Dialect = "auto", *, pedantic: bool = False, line: int = 1) -> Document:
     """Returns the checked definitions of a schema text. Raises SchemaError.
 
-    pedantic: require that the text states every enum value and union tag. line: the number of the text's first line,
-    for errors.
+    pedantic: require that the text states every enum value and union tag.
+    line: the number of the text's first line, for errors.
     """
     return parse_with(text, {}, dialect, pedantic=pedantic, line=line)
 

@@ -16,8 +16,8 @@ _TOKEN = re.compile(r"(?P<space>[ \t\r\n]+)|#(?P<comment>[^\n]*)|(?P<word>[A-Za-
 class Token:
     """A word, a sign, or the end of the text (an empty token).
 
-    beside: the comment after the token on the same line, or None. above: the other comments between the previous token
-    and this token; None stands for an empty line after a comment.
+    beside: the comment after the token on the same line, or None.
+    above: the other comments between the previous token and this token; None stands for an empty line after a comment.
     """
 
     text: str

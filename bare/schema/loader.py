@@ -42,8 +42,9 @@ from bare.schema.markdown import blocks
 class Schema:
     """The codecs of one schema, by type name. Iterating yields the type names that the schema's text defines.
 
-    document: the syntax tree of the text. known: another schema, whose type names the methods accept too. An
-    unknown name raises KeyError. types: the Python classes of the structs and enums, by name.
+    document: the syntax tree of the text.
+    known: another schema, whose type names the methods accept too. An unknown name raises KeyError.
+    types: the Python classes of the structs and enums, by name.
     """
 
     def __init__(self, document: ast.Document, known: Schema | None = None, limits: Limits = LIMITS_DEFAULT) -> None:
@@ -96,8 +97,8 @@ def load(
 ) -> Schema:
     """Returns the codecs of a schema text. Raises SchemaError.
 
-    known: a schema whose type names the text may use; the result has these names too. line: the number of the text's
-    first line, for errors.
+    known: a schema whose type names the text may use; the result has these names too.
+    line: the number of the text's first line, for errors.
     """
     document = parse_with(text, {} if known is None else known.scope, dialect, line=line)
     return Schema(document, known, limits)

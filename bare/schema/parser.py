@@ -56,7 +56,9 @@ _MEMBER_NAME = re.compile(r"[A-Z][A-Z0-9_]*")
 def parse_text(text: str, older: bool, line: int = 1) -> Document:
     """Returns the definitions of a schema text. Raises SchemaError.
 
-    older: accept the older syntax besides the current syntax. line: the number of the text's first line, for errors."""
+    older: accept the older syntax besides the current syntax.
+    line: the number of the text's first line, for errors.
+    """
     return _Parser(tokens(text, line), older).document()
 
 

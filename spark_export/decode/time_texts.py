@@ -54,8 +54,9 @@ def days_of(text: str) -> int | None:
 def time_reader(zone: str) -> Callable[[str], int | None]:
     """Returns a function that parses a time into microseconds since 1970 (UTC).
 
-    The function returns None for a text that is not a time. zone: the time zone for texts without a zone. Raises
-    ValueError if this zone does not exist.
+    The returned function returns None for a text that is not a time. Raises ValueError for an unknown time zone.
+
+    zone: the time zone for texts without a zone.
     """
     usual = find_zone(zone)
     zones: dict[str, ZoneInfo | int] = {}

@@ -112,8 +112,9 @@ class Converters:
     def fill(self, row: dict[str, Any], members: Iterable[tuple[Any, Any]], converts: Mapping[str, Convert]) -> None:
         """Converts the members of an object and puts them into a row. Adds to `problems` if a value does not fit.
 
-        If a name occurs twice, the row gets the last value that fits. converts: the function for each column name;
-        other members are ignored.
+        If a name occurs twice, the row gets the last value that fits.
+
+        converts: the function for each column name; other members are ignored.
         """
         for name, value in members:
             convert = converts.get(name)

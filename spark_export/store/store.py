@@ -25,8 +25,8 @@ class PutUnclear(StoreError):
 class StoredObject:
     """An object in a listing.
 
-    name: relative to the address of the store. modified_us: the time of the last write by the clock of the store, in
-    microseconds since 1970.
+    name: relative to the address of the store.
+    modified_us: the time of the last write by the clock of the store, in microseconds since 1970.
     """
 
     name: str

@@ -210,8 +210,9 @@ class ArrowPages:
         return created_us, first_index, next_index
 
     def _fetch(self, statement: str, rows_max: int = 1) -> pa.RecordBatch:
-        """Run a statement and return all its rows as one batch. rows_max: the largest number of rows that the statement
-        can return.
+        """Run a statement and return all its rows as one batch.
+
+        rows_max: the largest number of rows that the statement can return.
 
         The driver guesses the type of a column from the first batch, so all rows must be in one batch.
         """
@@ -281,11 +282,12 @@ def _checked(batch: pa.RecordBatch, start: int, rows: int, end: int, bounds: Seq
     """Check that no message is missing in a page. Returns the index of the first row. If the page has no rows, returns
     the index at which the next read has to start.
 
-    start, end: the requested range of indexes. rows: the number of rows that the statement asked for. bounds: the
-    creation time, first index and next index of the stream, read after the rows.
+    Raises PagesDamaged if a message is missing. A message below the first index is allowed to be missing, because
+    retention can delete the oldest messages while the page is read.
 
-    Raises PagesDamaged if a message is missing. Messages below the first index may be missing, because retention may
-    delete the oldest messages while the page is read.
+    start, end: the requested range of indexes.
+    rows: the number of rows that the statement asked for.
+    bounds: the creation time, first index and next index of the stream, read after the rows.
     """
     _, first_index, next_index = bounds
     if not batch.num_rows:

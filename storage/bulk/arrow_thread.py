@@ -50,7 +50,8 @@ class ArrowUnavailable(StorageError):
 class ArrowAnswer(msgspec.Struct, frozen=True):
     """One page that the child process has read. `storage.bulk.arrow_pages.ArrowPage` describes the other fields.
 
-    rows: the number of rows. body: the rows as an Arrow IPC stream.
+    rows: the number of rows.
+    body: the rows as an Arrow IPC stream.
     """
 
     created_us: int
@@ -66,7 +67,9 @@ class ArrowRead(Operation):
     Arrow rows.
 
     bytes_max: the largest size of the page in bytes. If the range is not empty, the page has at least one message, even
-    if that message is larger. data, checksum: whether to read these columns. beside: whether to read keys and headers.
+        if that message is larger.
+    data, checksum: whether to read these columns.
+    beside: whether to read keys and headers.
     answer: the page, set when the operation is done; None before, or after a failure.
     """
 
@@ -122,9 +125,10 @@ class ArrowThread(threading.Thread):
     """The thread that does bulk reads, one after the other, until `stop`. After each read, done or failed, the thread
     calls `post`.
 
-    path: the path of the database file. post: a function that hands a finished read over to the trio thread.
+    path: the path of the database file.
+    post: a function that hands a finished read over to the trio thread.
     rows_written: a function that returns how many messages the node has stored so far. While the node stores many
-    messages, the thread pauses after each page, since pushes and pulls are more urgent than bulk reads.
+        messages, the thread pauses after each page, since pushes and pulls are more urgent than bulk reads.
     """
 
     def __init__(
@@ -135,8 +139,11 @@ class ArrowThread(threading.Thread):
         *,
         rest: Callable[[float], object] | None = None,
     ) -> None:
-        """Makes the thread; `start` starts it. rest: a function that makes this thread wait for a number of seconds.
-        The default function also returns when `stop` is called."""
+        """Makes the thread, but does not start it.
+
+        rest: a function that makes this thread wait for a number of seconds. The default function also returns when
+            `stop` is called.
+        """
         super().__init__(name="storage-arrow", daemon=False)
         self.pages = 0
         self.rows = 0

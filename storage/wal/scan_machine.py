@@ -365,8 +365,10 @@ def _bytes_changed(one: bytes, other: bytes) -> int:
 def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
     """Returns the verdict on a scanned log: whether a power cut or a kill explains its bad frames, or only damage.
 
-    rebooted: whether the machine may have restarted since the log was written. in_file: whether the database file has
-    all pages of the log. The rules:
+    rebooted: whether the machine could have restarted since the log was written.
+    in_file: whether the database file has all pages of the log.
+
+    The rules:
 
     - SQLite syncs every commit before the next transaction writes to the log. So a power cut loses frames of the last
       transaction only, and two commits after a bad frame mean damage.

@@ -60,8 +60,10 @@ def stream_ends(database: Path, log: Iterable[bytes]) -> dict[tuple[str, int], t
 def opened_with_log(database: Path, log: Iterable[bytes]) -> Iterator[sqlite3.Connection]:
     """Opens a database with another write-ahead log, for reading only, and yields the connection.
 
-    In a temporary folder, this function makes a hard link to the database file and writes the given log. log: the
-    pieces of the log. Raises sqlite3.Error, OSError.
+    In a temporary folder, this function makes a hard link to the database file and writes the given log. Raises
+    sqlite3.Error, OSError.
+
+    log: the pieces of the log.
     """
     folder = Path(tempfile.mkdtemp(prefix=SURVEY_PREFIX, dir=database.parent))
     try:

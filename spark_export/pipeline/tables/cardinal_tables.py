@@ -254,7 +254,8 @@ class CardinalTables:
     def _rewrite(self, name: str, marks: dict[Block, Mark]) -> None:
         """Writes a file of silver/batches and the file with the same name in silver/updates again, with new states.
 
-        name: the name of both files. marks: the blocks whose state changed, with the new state.
+        name: the name of both files.
+        marks: the blocks whose state changed, with the new state.
         """
         self._known.load_file(name)
         path, beside = (self._version.folder / table / name for table in (BATCHES, UPDATES))
