@@ -1,4 +1,5 @@
-"""Rules: which identity may do what on which stream, consumer, chain or other node. A node asks them for each message.
+"""Rules: what each identity is allowed to do on which stream, consumer, chain or other node. A node asks them for each
+message.
 
     rules = load_rules(Path("access.toml"))
     decision = rules.decide(Identity("token", "spark"), Demand(Right.READ, "orders"))

@@ -49,9 +49,9 @@ class Frequent(NamedTuple):
 
 
 class Guarded(Protocol):
-    """The methods of a worker whose messages other peers may send, if the rules allow it.
+    """The methods of a worker to which other peers can send messages, if the rules allow it.
 
-    Such a worker may also have an attribute `frequent` with a `Frequent`."""
+    Such a worker can also have an attribute `frequent` with a `Frequent`."""
 
     def demand(self, message: Message) -> Demand | None:
         """Returns what the sender of this message must be allowed. None: the message is refused, whatever the rules
@@ -131,7 +131,7 @@ class Authorizer:
         return self.rules.grants(origin.identity).find_next(rights, name)
 
     def find_forward_refusal(self, origin: Origin, destination: str) -> str | None:
-        """Returns the reason why messages of this origin may not be forwarded to a node, or None if they may."""
+        """Returns the reason why messages of this origin must not be forwarded to a node, or None if it is allowed."""
         decision = self._decide(origin, Demand(Right.FORWARD, destination), "")
         return None if decision.allowed else DENIED + decision.reason
 

@@ -52,7 +52,10 @@ def load_rules(file: Path) -> Rules:
 
 
 def parse_rules(text: str, file: str = "the rules") -> Rules:
-    """Parses the text of a file with rules. file: the name of the file in errors. Raises RulesError."""
+    """Parses the text of a file with rules. Raises RulesError.
+
+    file: the name of the file in errors.
+    """
     try:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

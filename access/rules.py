@@ -1,4 +1,4 @@
-"""Rules: who may do what, as pure decisions. This module reads no files, no connections and no clock.
+"""Rules: who is allowed to do what, as pure decisions. This module reads no files, no connections and no clock.
 
 A rule allows rights or forbids them, to identities, on names that begin with a prefix. A right that no rule allows is
 refused, and a rule that forbids a right is stronger than every rule that allows it.

@@ -17,7 +17,7 @@ from bare.resolve import resolve
 T = TypeVar("T")
 
 Buffer = bytes | bytearray | memoryview
-"""The Python types that an encoded message may have when it is decoded."""
+"""The Python types that an encoded message can have when it is decoded."""
 
 # The number of types whose codecs `encode` and `decode` cache, each. The least recently used codec is dropped first.
 CACHED_TYPES_MAX = 1024

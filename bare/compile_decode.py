@@ -56,7 +56,9 @@ from bare.varint import long_uint
 class _At(NamedTuple):
     """A position in the message, as an expression in the compiled source: a local variable plus a number of bytes.
 
-    name: the name of the variable; empty for the start of the message. add: the number of bytes."""
+    name: the name of the variable; empty for the start of the message.
+    add: the number of bytes.
+    """
 
     name: str
     add: int = 0
@@ -75,8 +77,8 @@ def compile_decoder(
 ) -> Callable[[Any], Any]:
     """Returns a compiled function that decodes a whole message and returns its value.
 
-    heads: the ids of types that contain themselves, as `cycle_heads` returns them. careful: called with the message if
-    anything in the message is unusual.
+    heads: the ids of types that contain themselves, as `cycle_heads` returns them.
+    careful: called with the message if anything in the message is unusual.
     """
     compiler = _Compiler(limits, heads, careful=careful)
     source = compiler.source
@@ -100,8 +102,10 @@ def compile_prefix_decoder(
     """Returns a compiled function that decodes the value at an offset of a buffer.
 
     The function takes the buffer and the offset (not negative), and returns the value and the offset after the value.
-    heads: the ids of types that contain themselves, as `cycle_heads` returns them. careful: called with the same
-    arguments if anything in the value is unusual."""
+
+    heads: the ids of types that contain themselves, as `cycle_heads` returns them.
+    careful: called with the same arguments if anything in the value is unusual.
+    """
     compiler = _Compiler(limits, heads, careful=careful)
     source = compiler.source
     with source.block("def decode(data, start):"):
@@ -125,7 +129,7 @@ class _Compiler:
     type at this position. It returns an expression for the value, and the position after the value. The expression has
     no side effects and is valid until the end of the loop iteration.
 
-    A slice may reach beyond the end of the message. This is noticed later, because positions only grow: the next read
+    A slice can reach beyond the end of the message. This is noticed later, because positions only grow: the next read
     finds no byte, or the last position is not the end of the message.
     """
 

@@ -260,7 +260,7 @@ class _Compiler:
         return [*head, f'b"".join({out})']
 
     def _count(self, count: str) -> None:
-        """Writes the statements that subtract `count` from the number of items that the message may still have.
+        """Writes the statements that subtract `count` from the number of items that the message can still have.
 
         count: the expression for the number of items of a list or map.
         """

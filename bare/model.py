@@ -1,7 +1,7 @@
 """The type model: annotations and schemas are converted to this model, and every codec is compiled from this model.
 
 A type is a graph of the node classes in this module. A cycle in the graph always contains a `StructType` or a
-`NamedType`, whose parts may be set after its creation. Two nodes are equal only if they are the same object.
+`NamedType`, whose parts can be set after its creation. Two nodes are equal only if they are the same object.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class EnumType(msgspec.Struct, eq=False):
 class OptionalType(msgspec.Struct, eq=False):
     """The BARE type optional<item>.
 
-    wrapped: whether a present value is wrapped in `Some`, because the item itself may be None.
+    wrapped: whether a present value is wrapped in `Some`, because the item itself can be None.
     """
 
     item: BareType

@@ -1,6 +1,6 @@
 """The precise decoder: decodes a message step by step. Its error describes what is wrong in the message, and where.
 
-Compiled decoders pass every unusual message to the precise decoder. So the precise decoder may be slow and is written
+Compiled decoders pass every unusual message to the precise decoder. So the precise decoder can be slow and is written
 plainly. It defines which messages are accepted.
 
 The offset of an error is the offset of the first wrong byte. This is the start of a wrong number, the first bad byte of

@@ -1,6 +1,6 @@
 """The precise encoder: encodes a value step by step. Its error names the part of the value that does not fit its type.
 
-Compiled encoders pass every unusual value to the precise encoder. So the precise encoder may be slow and is written
+Compiled encoders pass every unusual value to the precise encoder. So the precise encoder can be slow and is written
 plainly. It defines which values are accepted: the exact Python types and, except for structs and enums, their
 subclasses (such as an `IntEnum` for an int). It also accepts `bytearray` and `memoryview` for data, and for a float an
 int that the float represents exactly.
@@ -202,7 +202,7 @@ class _Writer:
             self._step(node.item, f"[{index}]", item)
 
     def _count(self, items: int) -> None:
-        """Subtracts the items of a list or map from the number of items that the message may still have.
+        """Subtracts the items of a list or map from the number of items that the message can still have.
 
         Raises EncodeError if the message has too many items."""
         self._left -= items

@@ -74,7 +74,7 @@ def enum_type(cls: type[enum.IntEnum]) -> EnumType:
 def check_map_key(key: BareType) -> None:
     """Raises TypeError if a type cannot be the key of a map.
 
-    A key may be an enum, or a primitive type except f32, f64 and void (section 2 of the draft)."""
+    A key can be an enum, or a primitive type except f32, f64 and void (section 2 of the draft)."""
     if not isinstance(key, VarintType | FixedIntType | BoolType | StrType | DataType | EnumType):
         raise TypeError("the key of a map must be an enum or a primitive type, and not a float or None")
 

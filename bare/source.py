@@ -17,7 +17,7 @@ COMPILED_FUNCTIONS = 100
 class Source:
     """The Python source of functions, and the objects to which this source refers by name.
 
-    names: objects to which the source may refer from the start, by name. Every generated name has a number from one
+    names: objects to which the source can refer from the start, by name. Every generated name has a number from one
     counter, so all generated names are different.
     """
 

@@ -6,7 +6,7 @@
 - A position is the next index that the consumer will read. A save can raise a position, but never lower it.
 - `protocol` defines the messages of the specification. `extensions` defines this project's own messages: saves with an
   answer, lists of positions, changes by an operator, and leases.
-- `lease_machine.LeaseMachine` decides which consumer may process which partition. `lease_groups.LeaseGroups` stores the
+- `lease_machine.LeaseMachine` decides which consumer processes which partition. `lease_groups.LeaseGroups` stores the
   leases in the database.
 
 The service does not read streams. Each name of this package is imported at its first use, because clients need only the

@@ -1,7 +1,7 @@
 """Computes which member of a group of consumers should process which partition of a stream. It grants no leases.
 
 The members get equal shares as far as possible, and as few partitions as possible change from one member to another.
-While a stream grows, members may know different numbers of partitions. A member gets only partitions that the member
+While a stream grows, members can know different numbers of partitions. A member gets only partitions that the member
 knows.
 """
 

@@ -53,7 +53,7 @@ class SaveStatus(enum.IntEnum):
 class SaveResponse(msgspec.Struct, frozen=True):
     """The answer to a FencedSave.
 
-    index: the position that is now stored, or 0 if there is none. It may be higher than the index in the request,
+    index: the position that is now stored, or 0 if there is none. It can be higher than the index in the request,
     because a save never lowers a position.
     """
 
@@ -96,7 +96,7 @@ class PositionsRequest(msgspec.Struct, frozen=True):
 
     stream_name, client_id: list only the positions of this stream, or of this client. None: no restriction.
     after: the last position of the previous page; None for the first page.
-    limit: the largest number of positions in the answer; the service may send fewer.
+    limit: the largest number of positions in the answer; the service can send fewer.
     """
 
     request_id: bare.UInt
@@ -119,7 +119,7 @@ class PositionsResponse(msgspec.Struct, frozen=True):
 class SetRequest(msgspec.Struct, frozen=True):
     """A request to set or delete a position. It is refused while a member has the lease of the partition.
 
-    index: the new position, which may be lower than the old one; None deletes the position.
+    index: the new position, which can be lower than the old one; None deletes the position.
     """
 
     request_id: bare.UInt
@@ -155,9 +155,9 @@ class LeaseRequest(msgspec.Struct, frozen=True):
     A group is the consumers that share the partitions of a stream under one client id. A member must renew its leases
     at intervals of at most a third of `ttl_ms`, the time to live in the answer.
 
-    request_id: a number that rises with each request of a member. The member may use only the answer to its latest
-    request. A request with a lower id changes nothing. The same request may be sent again.
-    member_id: the name of the member. Only one process may use the name at a time.
+    request_id: a number that rises with each request of a member. The member must use only the answer to its latest
+    request. A request with a lower id changes nothing. The same request can be sent again.
+    member_id: the name of the member. Only one process must use the name at a time.
     partitions: the number of partitions of the stream.
     holding: the leases of the partitions that the member still processes. The member gives up all its other leases,
     even if the node did not ask for them with `release`.
@@ -177,7 +177,7 @@ class LeaseRequest(msgspec.Struct, frozen=True):
 class LeaseResponse(msgspec.Struct, frozen=True):
     """The answer to a LeaseRequest.
 
-    leases: the leases that the member may use until `ttl_ms` after it sent the request. If a lease from `holding` of
+    leases: the leases that the member can use until `ttl_ms` after it sent the request. If a lease from `holding` of
     the request is missing here, the member has lost this lease and must stop processing the partition at once.
     release: the partitions that the member should give up soon, so that other members get them. Until the member gives
     them up, it keeps their leases.

@@ -28,7 +28,7 @@ GroupKey: TypeAlias = tuple[str, str]
 """The key of a group of members: its client id and stream name."""
 
 WAITING_MAX = 1_000
-"""The largest number of requests of one group that may wait while the rows of the group are read. Further requests are
+"""The largest number of requests of one group that can wait while the rows of the group are read. Further requests are
 refused."""
 SWEEP_S_MIN = 1.0
 """The shortest time between two removals of expired members (sweeps) while the limits are reached, in seconds."""

@@ -1,4 +1,4 @@
-"""LeaseMachine: decides which member may process which partition, for one client id on one stream. It reads no clock.
+"""LeaseMachine: decides which member processes which partition, for one client id on one stream. It reads no clock.
 
 A member gets a lease only in the answer to its own request. Each lease has a fence: a number that is higher than the
 fences of all earlier leases of the partition. The fence is on disk before the answer is sent. A lease ends in each of
@@ -8,7 +8,7 @@ these cases:
 - The member leaves the group.
 - The member has sent no request for the time to live.
 
-So a client may use only the leases in the answer to its latest request. It may use them for the time to live after it
+So a client must use only the leases in the answer to its latest request. It can use them for the time to live after it
 sent that request.
 
 Requests can arrive late or twice. A request with a lower id than the member's latest request changes nothing. If the
@@ -231,7 +231,7 @@ class LeaseMachine:
             self._hear(member, request, now_s)
 
     def answer(self, request: LeaseRequest, now_s: float) -> Terms:
-        """Returns the leases that the sender of this request may use now.
+        """Returns the leases that the sender of this request can use now.
 
         Only the answer to the latest request of a member contains new leases. The answer to an earlier request contains
         only leases that the request named.
@@ -333,7 +333,7 @@ class LeaseMachine:
         """Ends the leases of a member that leaves the group.
 
         A lease from before the start of the node (state OLD) ends only if the request names it. A request that does not
-        name the lease may be late: sent before the member got the lease.
+        name the lease is perhaps late: sent before the member got the lease.
         """
         if member is None:
             return

@@ -16,7 +16,7 @@ PAGE_BYTES_MAX = 256 * 1024
 """The largest size of one answer to `node/index_list/1`, in bytes."""
 LISTS_WAITING_MAX = 256
 """The largest number of pages of positions that are read at the same time. Further list requests are refused, because
-each page may take PAGE_BYTES_MAX of memory."""
+each page can take PAGE_BYTES_MAX of memory."""
 FAILURE_DELAY_S = 1.0
 """The delay before the answer to a request that failed with a storage error, in seconds. Some clients repeat a failed
 request as soon as they have the answer."""

@@ -1,7 +1,7 @@
 """IndexWorker: saves the positions of consumers, and answers requests for them. It keeps the highest saved index.
 
 In the specification's protocols, an invalid request is counted and gets no answer, as in the real service. A save gets
-no answer either. A get may create a position, so its answer waits until the position is on disk. In our own protocols
+no answer either. A get can create a position, so its answer waits until the position is on disk. In our own protocols
 (`index_service.extensions`), every request gets an answer. The worker does not read streams, so it also keeps positions
 for streams that do not exist.
 """

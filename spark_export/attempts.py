@@ -3,7 +3,7 @@
 Spark executes a task again after a failure, and executes the last micro-batch again after a restart. Each message of a
 task has a sequence number and a publisher id, which identifies the query, the batch and the task. So a later execution
 finds the messages of an earlier execution in the stream. The later execution compares rows with these messages by
-content, so the order of the rows may differ. If the later execution lacks a stored row, it fails, because a stored
+content, so the order of the rows can differ. If the later execution lacks a stored row, it fails, because a stored
 message cannot be removed.
 """
 

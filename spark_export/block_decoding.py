@@ -1,6 +1,6 @@
 """Decodes messages that contain blocks of the block node: the number and root of the block, and its items.
 
-A block of more than one MiB is stored as several messages (`block_node.persist.mark`). An item may begin in one message
+A block of more than one MiB is stored as several messages (`block_node.persist.mark`). An item can begin in one message
 and end in the next, so this module decodes the items of one-message blocks only. `pipeline.silver_blocks` joins the
 messages of larger blocks. The block node verifies each block before storing it, so this module verifies none.
 """

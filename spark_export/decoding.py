@@ -107,7 +107,8 @@ CARDINAL = (
 """The columns of the option `decode=cardinal`. Each row describes one message of Cardinal Streams.
 
 kind: batch, header, item, value, delete, reorg, reorg_complete or ping; null for a message that cannot be decoded.
-problem: why the message cannot be decoded, else null. weight: a number of up to 256 bits, in decimal digits."""
+problem: why the message cannot be decoded, else null.
+weight: a number of up to 256 bits, in decimal digits."""
 
 
 class CardinalMessages:

@@ -1,4 +1,4 @@
-"""The address of a node or service in an option: it may be the address itself, or the place where a process finds it.
+"""The address of a node or service in an option: it is the address itself, or the place where a process finds it.
 
 Like `node_client`, this module uses only the standard library, because Spark sends it to workers.
 """

@@ -27,7 +27,7 @@ class TokenRefused(SourceError):
 
 
 class ConnectionBroken(SourceError):
-    """The connection ended, or an answer did not arrive in time. A repeated request may succeed."""
+    """The connection ended, or an answer did not arrive in time. A repeated request can succeed."""
 
 
 class RequestRefused(SourceError):

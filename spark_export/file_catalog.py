@@ -1,6 +1,6 @@
 """Lists the streams of a data directory by reading the node's database file, without a request to the node.
 
-The node may run at the same time. This module opens the database read-only: it neither changes the file nor copies the
+The node can run at the same time. This module opens the database read-only: it neither changes the file nor copies the
 write-ahead log (WAL) into it.
 """
 
@@ -22,7 +22,7 @@ BUSY_TIMEOUT_S = 5.0
 def database_path(path: str) -> str:
     """Returns the path of the database file in the data directory `path`. Raises OptionError if there is no such file.
 
-    Raises SourceError if the write-ahead log (WAL) is damaged so that confirmed messages may be lost.
+    Raises SourceError if the write-ahead log (WAL) is damaged so that confirmed messages are perhaps lost.
     """
     found = Path(path) / FILE_NAME
     if not found.is_file():
@@ -34,7 +34,7 @@ def database_path(path: str) -> str:
 def _refuse_damaged(database: Path) -> None:
     """Raises SourceError if the write-ahead log (WAL) is damaged. Checks nothing if the package `storage` is missing.
 
-    The package may be missing on workers and on Connect servers, to which Spark sends this module. So the function
+    The package can be missing on workers and on Connect servers, to which Spark sends this module. So the function
     imports the package only here.
     """
     try:

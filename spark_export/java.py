@@ -78,7 +78,7 @@ def find_packed_java() -> Path | None:
 def ensure_wrapper(java: Path, directory: Path) -> Path:
     """Writes a script `bin/java` that runs the program `java` for Spark. Returns the folder that contains `bin`.
 
-    Several processes may call this function at the same time, and repeatedly.
+    Several processes can call this function at the same time, and repeatedly.
     """
     text = WRAPPER.format(java=java)
     home = directory / "java"

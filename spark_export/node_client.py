@@ -178,7 +178,7 @@ class NodeConnection:
     def receive(self) -> Answer:
         """Waits for the next answer to any request, and returns this answer.
 
-        It may be an `error`. Raises ConnectionBroken, BadAnswer.
+        It can be an `error`. Raises ConnectionBroken, BadAnswer.
         """
         self._receive_hello()
         while True:

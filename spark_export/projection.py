@@ -1,6 +1,6 @@
 """Turns the columns of messages into the columns that a query requests.
 
-A query may request columns of the message and columns of a decoder.
+A query can request columns of the message and columns of a decoder.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def _check_distinct(options: ReadOptions, decoded: Sequence[StructField]) -> Non
 def _has_required(field: StructField) -> bool:
     """Returns whether a decoded column forbids null in a field of a struct, an element of an array or a value of a map.
 
-    Such a type is refused, because a message may lack any value."""
+    Such a type is refused, because a message can lack any value."""
     waiting = [field.dataType]
     while waiting:
         kind = waiting.pop()

@@ -204,7 +204,7 @@ class StreamReader(Sendable, DataSourceStreamReader, SupportsTriggerAvailableNow
     def commit(self, end: dict[str, Any]) -> None:
         """Does nothing.
 
-        Spark does not call this method for the last micro-batch of an AvailableNow query, so no work may depend on
+        Spark does not call this method for the last micro-batch of an AvailableNow query, so no work must depend on
         the call.
         """
 

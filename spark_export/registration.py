@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 SENT_BY_VALUE = ("spark_export", "storage.bulk.arrow_pages", "storage.checksum")
-"""Packages and modules whose functions a program may use in its own functions for Spark.
+"""Packages and modules whose functions a program can use in its own functions for Spark.
 
 Spark sends the code of these functions to the workers, which need pyarrow, but not this project.
 """
@@ -30,7 +30,7 @@ def register(spark: Any) -> None:
 def _use_this_python(spark: Any) -> None:
     """Makes Spark on this machine run its workers with the Python of this process, unless the user has chosen a Python.
 
-    Otherwise Spark takes the first program python3 of PATH, which may lack pyarrow or have another version.
+    Otherwise Spark takes the first program python3 of PATH, which can lack pyarrow or have another version.
     """
     from pyspark.sql import SparkSession
 
@@ -43,7 +43,7 @@ def _use_this_python(spark: Any) -> None:
 
 
 def send_by_value() -> None:
-    """Makes this process send the code of this project to Spark's workers, where this project may be missing.
+    """Makes this process send the code of this project to Spark's workers, where this project can be missing.
 
     Spark sends Python objects to its workers by pickling them. From now on, the pickled data source `stream_node`
     contains the modules that it needs, and every other pickled object, such as a function of the user's program,

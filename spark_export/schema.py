@@ -64,7 +64,7 @@ def spark_schema(options: ReadOptions, extra: Sequence[StructField] = ()) -> Str
 
 
 def _kafka_fields(options: ReadOptions) -> list[StructField]:
-    """Returns exactly the columns of Spark's Kafka source. In that source every column may be null."""
+    """Returns exactly the columns of Spark's Kafka source. In that source every column can be null."""
     types = {"partition": IntegerType(), "index": LongType(), "stream": StringType()}
     names = {ours: kafka for ours, kafka in KAFKA_NAMES.items() if ours != "data" or options.include_data}
     fields = [StructField(kafka, types.get(ours, BinaryType())) for ours, kafka in names.items()]

@@ -122,7 +122,7 @@ def open_session(
 def close_session(session: Any) -> None:
     """Stops a session, even if the JVM of the session has died. Afterwards another session can be opened.
 
-    A stopped session may be closed again.
+    A stopped session can be closed again.
     """
     from pyspark.core.context import SparkContext
     from pyspark.sql import SparkSession

@@ -48,7 +48,7 @@ class StreamNodeSource(Sendable, DataSource):
       read.
     - `startingTimestamp`, `endingTimestamp`: milliseconds since 1970. The read starts at, or ends before, the first
       message that was stored at this time or later. `startingOffsetsByTimestamp`, `endingOffsetsByTimestamp`: a time
-      for each partition, such as `{"orders":{"0":1700000000000}}`. Only one option may say where to start.
+      for each partition, such as `{"orders":{"0":1700000000000}}`. Only one option must say where to start.
     - `startingOffsetsByTimestampStrategy`, for a partition without a message at the starting time or later: `error`
       (the default) fails the query, `latest` starts at the end of the partition.
     - `failOnDataLoss` (true): whether the query fails if messages were removed, if a stream or partition was deleted,
@@ -80,7 +80,7 @@ class StreamNodeSource(Sendable, DataSource):
       `cardinal`: messages of Cardinal Streams (columns: `spark_export.decoding.CARDINAL`).
       `block`: blocks and block items of the block node (columns: `spark_export.block_decoding.BLOCK`).
     - `columnNameOfCorruptRecord` (_corrupt_record), `columnNameOfProblem` (_problem): the names of two columns that
-      `.schema(…)` may contain: the text of a JSON or CBOR message that could not be decoded whole, and why.
+      `.schema(…)` can contain: the text of a JSON or CBOR message that could not be decoded whole, and why.
       `timeZone` (UTC): the time zone of times in messages whose text names none.
     - `avroSchema`: the JSON of an Avro schema, or `file:PATH`. `protobufDescriptor`: the file of a FileDescriptorSet.
       `protobufMessage`: the full name of a message. The driver reads the files.

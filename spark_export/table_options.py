@@ -23,7 +23,7 @@ PROVIDER = "provider"
 OPTION = "option."
 """A prefix of names. Spark passes each option in `OPTIONS (…)` also under a name with this prefix.
 
-A name without the prefix may be a property of the table.
+A name without the prefix can be a property of the table.
 """
 
 

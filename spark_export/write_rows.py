@@ -1,6 +1,6 @@
 """Turns the rows of a DataFrame into messages to push. This module connects to no node.
 
-The columns may have the names of this format (`data`, `stream`) or the names of Spark's Kafka sink (`value`, `topic`).
+The columns can have the names of this format (`data`, `stream`) or the names of Spark's Kafka sink (`value`, `topic`).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
     4. If an operation made SQLite undo the whole transaction, as on a full disk, repeat without the operations that
        failed. If the transaction was undone for another reason, all operations fail.
 
-    Returns a fatal error, or None. After a fatal error nothing more may be written in this session.
+    Returns a fatal error, or None. After a fatal error, the caller must not write in this session any more.
     """
     pending = operations
     while pending:

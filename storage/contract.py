@@ -48,7 +48,7 @@ class Operation:
     """One write or read: a storage thread runs `apply` in a transaction, then the trio thread runs `on_done`.
 
     `on_done(self)` runs after the commit or after the failure. `error` is the reason of the failure, or None. After a
-    rollback `apply` may run again, so it must overwrite its earlier results and must not add to them. A read runs on a
+    rollback `apply` can run again, so it must overwrite its earlier results and must not add to them. A read runs on a
     connection that cannot write.
     """
 
@@ -210,7 +210,7 @@ class Log(Protocol):
 class Session(Protocol):
     """The interface of a session: one connection to the database, and the log of messages on that connection.
 
-    Only one thread at a time may use a session."""
+    A session must be used by one thread at a time."""
 
     @property
     def log(self) -> Log:
@@ -232,7 +232,7 @@ class Session(Protocol):
         ...
 
     def commit(self) -> None:
-        """Commit the transaction. Returns when the whole transaction is on disk. After an error the transaction may
+        """Commit the transaction. Returns when the whole transaction is on disk. After an error the transaction can
         still be open."""
         ...
 

@@ -64,7 +64,7 @@ class Database:
     """The database of one data directory. A database that is open for writing holds the lock on the directory
     until `close`.
 
-    A session may be used in any thread, but only by one thread at a time.
+    A session can be used in any thread, but only by one thread at a time.
 
     Invariant: at most one session that writes is open.
     """
@@ -145,7 +145,7 @@ class Database:
            Nothing is written before this check.
         2. Write the settings that belong to the file.
         3. After an unclean stop, check the structure of the file (up to CHECKED_BYTES_MAX), copy the write-ahead log
-           into the file, and sync the file. If a sync failed before the stop, some pages may be readable but not
+           into the file, and sync the file. If a sync failed before the stop, some pages can be readable but not
            on the disk.
         4. Migrate the file to the current schema version, and create missing tables.
         5. Check the row of every stream: with a wrong next index, an index would be assigned twice.

@@ -5,7 +5,7 @@ sizes; only a disk that is full to its last byte has a different code. The syste
 but Python has no access to `sqlite3_system_errno`. So this module tries to allocate a new file in the folder of the
 database. If the new file gets more room than a transaction needs, lack of room was not the cause.
 
-A failed read: if the disk cannot read a part of the file, SQLite may report damage (SQLITE_CORRUPT). So this module
+A failed read: if the disk cannot read a part of the file, SQLite can report damage (SQLITE_CORRUPT). So this module
 reads the file again without SQLite: for an unreadable part, the system then reports an error.
 
 Both tests run in the thread in which the error occurred, once for each error.

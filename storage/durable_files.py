@@ -32,7 +32,7 @@ def make_folder(folder: Path, *, mode: int = 0o777) -> list[Path]:
     mode: the permissions of the folder itself if it is created, before the user's umask is applied.
 
     When this function returns, the names of all folders on the path are on disk. This includes folders that existed
-    before: another process may have created a folder and ended before it synced the folder. Raises OSError.
+    before: another process has perhaps created a folder and ended before it synced the folder. Raises OSError.
     """
     missing, above = [], folder
     while not above.exists():

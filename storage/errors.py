@@ -16,10 +16,10 @@ from typing import NamedTuple
 class StorageError(Exception):
     """The base class of all errors of this package.
 
-    retriable: whether the same operation may succeed later, when the disk has room again or another program releases
+    retriable: whether the same operation can succeed later, when the disk has room again or another program releases
     the database.
     fatal: if True, the connection must not write any more, and the node must be stopped.
-    in_doubt: whether the operation may be on disk in spite of the error. If False, nothing of the operation is on disk.
+    in_doubt: whether the operation is perhaps on disk in spite of the error. If False, nothing of it is on disk.
     """
 
     retriable = False
@@ -41,7 +41,7 @@ class DiskFull(StorageError):
 
 
 class DiskFailed(StorageError):
-    """The error of a disk that failed in a write, a sync or otherwise. After this error, even earlier writes may be
+    """The error of a disk that failed in a write, a sync or otherwise. After this error, even earlier writes can be
     missing on the disk.
     """
 
@@ -222,7 +222,7 @@ _DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 def storage_error(error: BaseException) -> StorageError:
     """Returns the StorageError that describes an exception.
 
-    The exception may come from the SQLite driver, from the operating system or from the code of an operation. A
+    The exception can come from the SQLite driver, from the operating system or from the code of an operation. A
     StorageError is returned unchanged."""
     if isinstance(error, StorageError):
         return error

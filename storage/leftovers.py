@@ -5,7 +5,7 @@ complete, the restore renames it. A survey lists the messages in a damaged write
 in temporary folders, which contain a hard link to the database or a copy of the database.
 
 A process holds the lock of the directory while it makes or removes such files. There is one exception: a process that
-only reads may survey the write-ahead log of a stopped node without the lock. If another process removes the temporary
+only reads can survey the write-ahead log of a stopped node without the lock. If another process removes the temporary
 folder meanwhile, SQLite reports an error to the reader.
 """
 
@@ -33,7 +33,7 @@ def part_path(database: Path) -> Path:
 
 
 def find_parts(database: Path) -> list[Path]:
-    """Returns the files of the incomplete database that an interrupted restore has left. The list may be empty."""
+    """Returns the files of the incomplete database that an interrupted restore has left. The list can be empty."""
     part = part_path(database)
     return [path for suffix in FILE_SUFFIXES if (path := part.with_name(part.name + suffix)).exists()]
 

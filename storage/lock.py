@@ -41,7 +41,7 @@ def owner_of(directory: Path) -> int | None:
 
 
 def owner_lives(directory: Path) -> bool:
-    """Whether a process with the id in the lock file is running. The id may belong to another program by now. Takes
+    """Whether a process with the id in the lock file is running. The id can belong to another program by now. Takes
     no lock."""
     try:
         owner = owner_of(directory)

@@ -182,7 +182,7 @@ class SqliteLog:
         return records
 
     def _check_bounds(self, stream_id: int, index: int, records: list[Record], at_end: bool) -> None:
-        """Check a page against the first and next index of its stream: no message may be missing or too many.
+        """Check a page against the first and next index of its stream: no message must be missing or too many.
 
         Raises StreamNotFound, DatabaseCorrupt.
         """

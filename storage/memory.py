@@ -2,7 +2,7 @@
 
 A committed state is never changed: a transaction works on a copy of the state, and the commit replaces the committed
 state with the copy. The copies share the lists of messages: a transaction changes only the end of a list, after the
-messages of the committed state. Only one thread may use the database.
+messages of the committed state. Only one thread must use the database.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class MemorySession:
         return self._database.committed if self._working is None else self._working
 
     def writable(self) -> _State:
-        """Returns the state of the open transaction, which the caller may change.
+        """Returns the state of the open transaction, which the caller can change.
 
         Raises StorageReadOnly if this session only reads.
         """

@@ -30,7 +30,7 @@ class Checkpoint(NamedTuple):
 class SqliteSession:
     """A session on one SQLite connection: a `storage.contract.Session`.
 
-    writes: whether this session may write. If so, each transaction takes the write lock when the transaction
+    writes: whether this session can write. If so, each transaction takes the write lock when the transaction
     begins: a transaction that takes the lock later can fail halfway.
     """
 
@@ -90,7 +90,7 @@ class SqliteSession:
 
         SQLite writes a transaction to the log before its commit if the transaction is too large for the page cache.
         This method begins such a transaction and rolls it back, so no reader ever sees its data. Raises StorageError.
-        After an error the extended part of the log may still take room.
+        After an error the extended part of the log can still take room.
         """
         try:
             cache_size = self.connection.execute("PRAGMA cache_size").fetchone()[0]

@@ -235,7 +235,7 @@ NEXT_STREAM: Final = compiled(select(func.min(streams.c.id)).where(streams.c.id 
 NEXT_MESSAGES: Final = compiled(
     select(func.min(_message.stream_id)).where(_message.stream_id > bindparam("stream_id")), "stream_id"
 )
-"""Finds the smallest stream id above a given id in the table of messages. The stream may be missing in the table
+"""Finds the smallest stream id above a given id in the table of messages. The stream can be missing in the table
 of streams."""
 HAS_STREAM: Final = compiled(select(streams.c.id).where(_by_id), "stream_id")
 COUNT_MESSAGES: Final = compiled(select(func.count()).where(_of_stream), "stream_id")

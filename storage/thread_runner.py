@@ -271,7 +271,7 @@ class WritingThread(threading.Thread):
         """Switch the saving of disk room on or off. While it is on, the write-ahead log is copied into the database
         file after every commit.
 
-        A commit that is only in the log needs room in the database file later, and the disk may have no room then.
+        A commit that is only in the log needs room in the database file later, and the disk can have no room then.
 
         tight: whether the disk has little room left, so that the saving is switched on.
         """

@@ -170,7 +170,11 @@ Type = Primitive | FixedData | Name | Optional | List | Map | Enum | Union | Str
 
 
 class Definition(_Node, frozen=True):
-    """A definition of a named type, such as `type Age u8`. name: the new name. type: the type with this name."""
+    """A definition of a named type, such as `type Age u8`.
+
+    name: the new name.
+    type: the type with this name.
+    """
 
     name: str
     type: Type

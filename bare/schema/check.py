@@ -28,7 +28,7 @@ from bare.schema.ast import (
 def check(document: Document, known: Mapping[str, Definition], *, older: bool, pedantic: bool) -> None:
     """Checks a schema. Raises SchemaError for the first mistake.
 
-    known: definitions of other texts that the schema may use.
+    known: definitions of other texts that the schema can use.
     older: allow what drafts before -06 allowed: names used before their definition, types that contain themselves, and
         values and tags out of order.
     pedantic: require that the text states every enum value and union tag.

@@ -3,7 +3,7 @@
 - `current`: the rules of drafts -12 and later. Names are defined before their use, types do not contain themselves,
   tags ascend, and only the current spelling is accepted.
 - `legacy`: current and older spelling (`[]T`, `(A | B)`, `string`, `{ .. }`, `enum X { .. }`, `struct X { .. }`).
-  Names and tags may be in any order, and types may contain themselves if they have a finite value. The stream
+  Names and tags can be in any order, and types can contain themselves if they have a finite value. The stream
   specification is written in this dialect.
 - `auto`: texts of either kind. It is the same as `legacy`, because the legacy rules accept every current text with
   the same meaning.
@@ -33,7 +33,7 @@ def parse(text: str, dialect: Dialect = "auto", *, pedantic: bool = False, line:
 def parse_with(
     text: str, known: Mapping[str, Definition], dialect: Dialect, *, pedantic: bool = False, line: int = 1
 ) -> Document:
-    """Returns the checked definitions of a schema text that may use the definitions in `known`. See `parse`."""
+    """Returns the checked definitions of a schema text that can use the definitions in `known`. See `parse`."""
     if dialect not in ("auto", "current", "legacy"):
         raise ValueError(f"dialect must be auto, current or legacy, not {dialect!r}")
     older = dialect != "current"

@@ -97,7 +97,7 @@ def load(
 ) -> Schema:
     """Returns the codecs of a schema text. Raises SchemaError.
 
-    known: a schema whose type names the text may use; the result has these names too.
+    known: a schema whose type names the text can use; the result has these names too.
     line: the number of the text's first line, for errors.
     """
     document = parse_with(text, {} if known is None else known.scope, dialect, line=line)
@@ -122,7 +122,7 @@ def load_blocks(markdown: str, *, dialect: Dialect = "auto", limits: Limits = LI
 def _without_aliases(document: ast.Document, known: dict[str, ast.Definition]) -> dict[str, ast.Definition]:
     """Returns the definitions of a document by name. Each alias (such as `type A B`) is replaced by its type.
 
-    known: the definitions of other texts that the document may use.
+    known: the definitions of other texts that the document can use.
     """
     meant: dict[str, ast.Definition] = {}
     for definition in document.definitions.values():

@@ -14,7 +14,11 @@ _SCHEMA_START = re.compile(r"(?:\s+|#[^\n]*\n)*(?:type|enum)\s+[A-Z]")
 
 
 class Block(NamedTuple):
-    """A schema in a Markdown document. text: the text of the schema. line: the number of its first line, from 1."""
+    """A schema in a Markdown document.
+
+    text: the text of the schema.
+    line: the number of its first line, from 1.
+    """
 
     text: str
     line: int

@@ -154,7 +154,7 @@ def _check_absent(url: str, error: urllib.error.HTTPError) -> None:
 
 
 class _MayPass(Exception):
-    """A temporary failure of a request. The same request may succeed later."""
+    """A temporary failure of a request. The same request can succeed later."""
 
 
 def credentials(place: str) -> str:

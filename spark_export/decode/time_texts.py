@@ -1,6 +1,6 @@
 """Parses dates and times in text, in the forms that Spark's `from_json` accepts if no format is given.
 
-A date has the form `2026`, `2026-01` or `2026-1-5`. After the third form, a blank or `T` and any text may follow. A
+A date has the form `2026`, `2026-01` or `2026-1-5`. After the third form, a blank or `T` and any text can follow. A
 time consists of a date, a blank or `T`, hours, minutes, seconds with a fraction, and a time zone. All parts after the
 year are optional. Digits after the microseconds are ignored.
 

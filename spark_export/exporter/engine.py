@@ -19,7 +19,7 @@ GIB = 1024**3
 class Engine(Protocol):
     """The interface of an engine, which executes the tasks of a run.
 
-    An engine may repeat a task that failed. It returns the files of exactly one successful execution of each task."""
+    An engine can repeat a task that failed. It returns the files of exactly one successful execution of each task."""
 
     @property
     def description(self) -> str:

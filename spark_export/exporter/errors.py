@@ -39,7 +39,7 @@ class LedgerError(ExportError):
 
 
 class DataLost(ExportError):
-    """The node may lack messages that were never exported.
+    """The node perhaps lacks messages that were never exported.
 
     Retention or a deletion removed the messages, or the node was restored to an earlier state."""
 

@@ -58,7 +58,10 @@ class FlatTable:
         return []
 
     def remove(self, names: Sequence[str]) -> int:
-        """Removes files. names: relative to the folder of the table. Returns the number of removed files."""
+        """Removes files. Returns the number of removed files.
+
+        names: relative to the folder of the table.
+        """
         for name in names:
             (self._layout.table / name).unlink(missing_ok=True)
         return len(names)

@@ -205,7 +205,7 @@ async def open_kept_exporter(
 async def open_for_reading(folder: Path | Place | Address) -> AsyncIterator[tuple[Layout, Ledger]]:
     """Opens an existing export, to verify the export or to list its runs. Yields its paths and its ledger.
 
-    The ledger is the record of all runs. An exporter may work in the folder at the same time. Raises ExportMismatch,
+    The ledger is the record of all runs. An exporter can work in the folder at the same time. Raises ExportMismatch,
     LedgerError, StoreError.
     """
     async with open_workplace(Address.of(folder), now_us=now_us(), writes=False) as work:

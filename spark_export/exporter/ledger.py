@@ -2,7 +2,7 @@
 
 This module opens a ledger in an SQLite file; `ledger_database.py` opens one in PostgreSQL. A method that changes the
 ledger returns when the change is on disk. One exporter at a time changes the ledger: a file lock
-(`layout.py::ExportLock`) or `Ledger.take_over` ensures this. Other processes may read the ledger meanwhile.
+(`layout.py::ExportLock`) or `Ledger.take_over` ensures this. Other processes can read the ledger meanwhile.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The data classes of the exporter: partitions, exported index ranges, tasks, files and runs.
 
-They need only the standard library, because Spark sends some of them to executors, where this project may be missing.
+They need only the standard library, because Spark sends some of them to executors, where this project can be missing.
 """
 
 from __future__ import annotations
@@ -89,7 +89,11 @@ class Piece:
 
 @dataclass(frozen=True)
 class Task:
-    """A unit of parallel work in a run. number: the number of the task, from 0. pieces: the indexes to export."""
+    """A unit of parallel work in a run.
+
+    number: the number of the task, from 0.
+    pieces: the indexes to export.
+    """
 
     number: int
     pieces: tuple[Piece, ...]
@@ -197,7 +201,7 @@ class Account:
 
     ranges: the exported index ranges of all runs in state published or saved, each with the run's id.
     files: the files of these runs.
-    pending: the files of runs in state written; the table may already have these files.
+    pending: the files of runs in state written; the table perhaps has these files already.
     unfinished: the ids of the runs that are neither saved nor abandoned.
     losses: exported rows that a repair gave up.
     rewrite: the generation that an unfinished compaction or repair makes, or None.

@@ -67,7 +67,10 @@ class ParquetTable:
         return []
 
     def remove(self, names: Sequence[str]) -> int:
-        """Removes generations (old versions of the table). names: the names of their folders. Returns their number."""
+        """Removes generations (old versions of the table). Returns their number.
+
+        names: the names of their folders.
+        """
         for name in names:
             remove_tree(self._layout.generations / name)
         return len(names)

@@ -76,7 +76,7 @@ class Rewriter:
         await to_its_end(self._publish(generation) if state == "written" else self._drop(generation))
 
     async def load_files(self) -> list[RunFile]:
-        """Checks that a compaction may begin. Returns all files of the table.
+        """Checks that a compaction can begin. Returns all files of the table.
 
         Raises TableDamaged if the table does not list one of the files, and the errors of `load_listed`.
         """
@@ -86,7 +86,7 @@ class Rewriter:
         return listed
 
     async def load_listed(self) -> tuple[list[RunFile], list[RunFile]]:
-        """Checks that a repair may begin. Returns the files of the ledger: those that the table lists, and the others.
+        """Checks that a repair can begin. Returns the files of the ledger: those that the table lists, and the others.
 
         Readers do not see the rows of a file that the table does not list. Raises ExportError if a crash interrupted a
         run before its publication, and ExportMismatch if the ledger and the table disagree.

@@ -7,7 +7,7 @@ A run uses the ledger, a database that records all runs, and a staging folder fo
 1. Finish or abandon every earlier run that a crash interrupted (`run_machine.py::recover`). Then empty the
 staging folder.
 2. Ask the node for the ends of its partitions, and the ledger for the ends of the export. Plan to export the messages
-between these ends, at most as many as a step may have. A stream that has lost messages is left out.
+between these ends, at most as many as a step can have. A stream that has lost messages is left out.
 3. Tasks write files into the run's staging folder, and check that they get every index. Each file is hashed and synced.
 4. The files are moved to their final structure in staging, and the ledger records them with checksums (state written).
 5. One atomic change adds all files of the run to the table, and the ledger records this (state published).

@@ -25,7 +25,7 @@ from stream_client.errors import ClientError
 DONE, FAILED, TRY_AGAIN, STOPPED = 0, 1, 75, 143
 """The results of `exit_code`. 75 is EX_TEMPFAIL of sysexits.h, and 143 is 128 plus the number of SIGTERM."""
 PASSING = (DiskFull, ExportInUse, NodeFailed, TaskFailed)
-"""The errors after which the same export may succeed later, with the same settings."""
+"""The errors after which the same export can succeed later, with the same settings."""
 STOP_POLL_S = 0.1
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -60,7 +60,7 @@ def run_export(
 def exit_code(error: BaseException | None) -> int:
     """Returns the exit code of a process whose export ended with this error, or succeeded if the error is None.
 
-    TRY_AGAIN means that the same call may succeed later. After FAILED, a person must change something first.
+    TRY_AGAIN means that the same call can succeed later. After FAILED, a person must change something first.
     """
     if error is None:
         return DONE
@@ -116,7 +116,7 @@ def _signals_caught(stop: threading.Event, received: list[int]) -> Iterator[None
 
 
 def _tell_scheduler(received: list[int]) -> None:
-    """Calls the scheduler's own handler of the signal that stopped the export. The handler may raise."""
+    """Calls the scheduler's own handler of the signal that stopped the export. The handler can raise."""
     for number in received[:1]:
         handler = signal.getsignal(number)
         if callable(handler):

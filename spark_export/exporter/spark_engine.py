@@ -99,7 +99,7 @@ class SparkEngine:
         """Returns whether the session still works.
 
         A session with a master has ended if its JVM died or its Spark context stopped. A Spark Connect session counts
-        as ended after a run that failed, since its server may have been restarted."""
+        as ended after a run that failed, since its server has perhaps been restarted."""
         if self._remote is not None:
             return not self._failed
         try:
@@ -164,7 +164,7 @@ class SparkEngine:
 
 
 def _if_it_is_there(step: Callable[[], object]) -> None:
-    """Calls `step`, and ignores errors of Spark, which may have ended already."""
+    """Calls `step`, and ignores errors of Spark, which has perhaps ended already."""
     try:
         step()
     except Exception as error:

@@ -96,7 +96,10 @@ class StoreFlatTable(FlatTable):
         return abandoned
 
     def remove(self, names: Sequence[str]) -> int:
-        """Deletes files. names: relative to the address of the store. Returns the number of deleted files."""
+        """Deletes files. Returns the number of deleted files.
+
+        names: relative to the address of the store.
+        """
         self._store.delete(names)
         return len(names)
 

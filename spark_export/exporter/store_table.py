@@ -126,7 +126,10 @@ class StoreParquetTable:
         return [name for name in found if name not in state.files and name not in state.removed]
 
     def remove(self, names: Sequence[str]) -> int:
-        """Deletes files. names: relative to the address of the store. Returns the number of deleted files."""
+        """Deletes files. Returns the number of deleted files.
+
+        names: relative to the address of the store.
+        """
         self._store.delete(names)
         expired = tuple(name for name in names if name in self._log.state.removed)
         if expired:

@@ -140,7 +140,7 @@ async def _look(layout: Layout, table: Table, ledger: Ledger) -> tuple[int, set[
 
 
 def _list_files(folder: Path) -> list[Path]:
-    """Returns all files in a folder and its subfolders. Other processes may remove files meanwhile."""
+    """Returns all files in a folder and its subfolders. Other processes can remove files meanwhile."""
     return sorted(Path(root, name) for root, _, names in os.walk(folder) for name in names)
 
 

@@ -22,7 +22,7 @@ BINARY, BOOLEAN, INT, LONG, STRING = BinaryType(), BooleanType(), IntegerType(),
 
 
 def struct(**fields: DataType) -> StructType:
-    """Returns a struct type with these fields, in this order. Every field may be null."""
+    """Returns a struct type with these fields, in this order. Every field can be null."""
     return StructType([StructField(name, kind) for name, kind in fields.items()])
 
 

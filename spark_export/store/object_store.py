@@ -177,7 +177,7 @@ def _tag(found: Any) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """Returns the answer of the store without the address of the request, which may contain a signature."""
+    """Returns the answer of the store without the address of the request, which can contain a signature."""
     text = one_line(error)
     _, code, rest = text.partition("<Code>")
     return rest.partition("<")[0] if code else text.partition(": ")[0]

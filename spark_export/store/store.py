@@ -18,7 +18,7 @@ from spark_export.store.place import Place
 
 
 class PutUnclear(StoreError):
-    """The store did not answer a write. The object may have been written or not."""
+    """The store did not answer a write. It is not known whether the object was written."""
 
 
 @dataclass(frozen=True)

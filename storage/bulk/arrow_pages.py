@@ -2,8 +2,8 @@
 
 The database driver (ADBC) contains its own copy of SQLite. Two copies of SQLite in one process do not see each other's
 locks, and when one copy closes the file, the locks of both copies are lost. So the node reads through a child process
-(`storage.bulk.child_main`). Spark's workers are separate processes, so they may read the file directly. This module
-imports nothing else of the project, since the project may not be installed on those workers.
+(`storage.bulk.child_main`). Spark's workers are separate processes, so they can read the file directly. This module
+imports nothing else of the project, since the project is perhaps not installed on those workers.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ ASSUMED_ROW_BYTES = 1_024
 ROW_OVERHEAD_BYTES = 40
 """The largest number of bytes that index, time, checksum and the offsets of the other columns take in one row."""
 MEMORY_BYTES_MAX = 128 * 1024 * 1024
-"""The largest amount of data, in bytes, that one statement for several rows may read into memory. Each row may have at
-most this number of bytes divided by the number of rows. If a row has more data, the range is read again with a
-statement for fewer rows."""
+"""The largest amount of data, in bytes, that one statement for several rows reads into memory. If one of the rows has
+more data than this number divided by the number of rows, the range is read again with a statement for fewer rows."""
 
 
 class PagesError(Exception):
@@ -243,7 +242,7 @@ def _select(names: Sequence[str], stream_id: int, start: int, end: int, conditio
 
 
 def _typed(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Returns the batch with the right type for every column, since the driver may have guessed another type. The
+    """Returns the batch with the right type for every column, since the driver can have guessed another type. The
     columns `key` and `beside` (headers) are removed if they are empty.
 
     Raises PagesDamaged if a value has another type than its column.

@@ -26,7 +26,7 @@ first_index, next_index, start and rows. The third value is the page as bytes, o
 
 
 class BulkChild:
-    """A running child process that reads one database file. Only one thread may use this object.
+    """A running child process that reads one database file. It must be used by one thread only.
 
     Raises OSError if the process cannot be started.
     """

@@ -8,10 +8,11 @@ separate process.
     request   i64 stream_id | i64 start | i64 end | i64 bytes_max | u8 columns      little-endian
     answer    u8 status | i64 created_us | i64 first_index | i64 next_index | i64 start | i64 rows | u32 size
 
-columns: the sum of 1 for the data, 2 for keys and headers, 4 for the checksum. size: the number of bytes that the
-child has written into the shared memory of DESCRIPTOR. These bytes are an Arrow IPC stream if the status is OK, else
-the text of an error. They stay unchanged until the next request. `storage.bulk.arrow_pages.ArrowPage` describes the
-other fields.
+columns: the sum of 1 for the data, 2 for keys and headers, 4 for the checksum.
+size: the number of bytes that the child has written into the shared memory of DESCRIPTOR. These bytes are an Arrow IPC
+stream if the status is OK, else the text of an error. They stay unchanged until the next request.
+
+`storage.bulk.arrow_pages.ArrowPage` describes the other fields.
 """
 
 from __future__ import annotations

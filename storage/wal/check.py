@@ -63,8 +63,8 @@ def prepare_log(database: Path, *, rebooted: bool) -> None:
     3. Cut off frames after the last commit, which a kill or a power cut can leave. Later commits would overwrite only
        some of these frames, and the other frames would then look like damage.
 
-    rebooted: whether the machine may have restarted since the log was written. The caller must hold the lock on the
-    directory, and no connection may have the database open. Raises WalDamaged and other StorageError.
+    rebooted: whether the machine could have restarted since the log was written. The caller must hold the lock on the
+    directory, and no connection must have the database open. Raises WalDamaged and other StorageError.
     """
     try:
         with examined(database, rebooted=rebooted) as log:
@@ -248,7 +248,7 @@ def install_log(database: Path, pieces: Iterable[bytes]) -> None:
     """Replace the write-ahead log with a new log by one rename. After a kill or a power cut, either the complete old
     log or the complete new log exists.
 
-    pieces: the bytes of the new log. No connection may have the database open. Raises OSError.
+    pieces: the bytes of the new log. No connection must have the database open. Raises OSError.
     """
     # Remove SQLite's file of shared memory, since it describes the old log.
     database.with_name(database.name + SHM_SUFFIX).unlink(missing_ok=True)

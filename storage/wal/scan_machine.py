@@ -45,8 +45,8 @@ MAGIC: Final = 0x377F0682
 VERSION: Final = 3007000
 PAGE_SIZES: Final = frozenset(1 << bits for bits in range(9, 17))
 SPILL_FRAMES_MIN: Final = 1_000
-"""A transaction with at least this many pages may have been larger than the page cache (16 MiB, about 2,000 pages).
-SQLite then writes pages to the log early, may overwrite them, and corrects the checksums of the later frames only at
+"""A transaction with at least this many pages was perhaps larger than the page cache (16 MiB, about 2,000 pages).
+SQLite then writes pages to the log early, can overwrite them, and corrects the checksums of the later frames only at
 the end. If the process is killed before that, the log can have wrong frames before a correct commit frame."""
 CORRECTED_MAX: Final = 64
 """The largest number of frames in which a scan searches for a wrong word. The search takes several milliseconds for
@@ -375,10 +375,10 @@ def judge(found: Scan, *, rebooted: bool, in_file: bool) -> Verdict:
     - All finished writes of a killed process survive until the machine restarts. So without a restart, an undamaged
       frame after a bad frame means damage. The exception is a transaction that was larger than the page cache: SQLite
       writes such a transaction to the log in several passes.
-    - Without a restart, a last frame with one wrong byte at an unknown place means damage too: a kill may leave an
+    - Without a restart, a last frame with one wrong byte at an unknown place means damage too: a kill can leave an
       older page in the place of the frame, but such a page almost never differs in only one byte.
     - SQLite syncs the log's header before it writes a frame. So a bad header before commits means damage, unless the
-      database file has all pages of the log: then SQLite may have been restarting the log from its beginning.
+      database file has all pages of the log: then SQLite was perhaps restarting the log from its beginning.
     - A power cut or a kill explains everything else. If every byte of the last transaction is known, the transaction
       can be completed. Otherwise the transaction was never confirmed, and can be cut off.
     """

@@ -82,7 +82,10 @@ OPEN_SCHEMA = pa.schema(
         ("data", pa.binary()),
     ]
 )
-"""The schema of the messages of incomplete blocks. block: the name of the chain, a zero byte and the block hash."""
+"""The schema of the messages of incomplete blocks.
+
+block: the name of the chain, a zero byte and the block hash.
+"""
 
 
 class CardinalTables:
