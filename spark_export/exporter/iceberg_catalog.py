@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from spark_export.exporter.errors import ExportMismatch, ExtraMissing
+from spark_export.exporter.iceberg_retries import name_strategy
 from spark_export.exporter.layout import Layout
+from spark_export.store.data import CONNECT_S
 from spark_export.store.errors import ObjectExists, ObjectMissing
 from spark_export.store.local_store import LocalStore
 from spark_export.store.place import parse_place
@@ -124,7 +126,11 @@ def _file_options(store: Store | None) -> dict[str, str]:
         "abfs": {"account": "adls.account-name", "endpoint": "adls.blob-storage-authority"},
         "hdfs": {"user": "hdfs.user"},
     }[scheme]
-    return {name: options[option] for option, name in names.items() if option in options}
+    found = {name: options[option] for option, name in names.items() if option in options}
+    if scheme == "s3":
+        found |= {"s3.connect-timeout": str(CONNECT_S), "s3.request-timeout": options["timeout_s"]}
+        found["s3.retry-strategy-impl"] = name_strategy(options["tries"])
+    return found
 
 
 def _read_choice(layout: Layout) -> CatalogChoice | None:
