@@ -139,8 +139,8 @@ class ChannelPeer(StreamPeer):
         plaintext = PLAINTEXT.encode_routes(onward_route, return_route) + PLAINTEXT.encode_payload(payload)
         return super().frame(self.way, self.machine.sealing()(plaintext), ())
 
-    async def receive(self) -> Message:
-        plaintext = self.machine.opening()((await super().receive()).payload)
+    async def receive(self, patience_s: float = 10.0) -> Message:
+        plaintext = self.machine.opening()((await super().receive(patience_s)).payload)
         assert plaintext != CLOSE, "the node closed the channel"
         ((message,), _) = self.plaintexts.read([plaintext])
         return message
