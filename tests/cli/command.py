@@ -6,10 +6,13 @@ import io
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import pytest
+import typer
 
 from stream_node.cli.app import build, run
 
@@ -45,6 +48,12 @@ class Done(NamedTuple):
         return line
 
 
+@cache
+def whole_command() -> Callable[..., Any]:
+    """The command line with all commands, made once: its making takes longer than most commands."""
+    return typer.main.get_command(build())
+
+
 class CommandLine:
     """`stream-node`, called with arguments and, where it reads it, a standard input."""
 
@@ -59,7 +68,7 @@ class CommandLine:
             file.seek(0)
             self._monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
             try:
-                code = run(lambda: build()([str(each) for each in arguments], prog_name="stream-node"))
+                code = run(lambda: whole_command()([str(each) for each in arguments], prog_name="stream-node"))
             except SystemExit as ended:
                 code = int(ended.code or 0)
         sys.stdout.flush()
