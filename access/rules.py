@@ -19,12 +19,13 @@ EVERYBODY = "*"
 KNOWN_IDENTITIES_MAX = 10_000
 """The largest number of identities whose rules are remembered. All are forgotten when there are more."""
 KNOWN_CHARACTERS_MAX = 4 * 1024 * 1024
-"""The largest number of characters of the names for which the rights of all identities are remembered. All names are
-forgotten when there are more, because peers choose the names."""
+"""The largest number of characters of all names whose rights are remembered, for all identities together. When there
+are more, all names are forgotten. The limit is needed because peers choose the names."""
 KNOWN_NAME_CHARACTERS = 64
-"""What a remembered name counts besides its characters, for the objects that hold it."""
+"""The number of characters that each remembered name counts in addition to its own, for the objects that hold it."""
 KNOWN_NAME_CHARACTERS_MAX = 512
-"""The rights on a longer name are found anew for each message, and not remembered."""
+"""The largest number of characters of a name whose rights are remembered. The rights on a longer name are computed
+again for each message."""
 SHOWN_NAME_CHARACTERS_MAX = 64
 
 
@@ -96,7 +97,11 @@ class KnownNames:
         self._holders: dict[int, dict[str, int]] = {}
 
     def has_room(self, name: str, holder: dict[str, int]) -> bool:
-        """Whether a name may be remembered. holder: the names of one identity, to which the caller adds it."""
+        """Counts a name before it is remembered. Returns False for a name that is too long and must not be remembered.
+
+        holder: the remembered names of one identity. The caller adds the name to it; `has_room` empties it if there are
+            too many names in all.
+        """
         if len(name) > KNOWN_NAME_CHARACTERS_MAX:
             return False
         size = len(name) + KNOWN_NAME_CHARACTERS

@@ -100,7 +100,7 @@ class Ledger(GenerationsPart, IdentityPart):
     async def check_owner(self) -> None:
         """Raises TakenOver if another process has taken over the ledger. Does nothing before `take_over`.
 
-        After this call, the copy in the store has all changes, also one whose `save` failed before.
+        After this call, the ledger's copy in a store, if any, has all changes, also one whose `save` failed before.
         """
         if self._owner is None:
             return

@@ -48,8 +48,8 @@ runs = Table(
 )
 """The runs of the exporter, one row each.
 
-The id is AUTOINCREMENT, so that no id is used twice: a published table contains the ids of its runs, and an id in the
-table means that this run is already published."""
+AUTOINCREMENT prevents a second use of an id. The exported table contains the ids of its published runs, so a new run
+with an old id would seem to be published already."""
 
 ranges = Table(
     "ranges",

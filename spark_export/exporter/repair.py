@@ -3,8 +3,8 @@
 An undamaged file that the table no longer lists, for example after another program has put the table back to an earlier
 state, is listed again.
 
-The ledger, the record of all runs, lists every exported index. Repair takes away the indexes that are in undamaged
-files, and reads the remaining indexes from the node. It never uses the content of a damaged file. Readers of the
+The ledger, the record of all runs, lists every exported index. Repair subtracts the indexes that are in undamaged
+files, and reads the messages with the remaining indexes from the node. It never uses a damaged file. Readers of the
 table see either all old files or all new files (`rewrite.py`). If rows are no longer on the node, repair raises an
 error, unless the user accepts the loss (`--accept-lost`). In this case the ledger records the lost rows, and `verify`
 counts them.

@@ -1,8 +1,8 @@
 """Verification: checks that the table has every exported index exactly once. It needs neither the node nor Spark.
 
 Verification compares the ledger, the record of all runs, with the files. Of each file, it checks the size, the
-SHA-256 over all bytes, and the columns partition and index. Verification repairs nothing; `run` and `compact` recover
-from a crash.
+SHA-256 over all bytes, and the columns `partition` and `index`. Verification repairs nothing; `run` and `compact`
+recover from a crash.
 """
 
 from __future__ import annotations

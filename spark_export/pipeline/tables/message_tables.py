@@ -124,7 +124,10 @@ class MessageTables:
             self._version.write(MESSAGES, pa.concat_tables(parts))
 
     def touch(self, minutes: pa.Table) -> None:
-        """Notes the minutes whose latency must be computed again. minutes: a table with columns stream and minute."""
+        """Notes the minutes whose latency must be computed again.
+
+        minutes: a table with the columns `stream` and `minute`.
+        """
         for each in minutes.group_by(["stream", "minute"]).aggregate([]).to_pylist():
             self._touched.add((each["stream"], each["minute"]))
 

@@ -141,7 +141,7 @@ def take_file(file: ExportFile, taken: Taken) -> pa.Table:
 def _all_known(places: pa.Table, taken: Taken, stream: str) -> bool:
     """Returns whether the pipeline has read all these rows before.
 
-    places: a table with the columns partition and index, and the column era if the file has it.
+    places: a table with the columns `partition` and `index`, and the column `era` if the file has it.
     """
     eras = places["era"].to_pylist() if "era" in places.column_names else [0] * places.num_rows
     known = {(era, partition): found for (name, era, partition), found in taken.intervals.items() if name == stream}
