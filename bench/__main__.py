@@ -21,7 +21,7 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            help="push, pull, latency, fanout, codec, cardinal, block, backfill, security, export, export-ways, "
+            help="push, pull, latency, fanout, codec, cardinal, block, backfill, security, flood, export, export-ways, "
             "export-start or all; scale (how cost grows), or a part of it: sizes, streams, clients, memory, idle, "
             "slow, logs."
         ),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import median
 
-from bench import backfill, block, cardinal, export, export_start, security
+from bench import backfill, block, cardinal, export, export_start, flood, security
 from bench.compared import BLOCKING, CEILING
 from bench.measure import PAGE_MESSAGES
 from bench.plan import MIB
@@ -61,6 +61,7 @@ def goals(report: Report) -> Iterator[Goal]:
         yield _of_rounds(f"pushes over {name}, window 1,000, to those without", wanted, encrypted)
     ruled = ratio(report.find(security.PUSHED, system=security.RULED, window=1_000), plain, server_us)
     yield Goal("the node's processor time of a push under rules, window 1,000, to that without", True, 1.02, ruled)
+    yield from _of_flood(report)
     yield from _of_growth(report)
     whole = typical(report.find(cardinal.REASSEMBLE), rate)
     yield Goal("Cardinal messages put together and ordered a second, in one process", False, 150_000.0, whole)
@@ -120,6 +121,15 @@ def _of_growth(report: Report) -> Iterator[Goal]:
             p50_us,
         )
         yield Goal(f"p50 of pulling {page:,} of {largest:,} messages, to a small log", True, 1.5, longer)
+
+
+def _of_flood(report: Report) -> Iterator[Goal]:
+    for window in flood.WINDOWS:
+        alone = report.find(flood.FLOODED, system=flood.ALONE, window=window)
+        beside = ratios(report.find(flood.FLOODED, system=OURS, window=window), alone, p99_us)
+        what = f"p99 beside a flood, to that alone, window {window}"
+        spread = (min(beside), max(beside)) if beside else None
+        yield Goal(what, True, 2.0, median(beside) if beside else None, spread)
 
 
 def _of_backfill(report: Report) -> Iterator[Goal]:

@@ -16,6 +16,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     exported: messages brought into Parquet by Spark. export_seconds: after this time the bench `export` begins no
     round. starts: rounds of whole export runs for a handful of messages.
     slow_seconds: how long each side pushes with a slow sync.
+    flood_turns: how often a flood begins and stands still, for each window.
     backfilled: blocks that one node fetches from another. live_blocks: blocks published meanwhile, one by one.
     """
 
@@ -38,6 +39,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     starts: int = 3
     backfilled: int = 4_000
     live_blocks: int = 200
+    flood_turns: int = 10
     slow_publishers: int = 64
     slow_sync_ms: int = 5
     slow_seconds: float = 3.0
@@ -61,6 +63,7 @@ QUICK = Plan(
     backfilled=150,
     live_blocks=2,
     idle_connections=20,
+    flood_turns=1,
     slow_publishers=16,
     slow_seconds=0.3,
 )

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import backfill, block, cardinal, compared, export, export_start, s3, scale, security
+from bench import backfill, block, cardinal, compared, export, export_start, flood, s3, scale, security
 from bench.codec import compare
 from bench.errors import UnknownBench
 from bench.goals import goals
@@ -90,6 +90,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "block": lambda bench: block.samples(bench.plan),
     "backfill": lambda bench: backfill.samples(bench.plan),
     "security": lambda bench: security.samples(bench.plan, bench.place),
+    "flood": lambda bench: flood.samples(bench.plan, bench.place),
 }
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from access.rights import ALL_RIGHTS, NO_RIGHT, RIGHT_NAMES, STREAM_RIGHTS, Demand, Right, rights_text
-from access.rules import ANYTHING_TO_ANYBODY, Rule, Rules
+from access.rules import ANYTHING_TO_ANYBODY, KNOWN_CHARACTERS_MAX, KNOWN_NAME_CHARACTERS, Rule, Rules
 from ockam.identity import ANONYMOUS, NODE, Identity
 
 KEEPER = Identity("local", "keeper")
@@ -147,3 +147,16 @@ def test_rights_have_the_names_that_rules_use() -> None:
         ]
     )
     assert sum(RIGHT_NAMES.values()) == ALL_RIGHTS
+
+
+def test_remembered_names_have_a_bound_in_characters() -> None:
+    """Goal: peers, who choose the names, cannot fill the memory. Method: count what is remembered, over identities."""
+    rules = Rules([Rule("all", ("*",), may=ALL_RIGHTS)])
+    everybody = [rules.grants(Identity("certificate", f"c{number}")) for number in range(10)]
+    for number in range(12_000):
+        grants = everybody[number % 10]
+        assert grants.rights_on(f"{number:0500d}") == ALL_RIGHTS
+        if number % 1_000 == 0:
+            assert grants.rights_on("x" * 1_000_000) == ALL_RIGHTS
+    remembered = sum(len(name) + KNOWN_NAME_CHARACTERS for each in everybody for name in each._known)
+    assert 0 < remembered <= KNOWN_CHARACTERS_MAX
