@@ -12,10 +12,11 @@ from typing import NamedTuple
 import trio
 
 from ockam.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateAnswer, Status, Verdict
-from ockam.identity import Identity
+from ockam.identity import ANONYMOUS, Identity
 from ockam.message import Message, reply_to
 from ockam.protocol import ProtocolError
 from ockam.token import is_this_machine
+from ockam.usage import party_key
 from ockam.worker import Worker
 
 _ROUTE = (NODE_AUTHENTICATE,)
@@ -73,18 +74,20 @@ class Authenticator:
         Returns None if too many refusals to this host wait already; then the connection is closed without an answer.
         """
         host = peer.rpartition(":")[0]
+        # A host can have all addresses of its IPv6 network.
+        key = party_key(ANONYMOUS, peer)
         request_id, verdict = self._decide(message.payload, host, known, is_encrypted)
         if verdict.identity is None:
-            if self._waiting[host] >= self._waiting_max:
+            if self._waiting[key] >= self._waiting_max:
                 return None
             self._on_refused(peer, verdict)
-            self._waiting[host] += 1
+            self._waiting[key] += 1
             try:
                 await trio.sleep(self._refusal_delay_s)
             finally:
-                self._waiting[host] -= 1
-                if not self._waiting[host]:
-                    del self._waiting[host]
+                self._waiting[key] -= 1
+                if not self._waiting[key]:
+                    del self._waiting[key]
         answer = reply_to(message, NODE_AUTHENTICATE, _answer(request_id, verdict))
         return Proof(verdict.identity, answer, verdict.reason)
 

@@ -15,7 +15,13 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
+from ockam.address import local
+from ockam.authentication import NODE_AUTHENTICATE, Status, Verdict
+from ockam.authenticator import Authenticator
+from ockam.identity import ANONYMOUS
+from ockam.message import Message
 from tests.support.certificates import Authority
 from tests.support.served import wait_until
 from tests.tls.keys import HOSTS
@@ -231,3 +237,22 @@ def _wrapping(authority: Authority, host: str, who: tuple[str, str] | None = Non
         return context.wrap_socket(connection, server_hostname=host)
 
     return wrap
+
+
+async def test_the_addresses_of_one_network_share_the_bound(autojump_clock: trio.testing.MockClock) -> None:
+    """A host can have every address of its IPv6 network of 64 bits, so the bound is for the network."""
+    authenticator = Authenticator(lambda text: Verdict(Status.UNKNOWN, reason="no"), refusal_delay_s=1.0, waiting_max=2)
+    message = Message((NODE_AUTHENTICATE,), (local("conn"), local("me")), authentication(UNKNOWN))
+    unanswered = []
+
+    async def judge(host: str) -> None:
+        if await authenticator.judge(message, f"[{host}]:4000", ANONYMOUS, True) is None:
+            unanswered.append(host)
+
+    for _ in range(2):
+        async with trio.open_nursery() as nursery:
+            for host in ("2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1"):
+                nursery.start_soon(judge, host)
+    # Each time one of the three; the bound is free again when the answers are sent.
+    assert len(unanswered) == 2
+    assert all(host.startswith("2001:db8::") for host in unanswered)
