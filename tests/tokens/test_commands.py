@@ -20,16 +20,12 @@ from tests.cli.token_schemas import TokenCreated, TokenRevoked, TokensListed
 from tests.tokens.token_node import UNKNOWN
 
 COMMANDS = [
-    ("stream", "create", "orders"),
     ("push", "orders", "--data", "a"),
     ("pull", "orders"),
-    ("consume", "orders", "--client", "me"),
-    ("stream", "list"),
-    ("index", "get", "orders", "--client", "me"),
     ("block", "status"),
     ("block", "backfill", "status"),
-    ("bench", "push", "--messages", "100"),
 ]
+"""One command for each way in which commands connect."""
 
 
 class Place:
@@ -227,13 +223,16 @@ def test_no_secret_is_in_logs_settings_or_statistics(
     commands about it print, is searched for both."""
     text = command("token", "create", "secret", *place.config).text.strip()
     at = ("--node", place.node.address)
+    monkeypatch.setenv("STREAM_NODE_TOKEN", text)
     said = ""
-    for token in (text, UNKNOWN):
-        monkeypatch.setenv("STREAM_NODE_TOKEN", token)
-        for arguments in (("stream", "list", *at), ("doctor", *at, *place.config), ("config", "show", *place.config)):
-            done = command(*arguments)
-            said += done.text + done.stderr
-        until(lambda: command("stream", "list", *at).code == 1)
+    while "access denied" not in said:
+        # The node takes the new token within a second; then it has no right, since no rule names it.
+        assert said.count("\n") < 100
+        said += command("stream", "list", *at).stderr
+    monkeypatch.setenv("STREAM_NODE_TOKEN", UNKNOWN)
+    for arguments in (("stream", "list", *at), ("doctor", *place.config), ("config", "show", *place.config)):
+        done = command(*arguments)
+        said += done.text + done.stderr
     assert "token" in said
     written = b"".join(each.read_bytes() for each in place.folder.rglob("*") if each.is_file()) + said.encode()
     assert b"token_refused" in written
