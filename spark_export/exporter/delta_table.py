@@ -43,7 +43,7 @@ SCHEMA = FILE_SCHEMA.append(pa.field("stream", pa.string(), False)).append(pa.fi
 
 
 CHECKPOINT_COMMITS = 20
-"""The number of transactions after which `expire` writes a checkpoint, a file with the state of the whole table.
+"""The number of transactions after which `expire_log` writes a checkpoint, a file with the state of the whole table.
 
 Readers start at the latest checkpoint and skip the log entries before it.
 """

@@ -130,7 +130,7 @@ class FlatTable:
         sync(self._data)
         old = [file for file in before if file.entry.path not in kept]
         for file in old:
-            # A replaced file never changes, so its modification time stores when `expire` may remove the file.
+            # A replaced file never changes, so its modification time stores when `find_expired` may return the file.
             with suppress(FileNotFoundError):
                 os.utime(self._data / file.entry.path, (expires_s, expires_s))
         known = set(self._log.iterdir())

@@ -117,7 +117,7 @@ class ParquetTable:
     def rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile], expires_s: float) -> None:
         old, new = self._layout.table.resolve(), self._layout.generation(generation)
         if old != new:
-            # The old folder never changes again, so its modification time stores when `expire` may remove it.
+            # The old folder never changes again, so its modification time stores when `find_expired` may return it.
             os.utime(old, (expires_s, expires_s))
             point_to(self._layout.table, new)
 
