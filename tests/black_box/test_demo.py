@@ -19,8 +19,8 @@ TEXT = Path(email.__file__).parent
 @pytest.mark.slow
 @pytest.mark.timeout(660)
 def test_the_demo_from_end_to_end(command: Command) -> None:
-    """Two nodes chained, one of two consumers killed, a node killed in the middle of pushing, the comparison; where
-    Spark is installed, an export and a query."""
+    """Two nodes chained, one of two consumers killed, a node killed in the middle of pushing, the comparison; blocks;
+    a node with TLS and rules; where Spark is installed, an export and a query."""
     done = command("demo", "--input-dir", TEXT, "--json", timeout_s=600)
     assert done.code == 0, done.err
     msgspec.json.decode(done.out, type=Demonstrated)
@@ -35,7 +35,9 @@ def test_the_demo_from_end_to_end(command: Command) -> None:
     assert under_way is not None, done.err
     assert 0 <= proof["stored_again"] <= int(under_way[1].replace(",", "")) > 0
     steps = report["steps"]
-    of_blocks = steps.pop()
+    over_tls, of_blocks = steps.pop(), steps.pop()
+    assert over_tls["messages"] == report["guarded"]["read"] > 0
+    assert report["guarded"]["broken"] == []
     assert of_blocks["messages"] > 0
     exported = report["export"]
     if isinstance(exported, str):
