@@ -184,6 +184,10 @@ class ChannelConnection(ClientConnection):
     def settle(self) -> None:
         """Handle the end of the channel by the other side, after the messages before it were handled."""
         if not self._is_ended:
+            machine = self._machine
+            # The proof of the other side was valid at the handshake, and ends later. A new handshake has a new proof.
+            if self.wire is not None and machine is not None and self._settings.now_s() > machine.expires_s:
+                self._lose(ConnectionLost("the proof of the other end has ended"))
             return
         self._is_ended = False
         if self._worked:

@@ -12,6 +12,9 @@ import trio.testing
 from structlog.testing import capture_logs
 
 from ockam.address import local
+from ockam.frames import FrameReader, FrameWriter
+from ockam.message import HERE, Message
+from ockam.wire_head import HEAD
 from secure_channel.cbor import write_array
 from secure_channel.channel_machine import ChannelMachine
 from secure_channel.errors import IdentityFileError
@@ -19,9 +22,11 @@ from secure_channel.known_histories import KnownHistories
 from secure_channel.messages import CLOSE
 from secure_channel.own_identity import OwnIdentity
 from secure_channel.trust_list import TrustList
+from stream_client.core.channel_connection import ChannelConnection, ChannelSettings
+from stream_client.errors import ClientError
 from tests.secure_channel.channel_node import ChannelNode, Initiator, channel_node
 from tests.secure_channel.rotations import KEYS, rotated
-from tests.secure_channel.samples import trust_all
+from tests.secure_channel.samples import NOW_S, ephemeral, identity, trust_all
 
 ECHO, ME = local("echo"), local("me")
 FIRST, SECOND, THIRD = rotated(*KEYS[:1]), rotated(*KEYS[:2]), rotated(*KEYS[:3])
@@ -88,6 +93,33 @@ async def test_a_channel_ends_with_the_proof_of_its_peer(autojump_clock: trio.te
         assert short.plaintexts() == [CLOSE]
         assert is_answered(long)
         assert world.channels.statistics().ended == {"expired": 1}
+
+
+def test_a_client_makes_a_new_channel_when_the_proof_of_its_node_has_ended() -> None:
+    now_s = NOW_S
+    node = rotated(KEYS[0], expires_s=NOW_S + 60)
+    listener, told = local("secure_channel"), list[ClientError | None]()
+    settings = ChannelSettings(identity("client"), frozenset([node.identifier]), (listener,), now_s=lambda: now_s)
+    client = ChannelConnection(settings)
+    client.on_channel = told.append
+    client.connected(HEAD)
+    sent, written = FrameReader(HEAD, HERE), FrameWriter(HEAD)
+    (first,) = sent.feed(client.data_to_send()[1:])
+    machine = ChannelMachine(node, trust_all)
+    answer = machine.receive_1(first.payload, ephemeral("node"))
+    frame = Message((local("-"), *first.return_route), (local("inner"),), answer)
+    assert client.messages(HEAD.hello + written.encode([frame], lambda error: None)[1]) == []
+    (third,) = sent.feed(client.data_to_send())
+    machine.receive_3(third.payload, NOW_S)
+    now_s = NOW_S + 60
+    client.settle()
+    assert (told, client.handshakes, client.data_to_send()) == ([None], 1, b"")
+    now_s = NOW_S + 61
+    client.settle()
+    client.check()
+    assert str(told[-1]) == "the proof of the other end has ended"
+    (again,) = sent.feed(client.data_to_send())
+    assert (again.onward_route, client.handshakes) == ((listener,), 2)
 
 
 def test_a_damaged_file_is_told_and_one_that_cannot_be_written_is_logged(tmp_path: Path) -> None:

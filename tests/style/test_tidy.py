@@ -26,6 +26,7 @@ LARGE: dict[str, str] = {
     "ockam/frames.py": "the reader and the writer of one format, with what each remembers to be fast",
     "ockam/tcp.py": "accepting, calling and forwarding share the connections of a node and their limits",
     "index_service/lease_machine.py": "one table, and the members and partitions that it is about",
+    "stream_client/core/channel_connection.py": "the handshake, the messages and the end of a channel share its keys",
     "ockam/connection.py": "a connection's two directions wake each other and end together",
     "tests/ockam/test_connection_machine.py": "one machine's table, its deadlines, and a model of all its steps",
     "ockam/connection_machine.py": "the table of a connection, and what its states mean for both directions",
