@@ -1,6 +1,6 @@
-"""AdmissionMachine: decides whether a handshake may begin and a channel may open. It only counts, and has no clock.
+"""AdmissionMachine: decides whether a handshake can begin and a channel can open. It only counts, and has no clock.
 
-Whoever reaches the listener may begin handshakes before proving an identity. So three numbers have limits: the
+Whoever reaches the listener can begin handshakes before proving an identity. So three numbers have limits: the
 handshakes that a host begins in a second, those under way on one connection, and those under way on the node. If too
 many are under way, a new handshake takes the place of the oldest one, whose peer has probably given up.
 """
@@ -14,16 +14,16 @@ from typing import Generic, TypeVar
 from secure_channel.limits import ChannelLimits
 
 HOSTS_MAX = 10_000
-"""The most hosts for which the handshakes of the last second are counted. With one more host, the count of the host
-whose last attempt is the oldest is forgotten."""
+"""The largest number of hosts whose handshakes of the last second are counted. With one more host, the count of the
+host whose last attempt is the oldest is forgotten."""
 
 C = TypeVar("C", bound=Hashable)
 
 
 class AdmissionMachine(Generic[C]):
-    """The handshakes under way and the open channels, by connection. C: a handshake or channel.
+    """The handshakes under way and the open channels, by connection. C: the type of a handshake or channel.
 
-    How many channels an identity may have is decided by its usage (`ockam.usage`).
+    The number of channels of one identity is limited elsewhere (`ockam.usage`).
 
     Invariant: no channel is in both `handshakes` and `channels`, and the counts agree with these two.
     """
@@ -38,9 +38,9 @@ class AdmissionMachine(Generic[C]):
         self._handshakes_by_peer: dict[Hashable, dict[C, None]] = {}
 
     def may_begin(self, host: str, now_s: float) -> bool:
-        """Whether a host may begin one more handshake at this time. If so, the handshake is counted.
+        """Whether a host is allowed to begin one more handshake at this time. If so, the handshake is counted.
 
-        A host that has begun none for a second may begin `ChannelLimits.handshakes_per_s` handshakes at once, and then
+        A host that has begun none for a second can begin `ChannelLimits.handshakes_per_s` handshakes at once, and then
         one more after each 1 / `handshakes_per_s` seconds.
         """
         rate = self._limits.handshakes_per_s

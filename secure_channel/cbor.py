@@ -16,7 +16,10 @@ _SMALLEST = {1: 24, 2: 1 << 8, 4: 1 << 16, 8: 1 << 32}
 
 
 class CborError(ValueError):
-    """Error: the bytes are not the expected CBOR. is_map: whether a map came where an array was expected."""
+    """Error: the bytes are not the expected CBOR.
+
+    is_map: whether a map came where an array was expected.
+    """
 
     def __init__(self, text: str, *, is_map: bool = False) -> None:
         super().__init__(text)
@@ -47,14 +50,17 @@ class CborReader:
             raise CborError(f"an array of {found} items at byte {self.at}; {items} are expected")
 
     def array_of(self, items_min: int, items_max: int) -> int:
-        """Reads the beginning of an array with at least and at most this many items. Returns their number."""
+        """Reads the beginning of an array, which must have `items_min` to `items_max` items. Returns their number."""
         found = self._head(ARRAY)
         if not items_min <= found <= items_max:
             raise CborError(f"an array of {found} items at byte {self.at}; {items_min} to {items_max} are accepted")
         return found
 
     def byte_string(self, size_bytes: int | None = None) -> bytes:
-        """Reads a byte string. size_bytes: the size that it must have; None means any size."""
+        """Reads a byte string.
+
+        size_bytes: the size that it must have; None means any size.
+        """
         size = self._head(BYTE_STRING)
         if size_bytes is not None and size != size_bytes:
             raise CborError(f"{size} bytes at byte {self.at}; {size_bytes} are expected")

@@ -1,8 +1,8 @@
 """ChannelMachine: one end of one secure channel, from the first message of the handshake to its end.
 
 It reads no sockets and no clock, and knows no routes: methods get bytes and return bytes. The ephemeral key and the
-time are parameters. A machine is never copied and never stored: keys that were used before would be used again with
-the same nonces, which destroys all protection.
+time are parameters. A machine is never copied and never stored: a copy would use the same keys with the same nonces
+again, which destroys all protection.
 
     initiator   NEW --begin--> SENT_1 --receive_2--> OPEN
     responder   NEW --receive_1--> SENT_2 --receive_3--> OPEN        every state --> CLOSED
@@ -66,8 +66,10 @@ Trust = Callable[[PeerIdentity], str | None]
 class ChannelMachine:
     """One end of one channel.
 
-    state: see `State`. peer: the identity of the other side; None until it is proved and accepted. expires_s: until
-    when the proof of the other side holds, in seconds since 1970; who has the machine ends the channel then.
+    state: see `State`.
+    peer: the identity of the other side; None until it is proved and accepted.
+    expires_s: until when the proof of the other side is valid, in seconds since 1970. The owner of this object must end
+        the channel then.
 
     Invariant: the handshake exists exactly in SENT_1 and SENT_2, and the two keys and the peer exactly in OPEN. So a
     machine that has ended can neither encrypt nor decrypt.
@@ -76,7 +78,9 @@ class ChannelMachine:
     __slots__ = ("_handshake", "_opener", "_own", "_sealer", "_trust", "expires_s", "peer", "state")
 
     def __init__(self, own: OwnIdentity, trust: Trust) -> None:
-        """own: the identity of this side. trust: decides which other identities are accepted."""
+        """own: the identity of this side.
+        trust: decides which other identities are accepted.
+        """
         self._own = own
         self._trust = trust
         self._handshake: NoiseHandshake | None = None
@@ -97,13 +101,16 @@ class ChannelMachine:
     # The handshake.
 
     def begin(self, ephemeral: X25519PrivateKey) -> bytes:
-        """Returns message 1. ephemeral: a new key that is used for nothing else."""
+        """Returns message 1.
+
+        ephemeral: a new key that is used for nothing else.
+        """
         self._handshake = NoiseHandshake(self._own.static, ephemeral)
         self._change(Event.BEGUN)
         return self._handshake.write_1()
 
     def receive_1(self, data: bytes, ephemeral: X25519PrivateKey) -> bytes:
-        """Reads message 1 and returns message 2. Raises HandshakeFailed; then the machine is still new.
+        """Reads message 1 and returns message 2. Raises HandshakeFailed; the state is then still NEW.
 
         ephemeral: a new key that is used for nothing else.
         """
@@ -116,10 +123,12 @@ class ChannelMachine:
         return answer
 
     def receive_2(self, data: bytes, now_s: int) -> bytes:
-        """Reads message 2 and returns message 3; the channel is then open. now_s: seconds since 1970.
+        """Reads message 2 and returns message 3; the channel is then open.
 
-        Raises HandshakeFailed if the message is not a message 2 of this handshake; a correct one may still come. Raises
-        PeerRefused if the other side is not accepted; then the channel has ended.
+        Raises HandshakeFailed if the message is not a message 2 of this handshake; a correct one is still accepted
+        later. Raises PeerRefused if the other side is not accepted; then the channel has ended.
+
+        now_s: seconds since 1970.
         """
         handshake = self._expect(State.SENT_1)
         proof = handshake.read_2(data)
@@ -133,11 +142,13 @@ class ChannelMachine:
         return answer
 
     def receive_3(self, data: bytes, now_s: int) -> None:
-        """Reads message 3; the channel is then open. now_s: seconds since 1970.
+        """Reads message 3; the channel is then open.
 
-        Raises HandshakeFailed if the message is not a message 3 of this handshake; a correct one may still come. Raises
-        PeerRefused if the other side is not accepted; the error has an encrypted Close for it, and the channel has
-        ended.
+        Raises HandshakeFailed if the message is not a message 3 of this handshake; a correct one is still accepted
+        later. Raises PeerRefused if the other side is not accepted; the error has an encrypted Close for it, and the
+        channel has ended.
+
+        now_s: seconds since 1970.
         """
         handshake = self._expect(State.SENT_2)
         proof = handshake.read_3(data)

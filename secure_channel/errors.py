@@ -35,9 +35,10 @@ class HandshakeFailed(SecureChannelError):
 class PeerRefused(SecureChannelError):
     """Error: this side does not accept the identity of the other side, or the proof of it. The channel has ended.
 
-    close: the encrypted message that tells the other side of the refusal; empty if it cannot be told. identity: the
-    identifier that the other side has proved; empty if it has proved none. Reasons: `not_trusted`, or one of
-    IdentityRefused if the proof is not valid.
+    close: the encrypted message that tells the other side of the refusal; empty if it cannot be told.
+    identity: the identifier that the other side has proved; empty if it has proved none.
+
+    Reasons: `not_trusted`, or one of IdentityRefused if the proof is not valid.
     """
 
     def __init__(self, reason: str, text: str, close: bytes = b"", identity: str = "") -> None:
@@ -54,7 +55,7 @@ class CiphertextRefused(SecureChannelError):
 
 
 class PlaintextRefused(SecureChannelError):
-    """Error: a decrypted message is not one of Payload, Refresh and Close. It was dropped; the channel stays.
+    """Error: a decrypted message is not one of Payload, Refresh and Close. It was dropped; the channel stays open.
 
     Reason: `undecodable`.
     """

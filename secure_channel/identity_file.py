@@ -20,7 +20,7 @@ from secure_channel.own_identity import OwnIdentity, Secrets, make_identity, mus
 from storage.durable_files import make_folder, sync, write_durably
 
 MODE: Final = 0o600
-"""Only the owner may read and write the file."""
+"""Only the owner can read and write the file."""
 FORMAT: Final = 1
 
 
@@ -33,9 +33,11 @@ class _Stored(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def create_identity(file: Path, now_s: int) -> OwnIdentity:
-    """Makes a new identity and stores it in `file`, which must not exist. now_s: seconds since 1970.
+    """Makes a new identity and stores it in `file`, which must not exist.
 
     Raises IdentityFileError, also if another process makes the file at the same time.
+
+    now_s: seconds since 1970.
     """
     identity = make_identity(randomness.token_bytes(32), randomness.token_bytes(32), now_s)
     try:
@@ -56,9 +58,11 @@ def create_identity(file: Path, now_s: int) -> OwnIdentity:
 
 
 def load_identity(file: Path, now_s: int) -> OwnIdentity:
-    """Reads an identity, and renews and stores its attestation if that ends soon. now_s: seconds since 1970.
+    """Reads an identity, and renews and stores its attestation if that ends soon.
 
     Raises IdentityFileError if the file is missing, can be read by others, or is damaged.
+
+    now_s: seconds since 1970.
     """
     stored = _read(file)
     try:
@@ -93,7 +97,10 @@ class IdentityHolder:
         self._identity: OwnIdentity | None = None
 
     def get(self, now_s: int) -> OwnIdentity:
-        """Returns the identity. now_s: seconds since 1970. Raises IdentityFileError."""
+        """Returns the identity. Raises IdentityFileError.
+
+        now_s: seconds since 1970.
+        """
         if self._identity is None:
             self._identity = ensure_identity(self._file, now_s)
         elif must_renew(self._identity.secrets, now_s):

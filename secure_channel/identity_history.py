@@ -41,7 +41,8 @@ from secure_channel.cbor import (
 from secure_channel.errors import IdentityRefused, InvalidIdentifier
 
 CHANGES_MAX = 16
-"""The most changes of a history that is read. Each change costs two signatures."""
+"""The largest number of changes in a history. A longer history is refused, because each change has up to two signatures
+to verify."""
 VERIFIED_KEPT = 1_000
 """The number of verified histories that are remembered, so that their signatures are not verified again. The times and
 the channel key of a proof are checked each time."""
@@ -56,14 +57,21 @@ _IDENTIFIER = re.compile(r"I[0-9a-f]{64}")
 
 
 class PublicKey(NamedTuple):
-    """A signing key. variant: ED25519 or P256. raw: 32 bytes, or 65 bytes for P256."""
+    """A signing key.
+
+    variant: ED25519 or P256.
+    raw: 32 bytes, or 65 bytes for P256.
+    """
 
     variant: int
     raw: bytes
 
 
 class Signature(NamedTuple):
-    """A signature of 64 bytes. variant: ED25519 or P256."""
+    """A signature of 64 bytes.
+
+    variant: ED25519 or P256.
+    """
 
     variant: int
     raw: bytes
@@ -72,8 +80,11 @@ class Signature(NamedTuple):
 class PeerIdentity(msgspec.Struct, frozen=True):
     """A verified identity. It says nothing about who is on the other side of a channel; a proof does.
 
-    identifier: 32 bytes. changes: the hashes of all changes, the oldest first. latest_change: the last of them.
-    key: the present signing key. valid_from, valid_until: the time for which this key is valid, in seconds since 1970.
+    identifier: 32 bytes.
+    changes: the hashes of all changes, the oldest first.
+    latest_change: the last of these hashes.
+    key: the present signing key.
+    valid_from, valid_until: the time for which this key is valid, in seconds since 1970.
     history: the bytes that were verified.
     """
 
@@ -151,7 +162,10 @@ def read_history(reader: CborReader) -> PeerIdentity:
 
 
 def _read_change(data: bytes, before_hash: bytes) -> tuple[PublicKey, int, int]:
-    """Returns the key of a change, and from when until when it is valid. before_hash: empty for the first change."""
+    """Returns the key of a change, and the first and the last second since 1970 for which the key is valid.
+
+    before_hash: the hash of the change before; empty for the first change.
+    """
     reader = CborReader(read_versioned(data, CHANGE))
     reader.array(5)
     named = b"" if reader.null() else reader.byte_string(HASH_BYTES)
@@ -198,7 +212,10 @@ def _read_variant(reader: CborReader) -> int:
 
 
 def verify_signature(key: PublicKey, signature: Signature, digest: bytes) -> None:
-    """Raises IdentityRefused unless this is a signature by `key`. digest: the SHA-256 of the signed data."""
+    """Raises IdentityRefused unless this is a signature by `key`.
+
+    digest: the SHA-256 of the signed data.
+    """
     if key.variant != signature.variant:
         raise IdentityRefused("signature", "a signature is of another kind than the key")
     try:

@@ -18,7 +18,7 @@ from secure_channel.identity_history import CHANGES_MAX, HASH_BYTES, PeerIdentit
 from storage.durable_files import make_folder, write_durably
 
 KNOWN_MAX = 10_000
-"""The most identities that are kept. With one more, the identity that was added first is forgotten."""
+"""The largest number of identities that are kept. With one more, the identity that was added first is forgotten."""
 HEADING = "# Identities that have replaced a key: an identifier and the hashes of its changes in each line.\n"
 
 logger = structlog.get_logger(__name__)
@@ -27,7 +27,7 @@ logger = structlog.get_logger(__name__)
 class KnownHistories:
     """The longest history that each identity has shown to this node.
 
-    file: where they are kept beyond the life of the process; None: nowhere.
+    file: stores the histories, so that a restarted node knows them; None: they are kept in memory only.
     """
 
     def __init__(self, file: Path | None) -> None:
@@ -36,7 +36,10 @@ class KnownHistories:
         self._known = {} if file is None else _load(file)
 
     def refusal(self, peer: PeerIdentity) -> str | None:
-        """Returns None if this history goes on from the one that is known, else a text."""
+        """Returns None if this history continues the known history of the identity, or if none is known.
+
+        Otherwise returns a text that says why the identity is refused.
+        """
         known = self._known.get(peer.identifier, ())
         if peer.changes[: len(known)] == known:
             return None

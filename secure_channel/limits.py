@@ -6,16 +6,21 @@ import msgspec
 
 
 class ChannelLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of the channels of one node. Each message to the listener makes state before anything is proved.
+    """The bounds of the channels of one node. They are needed because a peer can begin handshakes before it proves
+    anything.
 
-    handshakes_max, peer_handshakes_max: the handshakes that are under way, in all and for one connection; beyond that,
-    the oldest one is dropped. handshakes_per_s: the handshakes that one identity, or one address, may begin in a
-    second, because each costs a quarter of a millisecond. handshake_s_max: the longest time from message 1 to
-    message 3.
+    handshakes_max: the largest number of handshakes under way. With one more, the oldest one is dropped.
+    peer_handshakes_max: the largest number of handshakes under way for one connection. With one more, its oldest one is
+        dropped.
+    handshakes_per_s: the number of handshakes that one identity, or one address without an identity, can begin in a
+        second. Further ones are refused, because each costs a quarter of a millisecond.
+    handshake_s_max: the longest time from message 1 to message 3, in seconds. A longer handshake is ended.
 
-    channels_max, peer_channels_max: the open channels in all, and of one connection. idle_s_max: a channel without
-    messages ends after this time. gone_s_max: a channel whose connection has ended ends after this time, in which its
-    peer may come back over another connection.
+    channels_max: the largest number of open channels. Further ones are refused.
+    peer_channels_max: the largest number of open channels of one connection. Further ones are refused.
+    idle_s_max: a channel ends after this many seconds without a message.
+    gone_s_max: a channel ends this many seconds after its connection has ended. Until then, its peer can use it over
+        another connection.
     """
 
     handshakes_max: int = 1_000
@@ -31,9 +36,15 @@ class ChannelLimits(msgspec.Struct, frozen=True, kw_only=True):
 class ChannelStatistics(msgspec.Struct, frozen=True):
     """The statistics of a node's channels.
 
-    open, handshakes: the open channels and the handshakes under way. The others count since the start. opened: the
-    channels that were opened. refused: the messages to the listener that began no handshake, by reason. ended: the
-    channels and handshakes that have ended, by reason. dropped: the messages that were dropped in channels, by reason.
+    open: the number of open channels.
+    handshakes: the number of handshakes under way.
+
+    The other fields count since the start:
+
+    opened: the channels that were opened.
+    refused: the messages to the listener that began no handshake, by reason.
+    ended: the channels and handshakes that have ended, by reason.
+    dropped: the messages that were dropped in channels, by reason.
     """
 
     open: int

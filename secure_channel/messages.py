@@ -92,18 +92,20 @@ class PlaintextReader:
     __slots__ = ("_origin", "_prefix", "_reader")
 
     def __init__(self, origin: Origin, outer: Address | None) -> None:
-        """origin: the origin that each message gets. outer: the outer address; None: add no hop."""
+        """origin: the origin that each message gets.
+        outer: the outer address; None: add no hop.
+        """
         self._origin = origin
         self._prefix: Route = () if outer is None else (outer,)
         self._reader = FrameReader(PLAINTEXT, origin, self._prefix)
 
     @property
     def known_bytes(self) -> int:
-        """The estimated memory of the routes that are kept to be faster, in bytes."""
+        """The estimated memory of the remembered routes, in bytes. They are remembered only to be faster."""
         return self._reader.known_bytes
 
     def forget(self) -> None:
-        """Frees the memory of the routes that are kept to be faster. They are collected again later."""
+        """Frees the memory of the remembered routes. Later messages fill it again."""
         self._reader.forget()
 
     def read(self, plaintexts: Sequence[bytes]) -> tuple[list[Message], int]:
@@ -139,11 +141,11 @@ class PlaintextWriter:
 
     @property
     def known_bytes(self) -> int:
-        """The estimated memory of the routes that are kept to be faster, in bytes."""
+        """The estimated memory of the remembered routes, in bytes. They are remembered only to be faster."""
         return self._known.size_bytes + self._heads.known_bytes
 
     def forget(self) -> None:
-        """Frees the memory of the routes that are kept to be faster. They are collected again later."""
+        """Frees the memory of the remembered routes. Later messages fill it again."""
         self._known.forget()
         self._heads.forget()
 

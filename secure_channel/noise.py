@@ -29,7 +29,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from secure_channel.errors import HandshakeFailed
 
 PROTOCOL_NAME = b"OCKAM_XX_25519_AES256_GCM_SHA256"
-"""The name that both sides mix in first. It has exactly 32 bytes, so it is used without hashing."""
+"""The name of the protocol, with which the hash of the handshake begins. It has exactly 32 bytes, so it is used without
+hashing."""
 KEY_BYTES = 32
 TAG_BYTES = 16
 MESSAGE_BYTES_MAX = 65_535
@@ -40,7 +41,11 @@ NONCE_ZEROS = bytes(4)
 
 
 class ChannelKeys(NamedTuple):
-    """The keys of an established channel, of 32 bytes each. send: encrypts our messages. receive: opens the peer's."""
+    """The keys of an established channel, of 32 bytes each.
+
+    send: encrypts our messages.
+    receive: decrypts the peer's messages.
+    """
 
     send: bytes
     receive: bytes
@@ -96,20 +101,20 @@ class _Symmetric:
 
 
 class NoiseHandshake:
-    """One handshake, of the initiator (messages 1 and 3) or of the responder (message 2).
+    """One handshake, on the side of the initiator (messages 1 and 3) or of the responder (message 2).
 
-    The methods must be called in the order of the messages. A method that raises HandshakeFailed changes nothing, so
-    a correct message that comes later is still accepted.
+    The methods must be called in the order of the messages. A method that raises HandshakeFailed changes nothing, so a
+    correct message that comes later is still accepted.
 
-    remote_static: the static key of the other side, 32 bytes; known after `read_2` or `read_3`. hash: a value that both
-    sides share after the last message and that no other handshake has.
+    remote_static: the static key of the other side, 32 bytes; known after `read_2` or `read_3`.
+    hash: a value that both sides share after the last message and that no other handshake has.
     """
 
     def __init__(
         self, static: X25519PrivateKey, ephemeral: X25519PrivateKey, protocol_name: bytes = PROTOCOL_NAME
     ) -> None:
-        """static: the long-lived key whose ownership is proved. ephemeral: a key that no other handshake uses.
-
+        """static: the long-lived key whose ownership is proved.
+        ephemeral: a key that no other handshake uses.
         protocol_name: 32 bytes; another name than the default serves only to check published test vectors.
         """
         assert len(protocol_name) == KEY_BYTES
@@ -186,7 +191,7 @@ class NoiseHandshake:
         return payload
 
     def keys(self, *, is_initiator: bool) -> ChannelKeys:
-        """Returns the keys of the channel after the last message."""
+        """Returns the keys of the channel. Call this after the last message."""
         first, second = self._symmetric.split()
         return ChannelKeys(second, first) if is_initiator else ChannelKeys(first, second)
 

@@ -38,9 +38,12 @@ minute behind would refuse them.
 class Secrets(msgspec.Struct, frozen=True):
     """The parts of an identity that are stored. They are secret, and are never logged.
 
-    signing_secret: the Ed25519 key. static_secret: the X25519 key. history: the signed public key and its times, from
-    which the identifier is computed; so it cannot be made again from the two keys. attestation: the signed statement
-    that the X25519 key is the channel key of this identity; `renewed` replaces it before it ends.
+    signing_secret: the Ed25519 key.
+    static_secret: the X25519 key.
+    history: the signed public key with the times for which it is valid. The identifier is computed from both, so the
+        two keys alone are not enough to make the history again.
+    attestation: the signed statement that the X25519 key is the channel key of this identity; `renewed` replaces it
+        before it ends.
     """
 
     signing_secret: bytes
@@ -58,13 +61,17 @@ class Secrets(msgspec.Struct, frozen=True):
 class OwnIdentity:
     """An identity of this process. `str` returns its identifier; no method and no text shows its secrets.
 
-    static: the X25519 key of all handshakes. proof: the payload of handshake messages that proves this identity.
+    static: the X25519 key of all handshakes.
+    proof: the payload of handshake messages that proves this identity.
     """
 
     __slots__ = ("_peer", "_secrets", "proof", "static")
 
     def __init__(self, secrets: Secrets, now_s: int) -> None:
-        """Checks that all parts belong together. now_s: seconds since 1970. Raises IdentityRefused."""
+        """Checks that all parts belong together. Raises IdentityRefused.
+
+        now_s: seconds since 1970.
+        """
         self._secrets = secrets
         self._peer = verify_history(secrets.history)
         try:
@@ -100,7 +107,10 @@ class OwnIdentity:
 
 
 def make_identity(signing_secret: bytes, static_secret: bytes, now_s: int) -> OwnIdentity:
-    """Returns a new identity. The two secrets are 32 random bytes each. now_s: seconds since 1970."""
+    """Returns a new identity. The two secrets are 32 random bytes each.
+
+    now_s: seconds since 1970.
+    """
     signing_key = Ed25519PrivateKey.from_private_bytes(signing_secret)
     begin = now_s - BACKDATED_S
     history = make_history(signing_key, begin, begin + IDENTITY_S)

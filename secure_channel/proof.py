@@ -36,7 +36,8 @@ from secure_channel.identity_history import (
 from secure_channel.noise import KEY_BYTES
 
 CLOCK_SKEW_S = 60
-"""How far in the future a proof may have been made, in seconds. The other implementations have the same constant."""
+"""How many seconds in the future the beginning of an attestation is allowed to be. The other implementations have the
+same constant."""
 CREDENTIALS_MAX = 4
 CHANNEL_KEY = 0
 """The variant of a key that is attested for channels. Variant 1 is for signing credentials."""
@@ -48,11 +49,12 @@ def verify_proof(proof: bytes, remote_static: bytes, now_s: int) -> PeerIdentity
 
 
 def read_proof(proof: bytes, remote_static: bytes, now_s: int) -> tuple[PeerIdentity, int]:
-    """Returns the identity that owns the static key of a handshake, and until when its attestation holds. Raises
-    IdentityRefused.
+    """Returns the identity that owns the static key of a handshake, and when its attestation ends (seconds since 1970).
 
-    remote_static: the key of the handshake, 32 bytes. now_s: the present time in seconds since 1970; the result is in
-    the same seconds.
+    Raises IdentityRefused.
+
+    remote_static: the key of the handshake, 32 bytes.
+    now_s: the present time in seconds since 1970.
     """
     try:
         reader = CborReader(proof)
@@ -78,7 +80,7 @@ def _skip_history(reader: CborReader) -> None:
 
 
 def _verify_attestation(reader: CborReader, identity: PeerIdentity, remote_static: bytes, now_s: int) -> int:
-    """Returns the end of the attestation, in seconds since 1970."""
+    """Verifies an attestation. Returns its end, in seconds since 1970. Raises IdentityRefused and CborError."""
     reader.array(2)
     data = reader.byte_string()
     signature = read_signature(reader)

@@ -20,13 +20,12 @@ from secure_channel.noise import KEY_BYTES, NONCE_ZEROS, TAG_BYTES
 REKEY_INTERVAL = 32
 """The number of messages that one key encrypts."""
 WINDOW = 32
-"""How far the nonce of a message may be from the highest one accepted so far. If 32 messages in a row are lost after an
-accepted one, all later ones are refused, and a new channel must be made.
-"""
+"""How far the nonce of a message is allowed to be from the highest one accepted so far. If 32 messages in a row are
+lost after an accepted one, all later ones are refused, and a new channel must be made."""
 NONCE_BYTES = 8
 OVERHEAD_BYTES = NONCE_BYTES + TAG_BYTES
 NONCE_END = (1 << 64) - 1
-"""The end of the nonces. This nonce itself is only used to replace keys."""
+"""The nonces of messages are lower than this one, which is used only to compute the next key."""
 _REKEY_NONCE = NONCE_ZEROS + NONCE_END.to_bytes(NONCE_BYTES, "big")
 _WINDOW_BITS = (1 << (WINDOW + 1)) - 1
 
@@ -37,7 +36,9 @@ def next_key(key: bytes) -> bytes:
 
 
 class Sealer:
-    """Encrypts the messages of one direction. nonce: the nonce of the next message.
+    """Encrypts the messages of one direction.
+
+    nonce: the nonce of the next message.
 
     Invariant: `nonce` only grows, and it grows before a message is encrypted. So no nonce is used twice, even if an
     exception interrupts `seal`.

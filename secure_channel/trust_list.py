@@ -1,8 +1,8 @@
-"""TrustList: the identifiers that may open channels. Nobody may unless the operator has listed somebody.
+"""TrustList: the identifiers that are allowed to open channels. None is allowed until the operator lists one.
 
 The list has two parts: identifiers in the node's settings, and a file beside the database that commands change while
-the node runs. A line of the file is an identifier and, after a space, a name for people; a line that begins with # is
-a comment.
+the node runs. A line of the file is an identifier and, after a space, a name for people; a line that begins with # is a
+comment.
 """
 
 from __future__ import annotations
@@ -58,11 +58,13 @@ def save_trusted(file: Path, trusted: Mapping[bytes, str]) -> None:
 class TrustList:
     """The trusted identifiers of a node, from its settings and from its file.
 
-    A file that cannot be read trusts nobody. anyone: whether every identity is accepted; this must be set explicitly.
+    A file that cannot be read trusts nobody.
+
+    anyone: whether every identity is accepted; this must be set explicitly.
     """
 
     def __init__(self, file: Path | None, identifiers: Iterable[str] = (), *, anyone: bool = False) -> None:
-        """identifiers: those of the settings, as text. Raises InvalidIdentifier."""
+        """identifiers: the identifiers in the settings, as text. Raises InvalidIdentifier if one is not valid."""
         self._file = file
         self._always = {parse_identifier(text): "" for text in identifiers}
         self._from_file: dict[bytes, str] = {}

@@ -66,7 +66,9 @@ class StreamAdmin:
     async def set_retention(self, retention: Retention | None) -> StreamInfo:
         """Set the limits above which the node deletes the partition's oldest messages. Returns the changed description.
 
-        retention: the limits; None restores the node's default. Raises InvalidArgument if retention has another type.
+        retention: the limits; None restores the node's default.
+
+        Raises InvalidArgument if `retention` has another type.
         """
         if not isinstance(retention, Retention | None):
             given = type(retention).__name__
@@ -86,15 +88,16 @@ class StreamAdmin:
         """Store copies of another stream's messages in this partition, with their original times
         (`node/stream_copy/1`).
 
-        index: the index of the first copy. It must be the partition's next index, but a partition without messages may
-        begin at any index. messages: at most some MiB, since one request carries all of them.
+        index: the index of the first copy. It must be the partition's next index; in a partition without messages it
+            can be any index.
+        messages: the copies, at most some MiB together, since one request carries all of them.
         """
         copied = [CopiedMessage(each.time_us, each.key, list(each.headers), each.data) for each in messages]
         return await self.session.ask(self.handle, COPY, CopyRequest(0, index, copied))
 
 
 class Listing(Generic[T]):
-    """An iterator over items that the node lists. The iterator fetches them page by page. You may stop at any item."""
+    """An iterator over items that the node lists. The iterator fetches them page by page. You can stop at any item."""
 
     def __init__(self, session: Session, page_items: int) -> None:
         self._session = session
@@ -160,8 +163,9 @@ def list_positions(
 ) -> PositionListing:
     """Return an iterator over the positions that consumers have saved (`node/index_list/1`).
 
-    stream_name: list only the positions in this stream; None: in all streams. client_id: list only the positions saved
-    under this client id; None: under all client ids. page_positions: the number of positions fetched with one request.
+    stream_name: list only the positions in this stream; None: in all streams.
+    client_id: list only the positions saved under this client id; None: under all client ids.
+    page_positions: the number of positions fetched with one request.
     """
     return PositionListing(client, stream_name, client_id, page_positions)
 
@@ -172,10 +176,11 @@ async def set_position(
     """Set the next index that a consumer reads in one partition. Returns the index saved before, or None if there was
     none.
 
-    client_id: the consumer's name. index: the new index, which may be lower than the saved one; None deletes the saved
-    position. Needs the protocol `node/index_set/1`.
+    Needs the protocol `node/index_set/1`. Raises RequestRefused while a running consumer holds a lease of the
+    partition.
 
-    Raises RequestRefused while a running consumer holds a lease of the partition.
+    client_id: the consumer's name.
+    index: the new index, which can be lower than the saved one; None deletes the saved position.
     """
     key = PositionKey(client_id, stream_name, partition)
     return (await client.ask(INDEX_SERVICE, SET_POSITION, SetRequest(0, key, index))).before

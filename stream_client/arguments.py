@@ -20,7 +20,7 @@ BytesLike: TypeAlias = bytes | bytearray | memoryview | str
 """The type of a message's data, of its key, and of a header's value. Text is sent in UTF-8."""
 HeadersLike: TypeAlias = Mapping[str, BytesLike] | Iterable[Header | tuple[str, BytesLike]]
 """The type of a message's headers: a dictionary, or a list of `Header` objects and (name, value) pairs. Their order is
-kept. A list may repeat a name."""
+kept. A list can repeat a name."""
 
 StartLike: TypeAlias = int | datetime | FromIndex | FromTime | FromEnd
 """The type of the place where reading begins: an index, a time, or a type of the wire format."""
@@ -42,8 +42,9 @@ A = TypeVar("A")
 def to_bytes(value: BytesLike, what: str) -> bytes:
     """Converts text or any bytes-like value to the bytes that are sent.
 
-    what: the name of the argument, for the text of the error. Raises InvalidArgument for any other type, and for text
-    that cannot be encoded in UTF-8.
+    Raises InvalidArgument for any other type, and for text that cannot be encoded in UTF-8.
+
+    what: the name of the argument, for the text of the error.
     """
     if isinstance(value, bytes):
         return value
@@ -73,7 +74,9 @@ def to_address(address: str) -> str:
 def to_key(value: BytesLike | None, what: str = "a key") -> bytes | None:
     """Converts a message's key to bytes. None means that the message has no key; it is returned as None.
 
-    what: the name of the argument, for the text of the error. Raises InvalidArgument if the key has a wrong type.
+    Raises InvalidArgument if the key has a wrong type.
+
+    what: the name of the argument, for the text of the error.
     """
     return None if value is None else to_bytes(value, what)
 

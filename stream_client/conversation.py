@@ -45,10 +45,10 @@ class Conversation:
         return self._core.received
 
     async def opened(self, timeout_s: float | None = None) -> None:
-        """Wait until messages can be sent.
+        """Wait until messages can be sent. Raises NodeUnreachable if the next attempt to connect fails or takes too
+        long.
 
-        timeout_s: the longest wait for an attempt to connect, in seconds; None: no limit. Raises NodeUnreachable if the
-        next attempt to connect fails or takes longer.
+        timeout_s: the longest wait for an attempt to connect, in seconds; None: no limit.
         """
         connection = self._session.core.connection
         while not self._core.is_open:
@@ -85,8 +85,9 @@ class Conversation:
     async def receive(self, timeout_s: float | None = None) -> bytes | None:
         """Return the payload of the next message. Return None if no message arrives in time.
 
-        timeout_s: the longest wait in seconds; None: no limit. Raises ConnectionLost. If the service sends an `error`
-        message, raises that error, for example RequestRefused.
+        Raises ConnectionLost. If the service sends an `error` message, raises that error, for example RequestRefused.
+
+        timeout_s: the longest wait in seconds; None: no limit.
         """
         # Messages that arrived before the connection ended are complete, so the program receives them first.
         if not self._core.received:

@@ -1,4 +1,4 @@
-"""The errors of the clients. Each error says who must act, and whether the same request may succeed later.
+"""The errors of the clients. Each error says who must act, and whether the same request can succeed later.
 
 Three modules convert the errors of other libraries to these errors: `shell.async_shell`, `shell.blocking_shell` and
 `core.payloads`.
@@ -30,9 +30,10 @@ _LIMIT = re.compile(r"limit exceeded: (?P<limit>\w+) is ")
 class ClientError(Exception):
     """The base class of all errors of the clients.
 
-    fault: who must act. retriable: whether the same request may succeed later. in_doubt: whether the node may have
-    carried out the request in spite of the error. If in_doubt is false, the node has not carried out the request, and
-    the program may send it again without harm.
+    fault: who must act.
+    retriable: whether the same request can succeed later.
+    in_doubt: whether the node may have carried out the request in spite of the error. If false, the node has not
+        carried out the request, and the program can send it again without harm.
     """
 
     fault: Fault = "caller"
@@ -58,8 +59,10 @@ class NodeUnreachable(ClientError):
 class TlsFailed(NodeUnreachable):
     """TLS with the node failed: one side does not accept the other's certificate, or one of them does not use TLS.
 
-    The text says what to do. kind: a short, fixed word, one of `ockam.tls_faults.KINDS`, or `tls_files` if a file of
-    this client cannot be used at present. The client tries again, because certificates may be renewed meanwhile.
+    The text says what to do. The client tries again, because certificates can be renewed meanwhile.
+
+    kind: a short, fixed word, one of `ockam.tls_faults.KINDS`, or `tls_files` if a file of this client cannot be used
+        at present.
     """
 
     fault = "caller"
@@ -92,8 +95,8 @@ class RequestRefused(ClientError):
 class AccessDenied(RequestRefused):
     """The node's rules do not allow this request to this client. The text is the node's reason.
 
-    right: the name of the missing right, for example "read"; several names are joined by " or ". rule: the name of the
-    rule that forbids the request; None if no rule allows it.
+    right: the name of the missing right, for example "read"; several names are joined by " or ".
+    rule: the name of the rule that forbids the request; None if no rule allows it.
     """
 
     def __init__(self, reason: str) -> None:
@@ -106,9 +109,13 @@ class AccessDenied(RequestRefused):
 class AuthenticationFailed(AccessDenied):
     """The node does not accept the token of this client, or the client does not send it. The text says what to do.
 
-    The client has ended: with the same token every further attempt would fail, too. kind: a short, fixed word:
-    `unknown`, `expired`, `revoked`, `unencrypted` (a token is sent to another machine over TLS only), `second` (a
-    certificate proves another identity), or `other` for a reason of a later node. right and rule are empty.
+    The client has ended: with the same token every further attempt would fail, too.
+
+    kind: a short, fixed word: `unknown`, `expired`, `revoked`, `unencrypted` (a token is sent to another machine over
+        TLS only), `second` (the client's certificate proves another identity than the token), or `other` (a reason that
+        this version does not know).
+    right: always empty for this error.
+    rule: always None for this error.
     """
 
     def __init__(self, reason: str, kind: str) -> None:
@@ -147,7 +154,7 @@ class NodeFailed(ClientError):
 class PushFailed(ClientError):
     """The node reports that it could not store a pushed message. The text is the node's reason.
 
-    The subclasses PushNotStored and PushUnknown say whether the message may be stored after all.
+    The subclasses PushNotStored and PushUnknown say whether the message is perhaps stored after all.
     """
 
     fault: Fault = "node"
@@ -165,8 +172,8 @@ class PushNotStored(PushFailed):
 class PushUnknown(PushFailed):
     """The node does not know whether a pushed message is stored, for example because an fsync failed.
 
-    If you push the message again, it may be stored twice. An idempotent publisher usually sends the message again for
-    some minutes before it raises this error, so that the node can find out whether the message is stored.
+    If you push the message again, it is perhaps stored twice. An idempotent publisher usually sends the message again
+    for some minutes before it raises this error, so that the node can find out whether the message is stored.
     """
 
     in_doubt = True
@@ -240,7 +247,7 @@ class LeaseLost(ClientError):
     """A shared consumer has lost the leases of `partitions`, so the program must stop processing these partitions.
 
     Other members of the consumer group get the messages after this consumer's last saved position. The iterator of a
-    shared consumer raises this error. You may continue the iteration: it returns messages of the partitions that the
+    shared consumer raises this error. You can continue the iteration: it returns messages of the partitions that the
     consumer still has, and of partitions that it gets later.
     """
 
@@ -265,7 +272,10 @@ def silent(address: str) -> NodeUnreachable:
 
 
 def not_a_stream_node(address: str, what: str) -> NotAStreamNode:
-    """Returns the error for a server of another kind. what: a text that names the kind."""
+    """Returns the error for a server of another kind.
+
+    what: a text that names the kind.
+    """
     if what == SPEAKS_TLS:
         return TlsRequired(
             f"{address} is no stream node: it speaks TLS, and this client does not; if it is a node with TLS, give the "

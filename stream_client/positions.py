@@ -25,7 +25,7 @@ P = TypeVar("P")
 class Positions(Protocol):
     """The interface of an object that saves a consumer's positions: for each partition, the next index to read.
 
-    `SavedIndexes` saves positions on the node. A program may write its own class, for example to save them in its
+    `SavedIndexes` saves positions on the node. A program can write its own class, for example to save them in its
     database.
     """
 
@@ -38,7 +38,7 @@ class Positions(Protocol):
         ...
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Begin to save the index of each partition in `indexes`, without waiting. A save may be lost."""
+        """Begin to save the index of each partition in `indexes`, without waiting. A save can be lost."""
         ...
 
 
@@ -50,7 +50,9 @@ class SavedIndexes:
     """
 
     def __init__(self, client: Session, client_id: str) -> None:
-        """client: a StreamClient. client_id: the name under which the node saves the positions."""
+        """client: a StreamClient.
+        client_id: the name under which the node saves the positions.
+        """
         self._session = client
         self.client_id = client_id
 
@@ -92,8 +94,10 @@ class SavedIndexes:
 def to_positions(session: Session, positions: Positions | str) -> Positions:
     """Return the object that saves a consumer's positions.
 
+    Raises InvalidArgument if the name is empty or the object cannot save positions.
+
     positions: the consumer's name, for which a `SavedIndexes` is made; or an object that saves positions, which is
-    returned unchanged. Raises InvalidArgument if the name is empty or the object cannot save positions.
+        returned unchanged.
     """
     if isinstance(positions, str):
         return SavedIndexes(session, check_name(positions))

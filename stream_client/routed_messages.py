@@ -36,8 +36,9 @@ _decoder = bare.Decoder(Envelope)
 class RoutedMessage(msgspec.Struct, frozen=True):
     """A message with its routes, as it is stored in the data of a stream's message.
 
-    onward_route: the route to the worker that receives the message. return_route: the route to the worker that receives
-    an answer. return_stream: the stream to push an answer to; empty if no answer is expected.
+    onward_route: the route to the worker that receives the message.
+    return_route: the route to the worker that receives an answer.
+    return_stream: the stream to push an answer to; empty if no answer is expected.
     """
 
     onward_route: Route

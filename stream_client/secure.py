@@ -23,10 +23,11 @@ LISTENER = "secure_channel"
 class SecureChannel(msgspec.Struct, frozen=True, kw_only=True):
     """Encrypts everything between a client and the node that has the services, also through other nodes.
 
-    identity: the client's own identity: a file that `stream-node identity create` has made, or an object. peer: the
-    identifier of the node, `I` and 64 hexadecimal digits, as `stream-node identity show` prints it there; or several
-    identifiers, of which the node must have one. There is no certificate authority, so the client must know whom it
-    wants to reach. name: the name of the listener at the node.
+    identity: the client's own identity: a file that `stream-node identity create` has made, or an object.
+    peer: the identifier of the node, `I` and 64 hexadecimal digits, as `stream-node identity show` prints it there; or
+        several identifiers, of which the node must have one. There is no certificate authority, so the client must know
+        whom it wants to reach.
+    name: the name of the listener at the node.
     """
 
     identity: OwnIdentity | str | os.PathLike[str]
@@ -50,8 +51,10 @@ class SecureChannel(msgspec.Struct, frozen=True, kw_only=True):
 def connection_of(channel: SecureChannel | None, via: Route, framing: str) -> ClientConnection | None:
     """Return the connection of a client with a secure channel; None without one.
 
-    via: the route to the node with the services. framing: that of the connection to the first node. Raises
-    InvalidArgument.
+    Raises InvalidArgument if `channel` cannot be used, or if `framing` is not "head".
+
+    via: the route to the node with the services.
+    framing: the framing of the connection to the first node.
     """
     if channel is None:
         return None

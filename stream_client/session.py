@@ -55,9 +55,11 @@ class Shell(Timers, Protocol):
 class Session:
     """The base class of `StreamClient`: sends requests to the workers of one node and waits for the answers.
 
-    address: `host:port` of the node that the client connects to. core: the client's logic without I/O. shell: the
-    client's I/O. answer_timeout_s: how many seconds a request waits for its answer; None: for ever. has_rich_pull:
-    whether the node has ever answered a pull in our own protocol `node/stream_pull/1`.
+    address: `host:port` of the node that the client connects to.
+    core: the client's logic without I/O.
+    shell: the client's I/O.
+    answer_timeout_s: how many seconds a request waits for its answer; None: for ever.
+    has_rich_pull: whether the node has ever answered a pull in our own protocol `node/stream_pull/1`.
     """
 
     def __init__(self, address: str, core: ClientCore, shell: Shell, answer_timeout_s: float | None) -> None:
@@ -128,7 +130,7 @@ class Session:
         return cancel
 
     def tell(self, service: str, payload: bytes) -> None:
-        """Send a message that the service does not answer. The message may be lost if the connection is lost."""
+        """Send a message that the service does not answer. The message can be lost if the connection is lost."""
         self.core.tell(service, payload)
         # blocking only: self.shell.give_way()
 
@@ -151,7 +153,7 @@ class Session:
     async def answered(self, call: Call, wait_s: float = 0.0) -> Call:
         """Wait until the call has its answer, and return the call. Raises the call's error.
 
-        wait_s: how many seconds the node may delay its answer; they are added to the timeout.
+        wait_s: how many seconds the node is allowed to delay its answer; they are added to the timeout.
         """
         timeout_s = None if self.answer_timeout_s is None else self.answer_timeout_s + wait_s
         try:
@@ -174,7 +176,7 @@ class Session:
         """Wait until the result `waiting` is done. If it is an error, raise the error.
 
         timeout_s: the longest wait in seconds; None: no limit. After this time, raises RequestTimeout. If the stream
-        service has never answered this client, it may instead raise an error that says why (`no_contact`).
+            service has never answered this client, it can instead raise an error that says why (`no_contact`).
         """
         if not waiting.done:
             await self.shell.wait(waiting, timeout_s)

@@ -20,8 +20,10 @@ from a closed terminal."""
 
 
 class Stopped:
-    """How a `with stop_on_signals()` block ended. signal: the number of the signal that ended it; None if no
-    signal did."""
+    """How a `with stop_on_signals()` block ended.
+
+    signal: the number of the signal that ended it; None if no signal did.
+    """
 
     def __init__(self) -> None:
         self.signal: int | None = None
@@ -33,10 +35,11 @@ async def stop_on_signals(*signals: signal.Signals) -> AsyncIterator[Stopped]:
 
         async with stop_on_signals(), connect() as client: ...
 
-    signals: the signals that cancel the block; without any, STOP_SIGNALS. The message being processed at that time does
-    not count as processed, so the consumer gets it again. A second signal has its normal effect, as outside this block.
-    A signal that the process has ignored from its start, for example under `nohup`, stays ignored. Use this only in the
-    main thread.
+    signals: the signals that cancel the block; without any, STOP_SIGNALS.
+
+    The message being processed at that time does not count as processed, so the consumer gets it again. A second signal
+    has its normal effect, as outside this block. A signal that the process has ignored from its start, for example
+    under `nohup`, stays ignored. Use this only in the main thread.
     """
     import anyio
 

@@ -43,7 +43,7 @@ from secure_channel.messages import AROUND_BYTES_MAX, CLOSE, PAYLOAD_HEAD, Plain
 from secure_channel.workers.channel_waiting import ChannelWaiting
 
 REFRESHES_PER_S, REFRESHES_MAX = 1.0, 10.0
-"""The Refresh messages that one channel may take in a second, and at once. Others are dropped and counted."""
+"""How many Refresh messages one channel accepts per second, and how many at once. Others are dropped and counted."""
 
 HANDSHAKE_FAILURES_MAX = 3
 """The number of wrong messages 3 after which a handshake ends: each costs a Diffie-Hellman computation."""
@@ -52,7 +52,7 @@ logger = structlog.get_logger(__name__)
 
 
 class Owner(Protocol):
-    """The methods of the owner of all channels that a channel's worker calls. `SecureChannels` has them."""
+    """The interface by which the worker of one channel calls the owner of all channels, a `SecureChannels`."""
 
     def now_s(self) -> int: ...
 
@@ -91,7 +91,9 @@ class ChannelWorker(Worker):
         first: Message,
         addresses: tuple[Address, Address],
     ) -> None:
-        """first: the message to the listener. addresses: the inner and the outer one."""
+        """first: the message to the listener.
+        addresses: the inner and the outer address of this worker.
+        """
         self._node = node
         self._owner = owner
         self.machine = machine
@@ -218,8 +220,8 @@ class ChannelWorker(Worker):
     def _move(self, message: Message) -> None:
         """From now on, sends answers over the route by which this message came, for example over a new connection.
 
-        The sender of an encrypted message gives no return route, so its route has only the hops that nodes have added.
-        The last hop, the other side's inner address, is known from message 3.
+        The sender of an encrypted message gives no return route, so its return route has only the hops that nodes have
+        added. The last hop, the other side's inner address, is known from message 3.
         """
         self._last_return = message.return_route
         inner = self._way_back[-1:]
@@ -231,8 +233,7 @@ class ChannelWorker(Worker):
         self._reader = PlaintextReader(self._origin(), self.outer)
 
     def _origin(self) -> Origin:
-        """Returns the origin of the decrypted messages. Its identity is that of the channel's other end, and not that
-        of the connection."""
+        """Returns the origin of the decrypted messages, with the identity of the channel's other end."""
         self._usage = self._owner.usage_of(self, self._below.usage)
         header_bytes = len(HEAD.encode_routes(self._way_back, ()))
         return msgspec.structs.replace(
@@ -289,8 +290,7 @@ class ChannelWorker(Worker):
     def _send(self, run: list[Message]) -> None:
         """Encrypts messages of this node's own workers and sends them.
 
-        Messages of remote origin are dropped: whoever learns the outer address could otherwise speak in this node's
-        name.
+        Messages of remote origin are dropped: otherwise, a peer that learns the outer address could send as this node.
         """
         if any(message.origin.kind != "local" for message in run):
             ours = [message for message in run if message.origin.kind == "local"]
@@ -333,7 +333,7 @@ class ChannelWorker(Worker):
         return now_s - self.gone_at_s
 
     def forget(self) -> None:
-        """Frees the memory of the encoded routes that the channel keeps to be faster. It collects them again later."""
+        """Frees the memory of the remembered encoded routes. Later messages fill it again."""
         self._writer.forget()
         if self._reader is not None:
             self._reader.forget()

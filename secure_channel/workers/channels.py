@@ -35,13 +35,13 @@ from secure_channel.workers.channel import ChannelWorker
 
 LISTENER = "secure_channel"
 ADDRESSES = (LISTENER, "secure_channel_listener", "api")
-"""The addresses of the listener, those at which other Ockam programs expect one: the default of Ockam for Elixir, the
-address in Ockam's examples, and the address on the nodes that the command `ockam` makes."""
+"""The addresses of the listener. Other Ockam programs expect a listener at one of them: the first is the default of
+Ockam for Elixir, the second is in Ockam's examples, and nodes that the command `ockam` makes have the third."""
 WATCH_INTERVAL_S = 0.5
 """The interval between two looks at the trust list, in seconds. An identity that is not trusted any more loses its
 channels within this time."""
 IDLE_INTERVALS = 20
-"""Idle channels, and those whose connection has ended, are looked for once in this number of intervals."""
+"""Once in this many intervals, the node looks for idle channels and for those whose connection has ended."""
 
 logger = structlog.get_logger(__name__)
 
@@ -49,9 +49,12 @@ logger = structlog.get_logger(__name__)
 class SecureChannels:
     """All secure channels of one node. `start` registers the listener.
 
-    identity: returns the identity of this node; it is called for each handshake, and raises IdentityFileError. known:
-    the identities that have replaced a key. audit: the log of refused peers and of changes of `trust`. now_s: returns
-    seconds since 1970. new_id: returns 8 random bytes as hex. ephemeral: returns a new key.
+    identity: returns the identity of this node; it is called for each handshake, and raises IdentityFileError.
+    known: the identities that have replaced a key.
+    audit: the log of refused peers and of changes of `trust`.
+    now_s: returns seconds since 1970.
+    new_id: returns 8 random bytes as hex.
+    ephemeral: returns a new key.
     """
 
     def __init__(
@@ -161,7 +164,10 @@ class SecureChannels:
             channel.end("handshake_timeout")
 
     def watch(self, interval: int) -> None:
-        """Ends channels that are not trusted any more, and sometimes those that are idle or have no connection.
+        """Ends channels that are not trusted any more.
+
+        Once in IDLE_INTERVALS intervals, also ends channels that are idle, have no connection, or whose proof has
+        expired.
 
         interval: the number of this interval of WATCH_INTERVAL_S.
         """
@@ -191,8 +197,11 @@ class SecureChannels:
     def opened(self, channel: ChannelWorker, peer: PeerIdentity, origin: Origin) -> str | None:
         """Notes that a handshake has succeeded. Returns the reason if there is no room for the channel, else None.
 
-        origin: the connection of the channel. The channel counts for the identity of this connection, and for its own
-        identity: if everybody is trusted, anybody can make any number of identities."""
+        The channel counts for its own identity, and for the identity of its connection, because a peer can make any
+        number of identities of its own if everybody is trusted.
+
+        origin: the connection of the channel.
+        """
         refusal = self._admission.open(channel) or self._take(channel, peer, origin)
         if refusal is not None:
             self._note_refusal(channel.peer, str(peer), refusal)
@@ -203,7 +212,9 @@ class SecureChannels:
         return None
 
     def _take(self, channel: ChannelWorker, peer: PeerIdentity, origin: Origin) -> str | None:
-        """Counts a channel for both identities. Returns the reason if one of them may have no more channels."""
+        """Counts a channel for its own identity and for that of its connection. If one of them has too many channels,
+        returns the reason and counts for neither.
+        """
         own = self._node.usages.get(str(Identity("channel", str(peer))), trio.current_time())
         taken: list[Usage] = []
         for usage in (origin.usage, own):
@@ -216,9 +227,12 @@ class SecureChannels:
         return None
 
     def usage_of(self, channel: ChannelWorker, below: Usage) -> Usage:
-        """Returns the usage that the messages out of this channel count for: that of the channel's identity.
+        """Returns the usage for which the messages out of this channel count.
 
-        below: the usage of the connection. It counts instead for identities that nobody has named as trusted."""
+        This is the usage of the channel's identity if the operator has named the identity as trusted, else `below`.
+
+        below: the usage of the connection.
+        """
         taken = self._usages.get(channel)
         named = channel.identity is not None and self._trust.is_named(channel.identity)
         return taken[1] if taken is not None and named else below

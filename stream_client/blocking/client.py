@@ -19,7 +19,7 @@ from stream_service.names import near_names
 class StreamClient(Session):
     """A client of one node. It creates, finds and lists the node's streams.
 
-    `connect` returns a StreamClient. The tasks of one event loop may share it.
+    `connect` returns a StreamClient. The tasks of one event loop can share it.
     """
 
     def __repr__(self) -> str:
@@ -49,13 +49,14 @@ class StreamClient(Session):
     def create_partitioned(self, name: str | None, partitions: int) -> PartitionedStream:
         """Make sure that a stream has the partitions 0 to `partitions` - 1. Return all partitions of the stream.
 
-        Only missing partitions are created. name: the name of the stream; None: the node chooses a name.
-
-        The partition of a key depends on the number of partitions. So after partitions have been added, new messages
-        with a key may go to another partition than the earlier messages with this key.
+        Only missing partitions are created. The partition of a key depends on the number of partitions. So after
+        partitions have been added, new messages with a key can go to another partition than the earlier messages with
+        this key.
 
         A node without the protocol `node/stream_list/1` cannot list partitions. For such a node, the result has only
         the partitions 0 to `partitions` - 1.
+
+        name: the name of the stream; None: the node chooses a name.
         """
         made = create_streams(self, name, partitions)
         try:
@@ -91,7 +92,9 @@ class StreamClient(Session):
         """Return an iterator over the partitions of all streams whose name begins with `prefix`.
 
         The iterator gives the description (`StreamInfo`) of each partition, sorted by stream name and then by partition
-        number. page_streams: the number of partitions fetched with one request.
+        number.
+
+        page_streams: the number of partitions fetched with one request.
         """
         return StreamListing(self, prefix, page_streams)
 
@@ -111,10 +114,10 @@ class StreamClient(Session):
         return Conversation(self, service)
 
     def _some_names(self, prefix: str) -> set[str]:
-        """Return names of streams, from which an error suggests those similar to a wrong name.
+        """Return names of streams. The error for an unknown stream suggests those that are similar to the wrong name.
 
         The names are one page (LIST_PAGE) of those that begin with `prefix`, and one page of all names. If the node
-        cannot list its streams, the result may be empty.
+        cannot list its streams, the result can be empty.
         """
         names: set[str] = set()
         with suppress(ClientError):

@@ -43,41 +43,36 @@ def connect(
 ) -> Iterator[StreamClient]:
     """Open a client of one node. The end of the block closes the client.
 
-    address: `host:port` of the node to connect to; the default port is 4000. via: the route from this node to another
-    node, if the client uses the streams of that other node; empty: it uses the streams of the node at `address`.
-
+    address: `host:port` of the node to connect to; the default port is 4000.
+    via: the route from this node to another node, if the client uses the streams of that other node; empty: it uses the
+        streams of the node at `address`.
     service, index_service: the names of the stream service and the index service. Real Ockam services are named
-    `stream` and `stream_index`. If index_service is None, its name is derived from service.
-
+        `stream` and `stream_index`. If `index_service` is None, its name is derived from `service`.
     framing: how messages are delimited on the connection: "head" for Ockam since June 2024, "legacy" for older Ockam.
-    "auto" tries "head" first, and uses "legacy" if no answer comes.
-
+        "auto" tries "head" first, and uses "legacy" if no answer comes.
     reconnect: the delays between the attempts to replace a lost connection. The client sends all unanswered requests
-    again over the new connection. If only the confirm of a push was lost, the message is then stored twice, unless its
-    publisher is idempotent. None: the client does not reconnect; after the connection is lost, every request fails with
-    ConnectionLost.
-
+        again over the new connection. If only the confirm of a push was lost, the message is then stored twice, unless
+        its publisher is idempotent. None: the client does not reconnect; after the connection is lost, every request
+        fails with ConnectionLost.
     answer_timeout_s: the seconds that a request waits for its answer before it raises RequestTimeout; None: for ever.
     contact_timeout_s: if the stream service does not answer within this time after the start, the client ends and every
-    request fails with NodeUnreachable; None: only answer_timeout_s applies.
-
+        request fails with NodeUnreachable; None: only `answer_timeout_s` applies.
     on_link: a function called with an error when the connection or the route to the services is lost, and called with
-    None when it is restored. waits: whether `connect` waits for the first connection. If false, `connect` returns at
-    once and the client connects later.
-
+        None when it is restored.
+    waits: whether `connect` waits for the first connection. If false, `connect` returns at once and the client connects
+        later.
     tls: how the client connects with TLS 1.3: the trusted authorities, and the client's own certificate. The files are
-    read again for a new connection if they have changed. None: the connection is not encrypted.
-
-    token: proves the client's name to the node at `address`, first on each connection: a `Token`, or its text. It is
-    sent over TLS or to this machine only. A client that is refused later ends with AuthenticationFailed.
-
+        read again for a new connection if they have changed. None: the connection is not encrypted.
+    token: a `Token`, or its text. It proves the client's name to the node at `address` at the beginning of each
+        connection, and is sent over TLS or to this machine only. If it is refused later, the client ends with
+        AuthenticationFailed.
     channel: opens a secure channel to the node with the services, so that nodes on the way see only encrypted bytes. If
-    that node has another identity than `channel.peer`, or does not accept this client's, the client ends with
-    PeerNotTrusted or ChannelRefused. None: everything is sent as it is.
+        that node has another identity than `channel.peer`, requests fail with PeerNotTrusted; if it does not accept
+        this client's identity, with ChannelRefused. None: no secure channel.
 
-    Raises InvalidArgument if `address` is not an address or a file of `tls`, `token` or `channel` cannot be used,
-    AuthenticationFailed if the token is refused, and NodeUnreachable if the first connection fails; its subclass
-    TlsFailed says what is wrong with TLS.
+    Raises InvalidArgument if `address` is not an address, or if a file of `tls`, `token` or `channel` cannot be used.
+    Raises AuthenticationFailed if the token is refused, and NodeUnreachable if the first connection fails. TlsFailed, a
+    subclass of NodeUnreachable, says what is wrong with TLS.
     """
     address = to_address(address)
     check_tls(tls)

@@ -1,7 +1,7 @@
 # Generated from stream_client/correspondent.py by tools/generate_blocking.py; do not edit.
 """Two-way messaging over streams: each party stores its messages in the stream that the other party reads.
 
-The parties need no connection to each other, and a party may be offline when a message for it is stored. The messages
+The parties need no connection to each other, and a party can be offline when a message for it is stored. The messages
 have the format of the bidirectional workers of Ockam's Elixir implementation (`routed_messages`). `Correspondent.reply`
 does what the PublisherProxy of that implementation does.
 """
@@ -27,8 +27,9 @@ from stream_service.extensions import FromIndex, RichMessage
 class Correspondent:
     """One party of two-way messaging over streams. `StreamClient.correspondent` returns a Correspondent.
 
-    inbox: the stream in which the other parties store their answers. strays: the number of messages in the inbox that
-    answered no waiting request of this party, or that were not routed messages (messages with routes).
+    inbox: the stream in which the other parties store their answers.
+    strays: the number of messages in the inbox that answered no waiting request of this party, or that were not routed
+        messages (messages with routes).
     """
 
     def __init__(self, session: Session, inbox: Stream) -> None:
@@ -45,8 +46,8 @@ class Correspondent:
         """Store a message in the stream `to_stream`, which is created if it does not exist. Answers arrive in the
         inbox.
 
-        onward_route: the route, at the other party, to the worker that receives the message. return_route: the route,
-        at this party, to the worker that receives an answer.
+        onward_route: the route, at the other party, to the worker that receives the message.
+        return_route: the route, at this party, to the worker that receives an answer.
         """
         stream = self._streams.get(to_stream)
         if stream is None:
@@ -57,8 +58,10 @@ class Correspondent:
     def reply(self, routed: RoutedMessage, payload: bytes, *, return_route: Route = ()) -> None:
         """Answer the received message `routed`. The answer is stored in the stream that `routed` names for answers.
 
-        payload: the answer. return_route: the route, at this party, to the worker that receives what the other party
-        replies to this answer. Raises ValueError if `routed` names no stream for answers.
+        payload: the answer.
+        return_route: the route, at this party, to the worker that receives what the other party replies to this answer.
+
+        Raises ValueError if `routed` names no stream for answers.
         """
         if not routed.return_stream:
             raise ValueError("the message names no stream for an answer")
@@ -67,10 +70,12 @@ class Correspondent:
     def request(
         self, to_stream: str, onward_route: Route, payload: bytes, *, timeout_s: float | None = None
     ) -> RoutedMessage:
-        """Send a message and return its answer. to_stream, onward_route: as in `send`.
+        """Send a message and return its answer. Raises RequestTimeout.
 
-        timeout_s: how many seconds to wait for the answer; None: the client's `answer_timeout_s`. Raises
-        RequestTimeout. An answer after the timeout is dropped and counted in `strays`.
+        An answer after the timeout is dropped and counted in `strays`.
+
+        to_stream, onward_route: as in `send`.
+        timeout_s: how many seconds to wait for the answer; None: the client's `answer_timeout_s`.
         """
         # The reader must know where the inbox ends before the request is sent. Otherwise it could begin after the
         # answer.

@@ -94,7 +94,9 @@ class Publisher:
         """Send one message, and return its Push without waiting for the answer.
 
         If `window` pushes are unanswered, this method first waits until one of them is answered. `Push.done` becomes
-        true when the answer arrives. data, key, headers: as in `Stream.push`.
+        true when the answer arrives.
+
+        data, key, headers: as in `Stream.push`.
         """
         queue = self._queue
         # Most messages have neither key nor headers and are bytes already, and this test is cheaper than the call.
@@ -145,8 +147,8 @@ class Publisher:
 class PartitionChooser:
     """Chooses the partition of each message: by the message's key, or one partition after another if it has no key.
 
-    partitions: the number of partitions of the stream, deleted ones included. present: the numbers of the partitions
-    that still exist.
+    partitions: the number of partitions of the stream, deleted ones included.
+    present: the numbers of the partitions that still exist.
     """
 
     def __init__(self, partitions: int, present: Sequence[int]) -> None:
@@ -155,9 +157,10 @@ class PartitionChooser:
         self._next = 0
 
     def choose(self, key: bytes | None, partition_key: bytes | None) -> int:
-        """Return the number of the partition for a message. The partition of a key may be a deleted one.
+        """Return the number of the partition for a message. The partition of a key can be a deleted one.
 
-        key: the message's key, or None. partition_key: used instead of the key, unless it is None.
+        key: the message's key, or None.
+        partition_key: used instead of the key, unless it is None.
         """
         by = partition_key if partition_key is not None else key
         if by is not None:
@@ -216,8 +219,9 @@ class PartitionedPublisher:
         """Send one message to the partition of its key. Messages without a key are distributed over the partitions in
         turn.
 
-        key: stored with the message. partition_key: chooses the partition instead of the key, and is not stored. data,
-        headers, result: as in `Publisher.push`.
+        key: stored with the message.
+        partition_key: chooses the partition instead of the key, and is not stored.
+        data, headers, result: as in `Publisher.push`.
 
         Raises StreamNotFound if the partition of the key was deleted.
         """
@@ -240,7 +244,10 @@ def _raise_failed(pushes: Sequence[Push]) -> None:
 
 
 def missing_partition(name: str, partition: int, partitions: int) -> StreamNotFound:
-    """Returns the error for a partition that does not exist. partitions: the number of partitions of the stream."""
+    """Returns the error for a partition that does not exist.
+
+    partitions: the number of partitions of the stream.
+    """
     if 0 <= partition < partitions:
         return StreamNotFound(f"stream {name!r} has no partition {partition} any more; make it again to use it")
     return StreamNotFound(
@@ -252,8 +259,9 @@ def missing_partition(name: str, partition: int, partitions: int) -> StreamNotFo
 def make_sequences(idempotent: bool, publisher_id: BytesLike | None, first_number: int) -> SequenceMachine | None:
     """Returns the SequenceMachine that numbers an idempotent publisher's messages, or None for a plain publisher.
 
-    idempotent: whether to number the messages under a random id. publisher_id: an id to use instead; it makes the
-    publisher idempotent, whatever `idempotent` is. first_number: the number of the first message under `publisher_id`.
+    idempotent: whether to number the messages under a random id.
+    publisher_id: an id to use instead; it makes the publisher idempotent, whatever `idempotent` is.
+    first_number: the number of the first message under `publisher_id`.
 
     Raises InvalidArgument if publisher_id is empty or too long.
     """

@@ -44,7 +44,7 @@ from stream_service.protocol import StreamMessage
 class Stream(StreamAdmin):
     """One partition of a stream, with methods that push, pull and consume its messages.
 
-    `StreamClient.create` returns a Stream. The tasks of one event loop may share it.
+    `StreamClient.create` returns a Stream. The tasks of one event loop can share it.
     """
 
     def __repr__(self) -> str:
@@ -66,8 +66,9 @@ class Stream(StreamAdmin):
     def push(self, data: BytesLike, *, key: BytesLike | None = None, headers: HeadersLike = ()) -> int:
         """Store one message, and return its index when the node has stored it on disk.
 
-        data: bytes, or text, which is stored in UTF-8. key, headers: stored with the data; they need the protocol
-        `node/stream_push/1`. The headers are a dictionary, or a list of (name, value) pairs.
+        data: bytes, or text, which is stored in UTF-8.
+        key, headers: stored with the data; they need the protocol `node/stream_push/1`. The headers are a dictionary,
+            or a list of (name, value) pairs.
 
         Raises PushFailed if the node could not store the message, and other ClientErrors, for example RequestTimeout.
         """
@@ -91,9 +92,11 @@ class Stream(StreamAdmin):
     def pull_page(self, start: StartLike = FIRST, limit: int = PAGE_MESSAGES, *, wait_s: float = 0.0) -> Page:
         """Return a page of up to `limit` messages, with their times, keys and headers.
 
-        The page also has the stream's first and next index. Needs the protocol `node/stream_pull/1`. start: where the
-        page begins. wait_s: how many seconds the node may wait for a message before it answers with an empty page; the
-        node waits for 5 s at most.
+        The page also has the stream's first and next index. Needs the protocol `node/stream_pull/1`.
+
+        start: where the page begins.
+        wait_s: how many seconds the node can wait for a message before it answers with an empty page. It waits for 5 s
+            at most.
         """
         request = RichPull(0, start_of(start), limit, int(wait_s * 1000))
         payload = encoded(RICH_PULL, request)
@@ -112,8 +115,9 @@ class Stream(StreamAdmin):
         """Return an iterator over the messages, beginning at `start`.
 
         stop_at_end: if true, the iteration stops at the end of the stream; if false, it waits for new messages for
-        ever. page_messages: the number of messages pulled with one request. on_hole: a function called for each range
-        of missing indexes.
+            ever.
+        page_messages: the number of messages pulled with one request.
+        on_hole: a function called for each range of missing indexes.
 
         If `start` is a time, LAST or NEW, the node must have the protocol `node/stream_pull/1`; otherwise the iteration
         raises RequestRefused.
@@ -131,14 +135,15 @@ class Stream(StreamAdmin):
     def consumer(self, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> Consumer:
         """Return an iterator over the partition's messages that saves its position.
 
-        The iterator begins at the saved position, and saves the position as the program processes messages. positions:
-        the name under which the node saves the position, or an object that saves it (`Positions`).
+        The iterator begins at the saved position, and saves the position as the program processes messages.
 
-        page_messages: the number of messages pulled with one request. save_messages: save the position after this many
-        messages; None: after each page. save_interval_s: the longest time in seconds between the processing of a
-        message and the next save. on_hole: a function called for missing indexes, with the partition, the first missing
-        index and the next existing index. idle_delay_s: the seconds before the next request to a node that answers at
-        once although it has no message.
+        positions: the name under which the node saves the position, or an object that saves it (`Positions`).
+        page_messages: the number of messages pulled with one request.
+        save_messages: save the position after this many messages; None: after each page.
+        save_interval_s: the longest time in seconds between the processing of a message and the next save.
+        on_hole: a function called for missing indexes, with the partition, the first missing index and the next
+            existing index.
+        idle_delay_s: the seconds before the next request to a node that answers at once although it has no message.
         """
         return Consumer(self, positions, **options)
 
@@ -153,14 +158,14 @@ class Stream(StreamAdmin):
     ) -> Publisher:
         """Return a publisher: a context manager that pushes messages without waiting for each confirm.
 
-        The end of its `with` block waits until all pushes are answered. window: the largest number of
-        unanswered pushes.
+        The end of its `with` block waits until all pushes are answered.
 
-        idempotent: store each message only once, even if the client sends it again after a lost confirm. publisher_id:
-        an id that stays the same when the program restarts; it makes the publisher idempotent. The program then numbers
-        its messages itself: the first message of this block has the number `first_number`, and a message whose number
-        was stored before is not stored again.
-
+        window: the largest number of unanswered pushes.
+        idempotent: store each message only once, even if the client sends it again after a lost confirm.
+        publisher_id: an id that stays the same when the program restarts; it makes the publisher idempotent. The
+            program then numbers its messages itself, and a message whose number was stored before is not stored again.
+        first_number: with `publisher_id`, the number of the first message of this block. The next messages get the next
+            numbers.
         keep_failed: if true, the end of the block does not raise PushesFailed.
         """
         sequences = make_sequences(idempotent, publisher_id, first_number)
@@ -176,7 +181,10 @@ class Stream(StreamAdmin):
 
 
 class PartitionedStream:
-    """Some or all existing partitions of one stream. partitions: these partitions, in order of their numbers."""
+    """Some or all existing partitions of one stream.
+
+    partitions: these partitions, in order of their numbers.
+    """
 
     def __init__(self, partitions: Sequence[Stream]) -> None:
         self.partitions = tuple(partitions)
@@ -226,8 +234,11 @@ class PartitionedStream:
     ) -> int:
         """Store one message in the partition of its key, and return its index in that partition.
 
-        Messages without a key are distributed over the partitions in turn. key: stored with the message. partition_key:
-        chooses the partition instead of the key, and is not stored. data, headers, errors raised: as in `Stream.push`.
+        Messages without a key are distributed over the partitions in turn.
+
+        key: stored with the message.
+        partition_key: chooses the partition instead of the key, and is not stored.
+        data, headers: as in `Stream.push`. The errors are also those of `Stream.push`.
         """
         key, partition_key = to_key(key), to_key(partition_key, "a partition key")
         stream = self.get_partition(self._chooser.choose(key, partition_key))
@@ -238,8 +249,10 @@ class PartitionedStream:
     ) -> PartitionedPublisher:
         """Return a publisher that pushes each message to the partition of its key.
 
-        Messages without a key are distributed over the partitions in turn. window: the largest number of unanswered
-        pushes in each partition. The other arguments are those of `Stream.publisher`.
+        Messages without a key are distributed over the partitions in turn.
+
+        window: the largest number of unanswered pushes in each partition.
+        idempotent, keep_failed: as in `Stream.publisher`.
         """
         publishers = {
             stream.partition: stream.publisher(window, idempotent=idempotent, keep_failed=keep_failed)
@@ -257,8 +270,8 @@ class PartitionedStream:
     ) -> PartitionedConsumer:
         """Return an iterator over the messages of all or some partitions. Each partition begins at its saved position.
 
-        partitions: the numbers of the partitions to read; None: all. The other arguments are those of
-        `Stream.consumer`.
+        partitions: the numbers of the partitions to read; None: all.
+        positions, options: as in `Stream.consumer`.
 
         Raises StreamNotFound if a chosen partition does not exist.
         """

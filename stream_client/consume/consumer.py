@@ -95,11 +95,11 @@ class Consumer(BaseConsumer):
         return None if reading is None else reading.next_index
 
     def messages(self, *, stop_at_end: bool = False) -> Messages[RichMessage]:
-        """Return an iterator over the messages in order. You may stop at any message, and continue later with a new
+        """Return an iterator over the messages in order. You can stop at any message, and continue later with a new
         iterator.
 
         stop_at_end: if true, the iteration stops at the end of the stream; if false, it waits for new messages for
-        ever.
+            ever.
         """
         return Messages(self._loop, self._handles, stop_at_end, PartitionReading.hand_out)
 
@@ -134,7 +134,7 @@ class PartitionedConsumer(BaseConsumer):
 
 
 class Messages(Generic[T]):
-    """An iterator over the messages of a consumer. You may stop at any message and continue later.
+    """An iterator over the messages of a consumer. You can stop at any message and continue later.
 
     show: a function that is given a partition with unread messages, and returns the next item of the iteration.
     """

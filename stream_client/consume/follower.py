@@ -16,7 +16,7 @@ from stream_service.extensions import RichMessage, Start
 class Follower:
     """An iterator over the messages of one partition, to the stream's end or without end. `Stream.follow` returns it.
 
-    Iterate over messages, or take whole pages with `next_page`. You may stop and iterate again later: the follower
+    Iterate over messages, or take whole pages with `next_page`. You can stop and iterate again later: the follower
     continues after the last message that it has returned.
     """
 

@@ -19,10 +19,11 @@ IDLE_DELAY_S = 0.25
 class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options for how a consumer reads messages and saves its position.
 
-    page_messages: the number of messages pulled with one request. save_messages: save the position after this many
-    messages; None: after each page. save_interval_s: the longest time in seconds between the processing of a message
-    and the next save. on_hole: a function called for each range of missing indexes. idle_delay_s: the seconds before
-    the next request to a node that answers at once although it has no message.
+    page_messages: the number of messages pulled with one request.
+    save_messages: save the position after this many messages; None: after each page.
+    save_interval_s: the longest time in seconds between the processing of a message and the next save.
+    on_hole: a function called for each range of missing indexes.
+    idle_delay_s: the seconds before the next request to a node that answers at once although it has no message.
     """
 
     page_messages: int = PAGE_MESSAGES

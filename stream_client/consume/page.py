@@ -18,10 +18,11 @@ missing index and the next existing index."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """The messages of one answer to a pull, in order. There may be none.
+    """The messages of one answer to a pull, in order. There can be none.
 
     first_index, next_index: the stream's first and next index when the page was read; None if the node did not report
-    them. resume_index: the index where the next page begins.
+        them.
+    resume_index: the index where the next page begins.
     """
 
     messages: Sequence[RichMessage]
@@ -40,8 +41,8 @@ class Page(msgspec.Struct, frozen=True):
 def find_holes(messages: Sequence[RichMessage], expected: int | None) -> list[tuple[int, int]]:
     """Return the ranges of missing indexes before and between messages, as (first missing index, next existing index).
 
-    messages: at least one message, in order. expected: the index that the first message should have; None if any index
-    is right.
+    messages: at least one message, in order.
+    expected: the index that the first message should have; None if any index is right.
     """
     first = messages[0].index
     holes = [(expected, first)] if expected is not None and expected < first else []

@@ -26,11 +26,14 @@ from stream_service.extensions import FromIndex, RichMessage
 class PartitionReading:
     """One partition that a consumer reads: its reader, its current page and its position.
 
-    messages: the current page. at: how many of its messages the program has received. handed_index: the index after the
-    last message that the program has received. next_index: the position, which is the index after the last processed
-    message. saved_index: the highest position sent to be saved. kept_index: the highest position whose save was
-    confirmed. unsaved: the number of messages processed since the last save. ended: whether the partition has been read
-    to its end.
+    messages: the current page.
+    at: how many messages of the current page the program has received.
+    handed_index: the index after the last message that the program has received.
+    next_index: the position, which is the index after the last processed message.
+    saved_index: the highest position sent to be saved.
+    kept_index: the highest position whose save was confirmed.
+    unsaved: the number of messages processed since the last save.
+    ended: whether the partition has been read to its end.
 
     Invariant: kept_index <= saved_index <= next_index <= handed_index.
     """
@@ -85,10 +88,11 @@ class PartitionReading:
 class ReadingLoop:
     """Reads the partitions of one consumer, and records the consumer's position in each partition.
 
-    readings: the partitions being read, by number. current: the partition whose page the program receives at the
-    moment; None if there is none. holes: the number of missing indexes, in all partitions. processed: how many messages
-    the program has processed since the start. woken: whether `wake` was called and nobody has reacted yet;
-    `next_reading` and the consumer react.
+    readings: the partitions being read, by number.
+    current: the partition whose page the program receives at the moment; None if there is none.
+    holes: the number of missing indexes, in all partitions.
+    processed: how many messages the program has processed since the start.
+    woken: whether `wake` was called, and neither `next_reading` nor the consumer has reacted yet.
     """
 
     def __init__(self, session: Session, stream_name: str, positions: Positions, options: ConsumerOptions) -> None:
@@ -139,7 +143,7 @@ class ReadingLoop:
             self.drop(partition)
 
     def begin(self) -> None:
-        """Prepare for a new iteration: no partition counts as read to its end any more, since each may have new
+        """Prepare for a new iteration: no partition counts as read to its end any more, since each perhaps has new
         messages.
         """
         for reading in self.readings.values():

@@ -27,10 +27,13 @@ A = TypeVar("A")
 class Call(Waiting):
     """A request with its own return address.
 
-    state: see `CallState`. target: the receiver: a partition, or a route from the node that the client is connected to.
-    wanted: the number of answers after which the request is done. answers: the payloads of the answers received so far.
-    return_routes: the return routes of these answers. checks: the number of checks since the request was sent.
-    patience: the number of checks after which it is sent again.
+    state: see `CallState`.
+    target: the receiver: a partition, or a route from the node that the client is connected to.
+    wanted: the number of answers after which the request is done.
+    answers: the payloads of the answers received so far.
+    return_routes: the return routes of these answers.
+    checks: the number of checks for late answers since the request was sent.
+    patience: the number of these checks after which the request is sent again.
     """
 
     __slots__ = ("address", "answers", "checks", "patience", "payload", "return_routes", "state", "target", "wanted")
@@ -56,7 +59,10 @@ class Call(Waiting):
 
 
 class Create(Call):
-    """A request that creates a stream. made: the handles of the created partitions; None until they are made."""
+    """A request that creates a stream.
+
+    made: the handles of the created partitions; None until the request is answered.
+    """
 
     __slots__ = ("made",)
 
@@ -90,7 +96,7 @@ class Calls:
         return len(self._calls)
 
     def __iter__(self) -> Iterator[Call]:
-        """Iterate over all unanswered requests, oldest first. Requests may be finished during the iteration."""
+        """Iterate over all unanswered requests, oldest first. Requests can be finished during the iteration."""
         return iter(list(self._calls.values()))
 
     def check(self) -> None:

@@ -51,9 +51,8 @@ HANDSHAKE_CHECKS = 2
 """The number of checks for late answers (`ClientCore.check_progress`) after which an unanswered handshake begins
 anew."""
 SILENT_HANDSHAKES_MAX = 3
-"""The number of unanswered handshakes after which requests fail, if no channel was ever open. A node is silent where it
-has no listener, and where it trusts nobody.
-"""
+"""The number of unanswered handshakes after which requests fail, if no channel has ever worked. A node does not answer
+if it has no listener for secure channels, or if it trusts no identity."""
 REFUSED_MAX = 2
 """After this many channels in a row that the other side ended before it sent a message, this client's identity counts
 as refused. One such channel is not enough, because a node that stops ends its channels too.
@@ -63,9 +62,12 @@ as refused. One such channel is not enough, because a node that stops ends its c
 class ChannelSettings(msgspec.Struct, frozen=True):
     """What a client needs to open a channel.
 
-    own: the identity of this client. peers: the identifiers, 32 bytes each, of which the other end must have one.
-    route: the route from the node that the client connects to, to the listener at the other end. now_s: returns seconds
-    since 1970. ephemeral: returns a new key. new_id: returns 8 random bytes as hex.
+    own: the identity of this client.
+    peers: the identifiers, 32 bytes each. The other end must have one of them.
+    route: the route from the node that the client connects to, to the listener at the other end.
+    now_s: returns seconds since 1970.
+    ephemeral: returns a new key.
+    new_id: returns 8 random bytes as hex.
     """
 
     own: OwnIdentity
@@ -79,7 +81,8 @@ class ChannelSettings(msgspec.Struct, frozen=True):
 class ChannelConnection(ClientConnection):
     """The client's end of a secure channel, over one connection after the other.
 
-    handshakes: the number of handshakes begun so far. peer: the identity of the other end.
+    handshakes: the number of handshakes begun so far.
+    peer: the identity of the other end.
 
     Invariant: `wire` is set exactly while the channel is open. Each handshake has a new ephemeral key and a new return
     address, so messages of an earlier channel are not taken for those of a later one.
@@ -182,7 +185,10 @@ class ChannelConnection(ClientConnection):
         return self._opened(arrived)
 
     def settle(self) -> None:
-        """Handle the end of the channel by the other side, after the messages before it were handled."""
+        """End the channel if the other side has closed it, or if the proof of the other side has expired.
+
+        Call this after the messages that arrived before the end of the channel were handled.
+        """
         if not self._is_ended:
             machine = self._machine
             # The proof of the other side was valid at the handshake, and ends later. A new handshake has a new proof.
@@ -201,9 +207,10 @@ class ChannelConnection(ClientConnection):
         self._lose(self._refusal(), begins=False)
 
     def check_channel(self) -> ClientError | None:
-        """Begin an unanswered handshake anew. Call this at regular intervals while `wire` is None.
+        """Begin a new handshake if the last one is unanswered for too long.
 
-        Returns the error with which requests fail if no other end has answered; else None.
+        Call this at regular intervals while `wire` is None. If SILENT_HANDSHAKES_MAX handshakes stay unanswered and no
+        channel has ever worked, returns an error, with which the caller fails all requests. Otherwise returns None.
         """
         if self.framing is None:
             return None
@@ -224,7 +231,10 @@ class ChannelConnection(ClientConnection):
         )
 
     def renew(self, error: ClientError) -> None:
-        """Give the channel up because nothing comes through it any more, and begin a new one. error: the reason."""
+        """Give the channel up because nothing comes through it any more, and begin a new one.
+
+        error: the reason.
+        """
         self._lose(error)
 
     def _forget(self) -> None:
@@ -290,7 +300,7 @@ class ChannelConnection(ClientConnection):
         return self._plaintexts.read(plaintexts)[0]
 
     def _shake(self, message: Message) -> None:
-        """Handle a message that may be message 2 of the handshake."""
+        """Handle a message that is perhaps message 2 of the handshake."""
         machine = self._machine
         if machine is None or not message.return_route:
             return

@@ -27,15 +27,19 @@ an enumeration."""
 class ClientConnection:
     """The bytes to send over the current connection, and the bytes received from it. One object serves all connections.
 
-    state: see `ConnectionState`. framing: the framing of the connection; None without a connection. wire: the framing
-    while requests may be sent; with a secure channel only while the channel is open. closed: the error that ended the
-    client; None before. trouble: why the last attempt to connect failed; None if it succeeded. on_outgoing: a
-    function called when there are bytes to send and there were none before. outgoing_bytes: the number of bytes to
-    send. sent_bytes: the number of bytes given to the socket so far. received_bytes: the number of bytes received from
-    nodes, not counting bytes of other kinds of servers.
+    state: see `ConnectionState`.
+    framing: the framing of the connection; None without a connection.
+    wire: `framing` while requests can be sent, else None. With a secure channel, they can be sent only while it is
+        open.
+    closed: the error that ended the client; None while the client has not ended.
+    trouble: why the last attempt to connect failed; None if it succeeded.
+    on_outgoing: a function called when there are bytes to send and there were none before.
+    outgoing_bytes: the number of bytes to send.
+    sent_bytes: the number of bytes given to the socket so far.
+    received_bytes: the number of bytes received from nodes, not counting bytes of other kinds of servers.
 
-    is_encrypted: whether requests go through a secure channel (`channel_connection`). on_channel: a function called
-    with None when a secure channel has opened, and with the reason when it is lost.
+    is_encrypted: whether requests go through a secure channel (`channel_connection`).
+    on_channel: a function called with None when a secure channel has opened, and with the reason when it is lost.
 
     Invariant: `outgoing_bytes` is the size of `_outgoing`, and 0 without a connection. `framing` is set exactly in the
     states SILENT and UP, and `closed` exactly in the state CLOSED. `wire` is `framing` or None.
@@ -91,7 +95,8 @@ class ClientConnection:
     def connected(self, wire: Wire, *, greeted: bool = False) -> None:
         """Begin to use a new connection.
 
-        wire: its framing. greeted: whether the hello, the byte before the first frame, has already been sent over it.
+        wire: its framing.
+        greeted: whether the hello, the byte before the first frame, has already been sent over it.
         """
         self._forget()
         self.state = after(self.state, Event.CONNECTED)
@@ -106,7 +111,10 @@ class ClientConnection:
         self.trouble = None
 
     def unreachable(self, error: ClientError) -> None:
-        """Record that an attempt to connect has failed. error: the reason."""
+        """Record that an attempt to connect has failed.
+
+        error: the reason.
+        """
         self.trouble = error
         self.finish_attempt()
 
@@ -122,8 +130,9 @@ class ClientConnection:
         self.state = after(self.state, Event.DISCONNECTED)
 
     def close(self, error: ClientError) -> None:
-        """End the client: nothing more is sent over any connection. error: the error that every later request
-        raises.
+        """End the client: nothing more is sent over any connection.
+
+        error: the error that every later request raises.
         """
         self._forget()
         self.state = after(self.state, Event.CLOSED)
@@ -186,7 +195,7 @@ class ClientConnection:
     def messages(self, data: bytes) -> Sequence[Message]:
         """Process received bytes, and return the messages that are now complete. After the client's end, return none.
 
-        Raises RemoteProtocolError if no node sends such bytes. If the error is a BadFrame, it contains the messages
+        Raises RemoteProtocolError for bytes that no node sends. If the error is a BadFrame, it contains the messages
         before the fault.
         """
         if self.framing is None:
@@ -210,16 +219,17 @@ class ClientConnection:
         return True
 
     def settle(self) -> None:
-        """Handle the end of a secure channel, after the messages before it were handled."""
+        """End a secure channel that the other side has closed (`ChannelConnection.settle`)."""
 
     def check_channel(self) -> ClientError | None:
-        """Begin an unanswered handshake anew, at regular intervals. Returns an error with which requests fail, or
-        None.
-        """
+        """Replace an unanswered handshake of a secure channel (`ChannelConnection.check_channel`)."""
         return None
 
     def renew(self, error: ClientError) -> None:
-        """Replace a secure channel through which nothing comes any more. error: the reason."""
+        """Replace a secure channel through which nothing comes any more.
+
+        error: the reason.
+        """
 
     def silence(self) -> ClientError:
         """Return the error for a listener of secure channels that does not answer."""
@@ -239,8 +249,8 @@ class ClientConnection:
             self._finish_taken()
 
     def finish_attempt(self) -> None:
-        """Finish the result of `attempted`. After a new connection, call this only when all parts of the
-        client use it.
+        """Finish the result of `attempted`. After a new connection, call this only when all parts of the client use the
+        new connection.
         """
         attempted, self._attempted = self._attempted, None
         if attempted is not None:

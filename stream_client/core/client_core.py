@@ -49,12 +49,10 @@ from stream_client.errors import (
 from stream_service.protocol import PULL, PullRequest
 
 SILENT_CHANNEL_CHECKS = 5
-"""The number of checks, counted in the same way, after which a secure channel is replaced by a new one. A pull that
-waits for a message is answered sooner.
-"""
+"""A secure channel is replaced by a new one if no message comes through it during this many checks for late answers
+while requests are waiting. A pull that waits for a new message is answered sooner."""
 SILENT_CHECKS_MAX = 8
-"""A connection counts as dead if no bytes arrive during this many checks for late answers while requests
-are waiting."""
+"""A connection counts as dead if no bytes arrive during this many checks for late answers while requests wait."""
 
 
 class ClientCore:
@@ -75,12 +73,12 @@ class ClientCore:
         connection: ClientConnection | None = None,
     ) -> None:
         """via: the route from the node that the client connects to, to the node with the services; empty: the same
-        node.
-
-        service, index_service: the names of the stream service and the index service at that node. If index_service is
-        None, its name is derived from service (`index_service_of`). asks_route: whether every connection begins with a
-        question to the stream service; with a non-empty `via` it always does. connection: a connection with a secure
-        channel; None: a plain one.
+            node.
+        service, index_service: the names of the stream service and the index service at that node. If `index_service`
+            is None, its name is derived from `service` (`index_service_of`).
+        asks_route: whether every connection begins with a question to the stream service; with a non-empty `via` it
+            always does.
+        connection: a connection with a secure channel; None: a plain one.
         """
         self.connection = ClientConnection() if connection is None else connection
         self.connection.on_channel = self._channel_changed
@@ -137,8 +135,8 @@ class ClientCore:
     def connected(self, wire: Wire = HEAD, *, greeted: bool = False) -> None:
         """Use a new connection: find the routes of the streams again, and repeat all unanswered requests.
 
-        wire: the framing of the connection. greeted: whether the hello, the byte before the first frame, was already
-        sent.
+        wire: the framing of the connection.
+        greeted: whether the hello, the byte before the first frame, was already sent.
         """
         self._leave_connection()
         self.connection.connected(wire, greeted=greeted)
@@ -248,7 +246,7 @@ class ClientCore:
         return self._silent_checks >= SILENT_CHECKS_MAX
 
     def _channel_changed(self, error: ClientError | None) -> None:
-        """Use a secure channel that has opened, or leave one that is lost. error: why it is lost; None: it is open."""
+        """Use a secure channel that has opened, or leave one that is lost. error: why it is lost; None: it opened."""
         if error is None:
             self._begin()
             return
@@ -270,8 +268,9 @@ class ClientCore:
     ) -> Call:
         """Send a request to a worker or to a partition of a stream, and return its Call.
 
-        target: a partition, or the route to a worker. wanted: the number of answers to wait for. patience: the number
-        of calls of `check_progress` after which the unanswered request is sent again.
+        target: a partition, or the route to a worker.
+        wanted: the number of answers to wait for.
+        patience: the number of calls of `check_progress` after which the unanswered request is sent again.
         """
         self.connection.check_open()
         if isinstance(target, PartitionHandle) and target.gone is not None:
@@ -296,7 +295,7 @@ class ClientCore:
     def converse(self, service: str) -> CoreConversation:
         """Begin a conversation with a service: an exchange of any number of messages.
 
-        It opens as soon as there is a connection. The caller must end it with `end_conversation`.
+        The conversation opens as soon as there is a connection. The caller must end it with `end_conversation`.
         """
         self.connection.check_open()
         conversation = CoreConversation(self.connection, self.route_to(service))
@@ -351,13 +350,13 @@ class ClientCore:
         return self._streams.open_queue(handle, sequences)
 
     def close_queue(self, handle: PartitionHandle, queue: PushQueue) -> None:
-        """End a publisher's queue: no push may be added. The queue is dropped when all its pushes are answered."""
+        """End a publisher's queue: no push can be added any more. The queue is dropped when all its pushes are
+        answered.
+        """
         self._streams.close_queue(handle, queue)
 
     def push(self, handle: PartitionHandle, data: bytes) -> Push:
-        """Send one message, and return its Push. The message is sent again after every reconnect until it
-        is confirmed.
-        """
+        """Send one message, and return its Push. It is sent again after every reconnect until it is confirmed."""
         return handle.queue.push(data)
 
     def pull(self, handle: PartitionHandle, index: int, limit: int) -> Call:
@@ -421,8 +420,8 @@ class ClientCore:
         """Repeat the requests that have been unanswered for too long.
 
         The route to a stream may have become wrong without notice, because a node on the route was restarted or the
-        stream was deleted. So the client first finds the route to the stream again. This also protects a slow node from
-        getting pushes twice: it answers the request that finds the route only after the pushes that it already has.
+        stream was deleted. So the client first finds the route to the stream again. This also prevents double pushes at
+        a slow node: the node answers the request for the route only after all pushes that it has received.
         """
         stalled = {stream for stream in self._streams if stream.is_stalled()}
         # If only pushes wait for a stream that this client has created, we do not ask whether it exists: it is created
@@ -450,10 +449,10 @@ class ClientCore:
         self._calls.disconnected()
 
     def _route_lost(self, error: RouteLost) -> bool:
-        """Record that the route to the services is lost, and stop sending over it.
+        """Record that the route to the services is lost, and send no requests over it until it works again.
 
-        Unanswered requests are sent again when the route works again, so a request sent now could arrive twice. Returns
-        whether unanswered requests are kept until then. If false, the request that met the error fails.
+        Returns whether unanswered requests are kept until then, to be sent again. If false, the request that met the
+        error fails.
         """
         kept = self.service_route.lost(error)
         if kept:
@@ -465,7 +464,7 @@ class ClientCore:
         """React to a node on the route that refuses to forward messages.
 
         If the service was never reached, end the client. If it was reached before, the node's rules have changed and
-        may change back, so only the waiting requests fail.
+        can change back, so only the waiting requests fail.
         """
         if self.service_route.reached:
             self.fail_all(error)

@@ -23,10 +23,11 @@ from stream_client.errors import ClientClosed, ClientError, ConnectionLost
 class CoreConversation:
     """One client's side of a conversation with a worker of the node.
 
-    state: see `ConversationState`. error: why no message can be sent; None while the conversation is open. address: the
-    return address of the messages sent; None before the first connection. received: the payloads that have arrived and
-    that `take` has not returned yet. on_change: a function called after a message has arrived and after a change of the
-    state.
+    state: see `ConversationState`.
+    error: why no message can be sent; None while the conversation is open.
+    address: the return address of the messages sent; None before the first connection.
+    received: the payloads that have arrived and that `take` has not returned yet.
+    on_change: a function called after a message has arrived and after a change of the state.
 
     Invariant: `error` is None exactly in the state OPEN, which needs a connection.
     """
@@ -55,7 +56,7 @@ class CoreConversation:
     def send(self, payload: bytes) -> None:
         """Send a message: the first one to the service, later ones to the worker that sent the latest received message.
 
-        If the conversation is not open, raises the reason. Raises RequestRefused if the message is too large.
+        Raises `error` if the conversation is not open, and RequestRefused if the message is too large.
         """
         if self.error is not None:
             raise self.error
@@ -76,9 +77,10 @@ class CoreConversation:
         return payload
 
     def open(self, address: Address, event: Event) -> None:
-        """Open the conversation over a new connection. address: its new return address. Unread messages are dropped.
+        """Open the conversation over a new connection. Unread messages are dropped.
 
-        The address is new because late messages to the old address would be taken for messages of the new connection.
+        address: the new return address of the conversation. It must be new, because late messages to the old address
+            would be taken for messages of the new connection.
         """
         self.state = after(self.state, event)
         self.error = None

@@ -20,8 +20,8 @@ from stream_service.extensions import LIST, ListRequest, StreamKey
 class Existence:
     """The unanswered requests that ask whether a partition exists. There is at most one for each partition.
 
-    service: the route to the stream service. on_missing: a function called with the handle of a partition that does not
-    exist.
+    service: the route to the stream service.
+    on_missing: a function called with the handle of a partition that does not exist.
     """
 
     def __init__(

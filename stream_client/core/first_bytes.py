@@ -26,8 +26,9 @@ SIGNS: tuple[tuple[bytes, str], ...] = (
 
 
 def describe(first: bytes) -> str:
-    """Return a text for an error that describes a server which is not a node. first: the first bytes that the
-    server sends.
+    """Return a text for an error that describes a server which is not a node.
+
+    first: the first bytes that the server sends.
     """
     found = find_sign(first)
     if found is not None:
@@ -41,7 +42,10 @@ def find_sign(first: bytes) -> str | None:
 
 
 def opens_as_node(first: bytes, wire: Wire) -> bool:
-    """Whether a node that uses the framing `wire` can send these first bytes. first: at least one byte."""
+    """Whether a node that uses the framing `wire` can send these first bytes.
+
+    first: at least one byte.
+    """
     if wire.hello:
         return first.startswith(wire.hello)
     # A legacy frame is a u16 length and a version, which is 1 or 2; one without content has no version.

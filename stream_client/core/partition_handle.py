@@ -16,10 +16,12 @@ from stream_client.errors import ClientError
 class PartitionHandle:
     """One partition that the client uses.
 
-    state: see `PartitionState`. route: the route to the partition from the node that the client is connected to; None
-    while it is unknown. last_route: the latest known route; None if none was known yet. queue: the push queue of pushes
-    without a publisher. queues: `queue` and the queues of all publishers. gone: the error of every later request, if
-    the partition was deleted; else None.
+    state: see `PartitionState`.
+    route: the route to the partition from the node that the client is connected to; None while it is unknown.
+    last_route: the latest known route; None if none was known yet.
+    queue: the push queue for single pushes, which are not those of a publisher.
+    queues: `queue` and the queues of all publishers.
+    gone: the error of every later request, if the partition was deleted; else None.
 
     Invariant: `route` is set exactly while the state is OPEN, and `gone` exactly while it is DELETED. Every queue has
     the same route.
@@ -80,8 +82,10 @@ class PartitionHandle:
 class StreamInUse:
     """A stream, with those of its partitions that the client uses.
 
-    state: see `StreamState`. handles: the partitions in use, by number. forget_create: a function that gives up the
-    request which creates the stream again after a reconnect; None if there is no such request.
+    state: see `StreamState`.
+    handles: the partitions in use, by number.
+    forget_create: a function that gives up the request which creates the stream again after a reconnect; None if there
+        is no such request.
 
     Invariant: `forget_create` is set exactly while the state is CREATING.
     """
@@ -96,7 +100,7 @@ class StreamInUse:
 
     @property
     def creates(self) -> bool:
-        """Whether this client has created the stream, and so may create it again."""
+        """Whether this client has created the stream, and so is allowed to create it again."""
         return self.state is not StreamState.NAMED
 
     @property

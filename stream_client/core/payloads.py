@@ -78,8 +78,8 @@ def created(payload: bytes) -> tuple[str, int]:
 def refusal(payload: bytes, *, of_stream: bool = False, request: bytes = b"") -> ClientError:
     """Return the exception that corresponds to an `error` message. Its text is the node's reason.
 
-    of_stream: whether a stream sent the message, so that it may say that the stream was deleted. request: the payload
-    of the refused request; empty if unknown.
+    of_stream: whether a stream sent the message. Only then can the result be StreamNotFound.
+    request: the payload of the refused request; empty if unknown.
     """
     try:
         reason = ERROR.decode_response(payload).reason

@@ -33,10 +33,12 @@ FAILED_KEPT = 100
 class PushQueue:
     """The unanswered pushes of one publisher to one partition.
 
-    address: the return address of the confirms. partition: the number of the partition. pushes: the unanswered pushes,
-    in order, by request id. failed: the failed pushes for whose result the program has not asked; None if failed pushes
-    are not collected. sent_again: the number of pushes that were sent more than once. gone: the error that every later
-    push gets because the partition was deleted; None: it was not deleted.
+    address: the return address of the confirms.
+    partition: the number of the partition.
+    pushes: the unanswered pushes, in order, by request id.
+    failed: the failed pushes for whose result the program has not asked; None if failed pushes are not collected.
+    sent_again: the number of pushes that were sent more than once.
+    gone: the error that every later push gets because the partition was deleted; None: it was not deleted.
 
     Invariant: request ids ascend in `pushes`, and none of these pushes is done. While the route is known, all of them
     have been sent, except pushes that `SequenceMachine` delays.
@@ -163,7 +165,7 @@ class PushQueue:
             return
 
     def settle(self) -> None:
-        """Send the delayed pushes that may be sent after the latest answers, and wake the publisher.
+        """Send the delayed pushes that can be sent after the latest answers, and wake the publisher.
 
         Call this once after several calls of `take`.
         """
@@ -217,15 +219,15 @@ class PushQueue:
         return list(self.pushes.items())
 
     def _released(self) -> Iterable[tuple[int, Push]]:
-        """Return delayed pushes that may be sent after the latest answers, with their request ids."""
+        """Return delayed pushes that can be sent after the latest answers, with their request ids."""
         return ()
 
     def _take_error(self, error: ClientError) -> None:
-        """Fail the pushes that an `error` message may refer to. The message does not say which push it answers.
+        """Fail the pushes that an `error` message can refer to. The message does not say which push it answers.
 
-        A node that has never confirmed a push with a key does not know such pushes: all pushes with a key fail, and
-        none of them is stored. Otherwise the error answers one of the unanswered pushes. If there are several, all of
-        them fail, and each may have been stored.
+        A node that has never confirmed a push with a key perhaps does not support keys. So if there are unanswered
+        pushes with a key, they fail, and none of them is stored. Otherwise all unanswered pushes fail; if there are
+        several, each may have been stored.
         """
         keyed = [request_id for request_id, push in self.pushes.items() if isinstance(push, KeyedPush)]
         refused = list(self.pushes) if self._has_rich or not keyed else keyed
@@ -362,8 +364,8 @@ class SequencedPushQueue(PushQueue):
     def _finished(self, request_id: int, finished: Sequence[KeyedPush]) -> None:
         """Remove the pushes that an answer has finished.
 
-        request_id: the id of the answered push. finished: the finished pushes: none, only the answered push, or later
-        ones too.
+        request_id: the id of the answered push.
+        finished: the finished pushes: none, only the answered push, or later ones too.
         """
         if len(finished) == 1:
             self._drop_finished((request_id,))

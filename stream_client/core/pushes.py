@@ -22,8 +22,10 @@ HEADER_BYTES = 8
 
 
 class Waiting:
-    """A result that arrives later. done: whether it has arrived. error: why there is no result; None if there is no
-    error.
+    """A result that arrives later.
+
+    done: whether it has arrived.
+    error: why there is no result; None if there is no error.
     """
 
     __slots__ = ("_callbacks", "done", "error")
@@ -62,8 +64,9 @@ class Waiting:
 class Push(Waiting):
     """A message that is being pushed to a partition.
 
-    partition: the number of the partition. index: the index of the message when it is stored; -1 before. taken: whether
-    the program has asked for the result.
+    partition: the number of the partition.
+    index: the index of the message when it is stored; -1 before.
+    taken: whether the program has asked for the result.
     """
 
     __slots__ = ("data", "index", "partition", "taken")
@@ -105,8 +108,10 @@ class Push(Waiting):
 class PushesFailed(PushFailed):
     """Some pushes of a publisher have failed, and the program has not asked for their results.
 
-    pushes: the failed pushes, each with its error. fault, retriable: those of the first error that is not retriable; if
-    all errors are retriable, those of the first error. in_doubt: whether any of the errors is in doubt.
+    pushes: the failed pushes, each with its error.
+    fault, retriable: those of the first error that is not retriable; if all errors are retriable, those of the first
+        error.
+    in_doubt: whether any of the errors is in doubt.
     """
 
     def __init__(self, pushes: Iterable[Push]) -> None:
@@ -124,8 +129,9 @@ class PushesFailed(PushFailed):
 class Epoch:
     """A publisher id and the sequence numbers used with it.
 
-    next_number: the number of the next message. open: whether the node has accepted a push with this id, so that it
-    knows the first number. failed: whether a number is missing, so that the node accepts no later number.
+    next_number: the number of the next message.
+    open: whether the node has accepted a push with this id, so that it knows the first number.
+    failed: whether a number is missing, so that the node accepts no later number.
     """
 
     __slots__ = ("failed", "next_number", "open", "publisher_id")
@@ -140,10 +146,10 @@ class Epoch:
 class KeyedPush(Push):
     """A push with a key and headers. An idempotent publisher also gives it a sequence number (`sequence_machine`).
 
-    epoch: the publisher id that the number belongs to; None without a number. skipped: whether the node refused the
-    push as out of order while an earlier push was unanswered. sent_again: whether the push was sent again after a
-    reconnect, so that several copies may be on their way. in_doubt: whether the node reported a failure after which the
-    message may still be stored.
+    epoch: the publisher id that the number belongs to; None without a number.
+    skipped: whether the node refused the push as out of order while an earlier push was unanswered.
+    sent_again: whether the push was sent again after a reconnect, so that several copies can be on their way.
+    in_doubt: whether the node reported a failure after which the message is perhaps stored.
     """
 
     __slots__ = ("epoch", "headers", "in_doubt", "key", "number", "sent_again", "skipped")

@@ -7,7 +7,7 @@ reach the node before all others.
 
 A push is in doubt if it is unknown whether its message is stored. This has two causes. The node has answered that it
 does not know, for example after a failed fsync. Or the node could not store the push, but had been sent another copy
-before, which it may still read from an old connection. A push in doubt is sent again until the node accepts its number
+before, which it can still read from an old connection. A push in doubt is sent again until the node accepts its number
 or answers DUPLICATE. Until then, all later pushes wait too.
 
 An epoch is a publisher id with its numbers. The epoch is open when the node has accepted one of its numbers. Until
@@ -16,7 +16,7 @@ caller chose the id, there is no new epoch: every later push fails unsent, since
 next. A push that no node would accept fails before it gets a number.
 
     answer to a push            the push                          its epoch
-    OK, DUPLICATE               done, stored at that index        open: many pushes may be sent
+    OK, DUPLICATE               done, stored at that index        open: many pushes can be sent
     UNKNOWN                     in doubt; it is sent again        unchanged
     NOT_STORED, sent again      in doubt; it is sent again        unchanged
     NOT_STORED, another push    waits; it is sent again           unchanged
@@ -47,9 +47,10 @@ class SequenceMachine:
     """Numbers the pushes of an idempotent publisher, delays pushes that must wait, and decides what each answer means.
 
     A push is in doubt if it is unknown whether its message is stored. An epoch is a publisher id with the sequence
-    numbers that are used under this id. An epoch is open once the node has accepted a push of the epoch. new_id: a
-    function that returns the ids of later epochs; None: only the given id is used. reason: why the latest push in doubt
-    is in doubt; None if no push is in doubt.
+    numbers that are used under this id. An epoch is open once the node has accepted a push of the epoch.
+
+    new_id: a function that returns the ids of later epochs; None: only the given id is used.
+    reason: why the latest push in doubt is in doubt; None if no push is in doubt.
 
     Invariant: while the epoch is not open, at most one of its pushes is sent, and `_held` has the later pushes.
     `_doubts` counts the unanswered pushes that are in doubt.
@@ -81,7 +82,7 @@ class SequenceMachine:
         return self._number(push)
 
     def release(self) -> list[tuple[int, KeyedPush]]:
-        """Number the waiting pushes that may be sent now, and return them in order, with their request ids.
+        """Number the waiting pushes that can be sent now, and return them in order, with their request ids.
 
         Some of the returned pushes may have failed.
         """
@@ -94,7 +95,7 @@ class SequenceMachine:
     def abandon(self) -> None:
         """Record that the push queue has failed all its unanswered pushes.
 
-        Any of them may be stored, so the epoch fails: its publisher id is not used any more.
+        Each of them is perhaps stored, so the epoch fails: its publisher id is not used any more.
         """
         self._held.clear()
         self._opening = None
@@ -150,7 +151,9 @@ class SequenceMachine:
     def failed(self, push: KeyedPush, failure: PushFailure, unanswered: Iterable[KeyedPush]) -> list[KeyedPush]:
         """Decide what a `node/push_failed/1` for a push means, and return every push that it finishes.
 
-        If the push is to be sent again, nothing is returned. unanswered: as in `answered`.
+        If the push is to be sent again, the result is empty.
+
+        unanswered: all unanswered pushes, oldest first, including this push.
         """
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted has been answered"
@@ -219,8 +222,8 @@ class SequenceMachine:
 def not_saved(failure: PushFailure, sent_again: bool) -> ClientError:
     """Return the error for a push without a sequence number that the node could not store.
 
-    sent_again: whether an older copy may still arrive over an old connection, so that the message may be stored after
-    all.
+    sent_again: whether an older copy can still arrive over an old connection, so that the message is perhaps stored
+        after all.
     """
     if failure.outcome is Outcome.REFUSED:
         return refused_by_node(failure.reason)
@@ -230,7 +233,10 @@ def not_saved(failure: PushFailure, sent_again: bool) -> ClientError:
 
 
 def refused_by_node(reason: str = "it is larger than a stream keeps") -> RequestRefused:
-    """Return the error for a message that the node has answered with REFUSED. reason: the node's reason."""
+    """Return the error for a message that the node has answered with REFUSED.
+
+    reason: the node's reason.
+    """
     if is_denied(reason):
         return AccessDenied(reason)
     return RequestRefused(f"the node refuses the message, which has not been stored: {reason}")

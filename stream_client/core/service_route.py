@@ -1,10 +1,10 @@
-"""ServiceRoute: the route to the stream service. It finds out whether the route works and which protocols the
-service has.
+"""ServiceRoute: the route to the stream service. It finds out whether the route works and which protocols the service
+has.
 
 For this it sends a test request (`ServiceRoute.ask`): a `node/stream_list/1`, which is always answered at once. A
-stream node answers with a list, a real Ockam service with an `error`. A node on the route that cannot or may not
-forward the test request answers with an `error` of its own (`ockam.forwarding`). This module has no clock; the shell
-decides when to test again.
+stream node answers with a list, a real Ockam service with an `error`. A node on the route that cannot forward the test
+request, or is not allowed to, answers with an `error` of its own (`ockam.forwarding`). This module has no clock; the
+shell decides when to test again.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from stream_service.extensions import LIST, ListRequest
 
 STREAM_SERVICE = "stream_service"
 INDEX_SERVICE = "stream_index_service"
-"""The name of the index service in this package; STREAM_SERVICE is that of the stream service. A node has the services
-under the same names, unless the program passes other names to `connect`."""
+"""The default name of the index service at a node. STREAM_SERVICE is the default name of the stream service. A program
+can pass other names to `connect`."""
 
 
 def index_service_of(service: str) -> str:
@@ -40,11 +40,12 @@ def index_service_of(service: str) -> str:
 class ServiceRoute:
     """The state of the route to the stream service over the current connection.
 
-    state: see `RouteState`. trouble: the error with which the route was last lost or refused; None if it never was.
+    state: see `RouteState`.
+    trouble: the error with which the route was last lost or refused; None if it never was.
 
     on_lost: called each time a node on the route reports that it cannot reach the next node. The argument is True for
-    the first such report, and False while the route is already known to be lost. The function must see to it that `ask`
-    is called later, to test the route again. If on_lost is None, the request that met the fault fails.
+        the first such report, and False while the route is already known to be lost. The function must see to it that
+        `ask` is called later, to test the route again. If `on_lost` is None, the request that met the fault fails.
 
     on_link: called with the reason when the service becomes unreachable, and with None when it answers again.
 
@@ -59,8 +60,8 @@ class ServiceRoute:
         on_refused: Callable[[RouteRefused], None],
         on_found: Callable[[], None],
     ) -> None:
-        """on_refused: called when a node on the route refuses to forward messages. on_found: called when a lost route
-        works again.
+        """on_refused: called when a node on the route refuses to forward messages.
+        on_found: called when a lost route works again.
         """
         self.state = RouteState.UNREACHED
         self.trouble: ClientError | None = None
@@ -99,7 +100,7 @@ class ServiceRoute:
         assert len(questions) == (self._question is not None)
 
     def connected(self) -> None:
-        """Record a new connection. It may lead to another version of the node, so the protocols of the service are
+        """Record a new connection. It can lead to another version of the node, so the protocols of the service are
         unknown.
         """
         self.state = after(self.state, Event.CONNECTED)
@@ -125,9 +126,11 @@ class ServiceRoute:
         return call
 
     def lost(self, error: RouteLost) -> bool:
-        """Record that a node on the route cannot reach the next node. error: that node's report.
+        """Record that a node on the route cannot reach the next node.
 
         Returns whether to keep unanswered requests until the route works again.
+
+        error: that node's report.
         """
         self.trouble = error
         if self.on_lost is None:
@@ -138,14 +141,19 @@ class ServiceRoute:
         return True
 
     def disconnected(self, error: ClientError) -> None:
-        """Record that the connection has ended. error: the reason, which `on_link` gets."""
+        """Record that the connection has ended.
+
+        error: the reason, which `on_link` gets.
+        """
         self._unreachable(Event.DISCONNECTED, error)
 
     def need_extensions(self, call: Call, protocol: str) -> None:
         """Make a request in one of our own protocols fail soon if the service has none of these protocols.
 
         Such a service would never answer the request. If the protocols of the service are unknown, ask the service
-        first. protocol: the protocol's name, for the error.
+        first.
+
+        protocol: the protocol's name, for the error.
         """
         if self._has_extensions is False:
             self._calls.finish(call, not_supported(protocol))

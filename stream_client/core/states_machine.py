@@ -2,7 +2,7 @@
 
 One event often changes several parts: when a connection ends, the connection, the route to the service, each partition,
 each unanswered call and each conversation get new states. `TRANSITIONS` has all transitions: for each state, the events
-that may happen in it, and the state after each event. If an event is missing for a state, then only a mistake in the
+that can happen in it, and the state after each event. If an event is missing for a state, then only a mistake in the
 core can cause it, and `after` raises AssertionError. No peer can cause such an event.
 
 The data that belongs to a state, such as a route or a reason, is in the object that has the state. `ClientCore.check`
@@ -17,10 +17,10 @@ from typing import TypeAlias, TypeVar
 
 
 class _Member(Enum):
-    """A state or an event. The table finds it by its identity.
+    """A state or an event. It is hashed by its identity, which makes look-ups in `TRANSITIONS` fast.
 
-    Each request looks up its state and its event several times. The hash of a normal Enum member is computed in Python
-    from its name, so each look-up would take half as much time more.
+    Each request looks up its state and its event several times. A normal Enum member computes its hash in Python from
+    its name, with which each look-up would take 1.5 times as long.
     """
 
     __hash__ = object.__hash__
@@ -32,7 +32,7 @@ class ConnectionState(_Member):
     DOWN = auto()
     """There is no connection. The client is connecting, or waits before the next attempt."""
     SILENT = auto()
-    """There is a connection, but no bytes have arrived over it: the other side may not be a node."""
+    """There is a connection, but no bytes have arrived over it: the other side is perhaps not a node."""
     UP = auto()
     """There is a connection, and the first bytes from it are those of a node."""
     CLOSED = auto()
@@ -61,8 +61,8 @@ class StreamState(_Member):
     NAMED = auto()
     """This client has not created the stream. It computes the addresses of the partitions from the stream's name."""
     CREATED = auto()
-    """This client has created the stream. After a reconnect, it may create the stream again, for example for
-    waiting pushes."""
+    """This client has created the stream. After a reconnect, it can create the stream again, for example for waiting
+    pushes."""
     CREATING = auto()
     """A request that creates the stream again is unanswered."""
 

@@ -23,8 +23,9 @@ from stream_service.names import stream_address
 class StreamsInUse:
     """All streams in use by name, and all push queues by return address.
 
-    queues: the push queues, by return address. service: the route to the stream service. via: this route without its
-    last address, which is the service's own.
+    queues: the push queues, by return address.
+    service: the route to the stream service.
+    via: this route without its last address, which is the service's own.
 
     Invariant: every queue of every handle in use is in `queues` under its return address. A handle is OPEN only while
     there is a connection.
@@ -48,7 +49,7 @@ class StreamsInUse:
         self._existence = Existence(calls, service, lambda: new_address(b""), self._missing)
 
     def __iter__(self) -> Iterator[StreamInUse]:
-        """Iterate over all streams in use. Streams may be dropped during the iteration."""
+        """Iterate over all streams in use. Streams can be dropped during the iteration."""
         return iter(list(self._streams.values()))
 
     def check(self) -> None:
@@ -64,10 +65,11 @@ class StreamsInUse:
             assert queue.address == address
 
     def create(self, name: str | None, partitions: int) -> Create:
-        """Send a request that creates a stream, and return the request. It is done when it has an answer for
-        each partition.
+        """Send a request that creates a stream, and return the request. It is done when it has an answer for each
+        partition.
 
-        name: the stream's name; None: the node chooses a name. partitions: the number of partitions.
+        name: the stream's name; None: the node chooses a name.
+        partitions: the number of partitions.
         """
         request = Create(self._service, create_payload(name, partitions), partitions, self._new_address(b""))
         request.when_done(lambda: self._created(request))
@@ -98,10 +100,9 @@ class StreamsInUse:
         return handles
 
     def open_queue(self, handle: PartitionHandle, sequences: SequenceMachine | None) -> PushQueue:
-        """Open a push queue for one publisher.
+        """Open a push queue for one publisher. Raises StreamNotFound if the partition was deleted.
 
-        sequences: the machine that numbers the messages of an idempotent publisher; None for a plain publisher. Raises
-        StreamNotFound if the partition was deleted.
+        sequences: the machine that numbers the messages of an idempotent publisher; None for a plain publisher.
         """
         if handle.gone is not None:
             raise handle.gone
@@ -177,7 +178,7 @@ class StreamsInUse:
     def _missing(self, handle: PartitionHandle) -> None:
         """React to the service's answer that a partition does not exist.
 
-        If this client has created the stream, only the requests to the partition fail: a push may create the partition
+        If this client has created the stream, only the requests to the partition fail: a push can create the partition
         again. Otherwise the partition is dropped.
         """
         if handle.gone is not None:

@@ -1,4 +1,5 @@
-"""Decides which partitions one member of a consumer group may process, and until when. Does no I/O and reads no clock.
+"""Decides which partitions one member of a consumer group is allowed to process, and until when. Does no I/O and reads
+no clock.
 
 A lease is the right to process one partition. It lasts for the time that the node states, counted from the moment
 before the member sent its request. So the member stops before the node gives the partition to another member, however
@@ -28,9 +29,11 @@ RENEWALS_PER_TTL = 3
 class LeaseClientMachine:
     """The leases of one member of a consumer group, for one stream. A lease is the right to process one partition.
 
-    Every `now_s` is a time in seconds on a monotonic clock that also runs while the machine sleeps. request_id: one
-    less than the id of the first request. The node ignores a request whose id is lower than that of an earlier request
-    of the same member. So a member that keeps its member id over a restart must begin with a higher request id.
+    Every `now_s` is a time in seconds on a monotonic clock that also runs while the machine sleeps.
+
+    request_id: one less than the id of the first request. The node ignores a request whose id is lower than that of an
+        earlier request of the same member. So a member that keeps its member id over a restart must begin with a higher
+        request id.
     members: the number of members of the group; 0 before the first answer.
 
     Invariant: every partition that the node wants back has a lease; all leases end at `_deadline_s`.
@@ -95,7 +98,7 @@ class LeaseClientMachine:
         return self._held.get(partition) if now_s < self._deadline_s else None
 
     def held(self, now_s: float) -> set[int]:
-        """Return the partitions that the member has a valid lease on, so that it may process them now."""
+        """Return the partitions that the member has a valid lease on, so that it is allowed to process them now."""
         return set(self._held) if now_s < self._deadline_s else set()
 
     def asked_back(self, now_s: float) -> set[int]:

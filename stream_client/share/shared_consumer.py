@@ -24,7 +24,7 @@ class SharedConsumer(BaseConsumer):
     The end of the block leaves the group. When the node wants a partition back for another member, the consumer saves
     its position and gives the partition back, between two messages. It continues with its other partitions.
 
-    If a lease is lost, because this process was too slow or had no connection, the iterator raises LeaseLost. You may
+    If a lease is lost, because this process was too slow or had no connection, the iterator raises LeaseLost. You can
     then continue the iteration.
 
     The blocking client renews leases only inside its calls. So with it, a lease is lost if the program processes one
@@ -35,7 +35,9 @@ class SharedConsumer(BaseConsumer):
     def __init__(
         self, partitions: Sequence[StreamAdmin], membership: LeaseMember | str, **options: Unpack[ConsumerArguments]
     ) -> None:
-        """partitions: all partitions of the stream. membership: the name of the group, or a LeaseMember."""
+        """partitions: all partitions of the stream.
+        membership: the name of the group, or a LeaseMember.
+        """
         member = to_member(partitions[0].session, membership)
         super().__init__(partitions, member, ConsumerOptions(**options))
         self._stream_name = partitions[0].handle.name
@@ -78,9 +80,10 @@ class SharedConsumer(BaseConsumer):
     def messages(self, *, stop_at_end: bool = False) -> SharedMessages:
         """Return an iterator over pairs of partition number and message, in order within each partition.
 
+        The iteration raises LeaseLost when a lease is lost. You can then continue it, or call this method again.
+
         stop_at_end: if true, the iteration stops at the end of the leased partitions; if false, it waits for new
-        messages for ever. The iteration raises LeaseLost when a lease is lost; you may then continue it, or call this
-        method again.
+            messages for ever.
         """
         self._join()
         return SharedMessages(self, self._loop, stop_at_end)
@@ -118,7 +121,9 @@ class SharedConsumer(BaseConsumer):
             raise LeaseLost(self._stream_name, lost)
 
     async def save(self, *, with_last: bool = False) -> None:
-        """Save the positions now. When this method returns, they are safely stored. with_last: as in `Consumer.save`.
+        """Save the positions now. When this method returns, they are safely stored.
+
+        with_last: as in `Consumer.save`.
 
         Raises LeaseLost if a lease was lost.
         """
@@ -172,7 +177,7 @@ class SharedConsumer(BaseConsumer):
 class SharedMessages:
     """An iterator over the messages of the partitions that are leased to one member.
 
-    You may stop at any message, and continue after LeaseLost.
+    You can stop at any message, and continue after LeaseLost.
     """
 
     def __init__(self, consumer: SharedConsumer, loop: ReadingLoop, stop_at_end: bool) -> None:

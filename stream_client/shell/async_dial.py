@@ -25,7 +25,8 @@ from stream_client.shell.token import TokenExchange
 class Dialled(NamedTuple):
     """A new connection, its framing, the bytes that have already been received over it, and its TLS.
 
-    received: decrypted bytes. tls: a layer whose handshake is complete; None: the connection does not use TLS.
+    received: decrypted bytes.
+    tls: a layer whose handshake is complete; None: the connection does not use TLS.
     """
 
     stream: anyio.abc.SocketStream
@@ -37,13 +38,15 @@ class Dialled(NamedTuple):
 async def dial(
     address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, token: Token | None = None
 ) -> Dialled:
-    """Opens a new connection to the node, and proves the client's name there if it has a token. Raises NodeUnreachable,
-    AuthenticationFailed.
+    """Opens a new connection to the node. With a token, also proves the client's name to the node.
 
-    auto_wait_s: with the framing "auto", the seconds to wait for the node's hello. With TLS or a token and the framing
-    "head", this function also waits for the hello. A node that refuses the client's certificate says so only when the
-    client has finished its handshake, so without the wait a refused connection would look open. And a token is sent to
-    a node only, not to a server of another kind.
+    auto_wait_s: how many seconds to wait for the node's hello with the framing "auto".
+
+    With the framing "head", this function waits for the hello if there are TLS settings or a token. A node refuses the
+    client's certificate only after the handshake, so without the wait a refused connection would look open. And a token
+    must not be sent to a server of another kind.
+
+    Raises NodeUnreachable or AuthenticationFailed.
     """
     dialled = await _dial(address, framing, auto_wait_s, tls, greets=token is not None)
     if token is None:
@@ -174,10 +177,10 @@ def _reason(error: BaseException) -> str:
 
 
 def raw_socket_of(stream: anyio.abc.SocketStream) -> socket.socket | None:
-    """Returns the socket to which bytes may be written directly.
+    """Returns the socket to which bytes can be written directly; None under asyncio.
 
-    Under asyncio the socket is wrapped, and its transport may still hold earlier bytes. Bytes written to the socket
-    directly would overtake them, so the result is None.
+    Under asyncio the socket is wrapped, and its transport perhaps still holds earlier bytes. Bytes written to the
+    socket directly would overtake them.
     """
     raw = stream.extra(anyio.abc.SocketAttribute.raw_socket)
     return raw if isinstance(raw, socket.socket) else None

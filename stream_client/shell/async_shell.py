@@ -104,7 +104,10 @@ class AsyncShell:
         core.connection.on_outgoing = self._wake_sender
 
     def start(self, tasks: anyio.abc.TaskGroup, first: Dialled | None, reconnect: Reconnect | None) -> None:
-        """Start the background tasks. first: the first connection; None: the background tasks make it."""
+        """Start the background tasks.
+
+        first: the first connection; None: the background tasks make it.
+        """
         self._tasks = tasks
         if reconnect is not None:
             self.core.service_route.on_lost = RouteRetry(self, self.core, reconnect).lost
@@ -272,9 +275,9 @@ class AsyncShell:
         return fault
 
     async def _receive(self, stream: anyio.abc.SocketStream, received: bytes) -> ClientError | None:
-        """Receive until the connection ends. received: the bytes that have already been received.
+        """Receive until the connection ends. Returns an error if the other side broke the protocol, else None.
 
-        Returns an error if the other side broke the protocol, else None.
+        received: the bytes that have already been received.
         """
         try:
             if received:
@@ -327,7 +330,7 @@ class AsyncShell:
                 link.put_back(rest)
 
     def _take_outgoing(self) -> bytes:
-        """Return all bytes to send, encrypted if the connection uses TLS. They leave the core and this shell."""
+        """Remove and return all bytes to send, encrypted if the connection uses TLS."""
         data = self.core.data_to_send()
         if self._layer is not None:
             encrypted, self._encrypted = self._encrypted, b""

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 class Dialled(NamedTuple):
     """A new connection, its framing and its TLS.
 
-    connection: a socket that does not block. greeted: whether the hello, the byte before the first frame, has been sent
-    over it. received: decrypted bytes that have been received over it; bytes of a connection without TLS and without a
-    token are left in the socket. tls: a layer whose handshake is complete; None: the connection does not use TLS.
+    connection: a socket that does not block.
+    greeted: whether the hello, the byte before the first frame, has been sent over it.
+    received: decrypted bytes that have been received over it; bytes of a connection without TLS and without a token are
+        left in the socket.
+    tls: a layer whose handshake is complete; None: the connection does not use TLS.
     """
 
     connection: socket.socket
@@ -40,12 +42,15 @@ class Dialled(NamedTuple):
 
 
 def dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, token: Token | None = None) -> Dialled:
-    """Open a connection, find out its framing, and prove the client's name if it has a token. Raises NodeUnreachable,
-    AuthenticationFailed.
+    """Open a new connection to the node. With a token, also prove the client's name to the node.
 
-    auto_wait_s: with the framing "auto", the seconds to wait for the node's hello. With TLS or a token and the framing
-    "head", the hello is awaited, too: only after the client's handshake, a node refuses the client's certificate, and a
-    token is sent to a node only.
+    auto_wait_s: how many seconds to wait for the node's hello with the framing "auto".
+
+    With the framing "head", this function waits for the hello if there are TLS settings or a token. A node refuses the
+    client's certificate only after the handshake, so without the wait a refused connection would look open. And a token
+    must not be sent to a server of another kind.
+
+    Raises NodeUnreachable or AuthenticationFailed.
     """
     dialled = _dial(address, framing, auto_wait_s, tls, greets=token is not None)
     if token is None:

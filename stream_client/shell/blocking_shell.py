@@ -195,8 +195,9 @@ class BlockingShell:
     def _turn(self, wait_s: float) -> None:
         """Send and receive as many bytes as the socket allows, then run the timers that are due.
 
-        Without a connection, try to connect instead. wait_s: the longest time to wait for the socket, in seconds.
-        Raises the error that ended the client.
+        Without a connection, try to connect instead. Raises the error that ended the client.
+
+        wait_s: the longest time to wait for the socket, in seconds.
         """
         # A second thread or a signal handler would find the socket and the core in the middle of a change.
         if not self._turning.acquire(blocking=False):

@@ -13,8 +13,8 @@ class Timers(Protocol):
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Callable[[], None]:
         """Call `callback` after `delay_s` seconds. Returns a function that cancels this.
 
-        A blocking client runs timers only inside its calls, so it may call `callback` later. If the client has ended,
-        raises the error that ended it.
+        A blocking client runs timers only inside its calls, so it can call `callback` later than that. If the client
+        has ended, raises the error that ended it.
         """
         ...
 

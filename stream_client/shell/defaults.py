@@ -22,8 +22,8 @@ AUTO_WAIT_S = 0.3
 to an older node, which uses the framing "legacy", takes this much longer. Nodes that use "head" answer at once."""
 AUTO_WAIT_S_MAX = 2.0
 """With the framing "auto", the seconds that the client waits for an answer to its first byte if the previous connection
-has brought no bytes. The node may be distant: after only AUTO_WAIT_S, the client would take a node that uses "head" for
-one that uses "legacy"."""
+has brought no bytes. The node is perhaps distant: after only AUTO_WAIT_S, the client would take a node that uses "head"
+for one that uses "legacy"."""
 ANSWER_TIMEOUT_S = 30.0
 CHECK_INTERVAL_S = 2.0
 """The seconds between two checks for late answers. An unanswered request is sent again after one to two intervals.

@@ -13,8 +13,8 @@ from types import TracebackType
 class _State(threading.local):
     """The state of one thread.
 
-    held: whether the thread is exchanging bytes. waiting: an exception to raise after the exchange; None: there is
-    none.
+    held: whether the thread is exchanging bytes.
+    waiting: an exception to raise after the exchange; None: there is none.
     """
 
     held = False

@@ -54,7 +54,7 @@ def new_layer(tls: Tls, address: str) -> TlsLayer:
 
 
 def tls_failed(address: str, fault: RemoteProtocolError) -> TlsFailed:
-    """Returns the client's error for a fault of TLS. fault: its kind is one of ADVICE."""
+    """Returns the client's error for a fault of TLS. Its text ends with the advice for `fault.kind` (ADVICE)."""
     advice = ADVICE.get(fault.kind, ADVICE["tls_other"])
     return TlsFailed(f"no TLS connection to {address}: {fault}; {advice}", fault.kind)
 

@@ -26,11 +26,12 @@ ADVICE = {
     "unknown": "give this client the token that `stream-node token create` has shown on that node",
     "unencrypted": "connect with TLS: Tls(ca=…), --tls-ca or STREAM_NODE_TLS_CA",
 }
-"""For some kinds, a text that says what to do here. The other reasons of the node say so themselves."""
+"""For some kinds of AuthenticationFailed, what to do at the client. The text of the error has it after the node's
+reason. For the other kinds, the node's reason says what to do."""
 
 
 def check_token(token: Token | str | None) -> Token | None:
-    """Returns the token of a client, after it was read once. Raises InvalidArgument if there is none at its place."""
+    """Converts a client's token to a Token, and reads it once. Raises InvalidArgument if it cannot be read."""
     if token is None:
         return None
     try:
@@ -44,15 +45,18 @@ def check_token(token: Token | str | None) -> Token | None:
 class TokenExchange:
     """One authentication over one new connection.
 
-    is_node: whether the other side has begun as a node does; if not, it is not sent the token. is_done: whether the
-    node has accepted the token.
+    is_node: whether the other side has begun as a node does. The caller sends the token only to a node.
+    is_done: whether the node has accepted the token.
     """
 
     def __init__(
         self, address: str, token: Token, wire: Wire, received: bytes, *, host: str, is_encrypted: bool
     ) -> None:
-        """received: the bytes that have come over the connection; with the head framing at least the hello. host: the
-        IP address of the other side. Raises AuthenticationFailed if a token must not be sent over this connection."""
+        """received: the bytes that have come over the connection; with the framing "head" at least the hello.
+        host: the IP address of the other side.
+
+        Raises AuthenticationFailed if a token must not be sent over this connection.
+        """
         if not is_encrypted and not is_this_machine(host):
             raise _failed(
                 address,
@@ -68,7 +72,7 @@ class TokenExchange:
         self._early = received[len(wire.hello) :]
 
     def request(self) -> bytes:
-        """Returns the bytes to send. Raises NodeUnreachable if there is no token at its place at present."""
+        """Returns the bytes that carry the token. Raises NodeUnreachable if the token cannot be read at present."""
         try:
             payload = AUTHENTICATE.encode_request(AuthenticateRequest(1, self._token.read()))
         except TokenError as error:
@@ -90,7 +94,7 @@ class TokenExchange:
             ) from error
 
     def first_bytes(self) -> bytes:
-        """Returns the bytes with which the client goes on, as if it had received only them so far."""
+        """Returns the received bytes that the client's core gets: the node's hello, not the answer to the token."""
         return self._wire.hello
 
     def silence(self) -> NodeUnreachable:

@@ -2,7 +2,7 @@
 """Reader: pulls one partition page by page. Merge: waits for the pages of several readers.
 
 A reader fetches one page ahead of the program. It uses our own protocol `node/stream_pull/1`, a long poll: while there
-is no message, the node may delay its answer. If a node without this protocol refuses the request, the reader uses the
+is no message, the node can delay its answer. If a node without this protocol refuses the request, the reader uses the
 specification's `stream_pull`, whose messages have no time, key or headers. If a node answers at once with no message,
 the reader waits before the next request.
 """
@@ -25,14 +25,15 @@ from stream_client.shell.defaults import CHECK_INTERVAL_S
 from stream_service.extensions import RICH_PULL, FromIndex, RichMessage, RichPull, Start
 
 LONG_POLL_S = 5.0
-"""The longest time, in seconds, that the node may delay its answer to a pull while there is no message. It is also the
-longest delay that a node accepts. Real Ockam clients repeat a request after 10 s, so the delay is shorter."""
+"""The longest time, in seconds, that the node is allowed to delay its answer to a pull while there is no message. It is
+also the longest delay that a node accepts. Real Ockam clients repeat a request after 10 s, so the delay is shorter."""
 
 
 class Reader:
     """Fetches the pages of one partition, beginning at `start`, one page ahead of the program. Its methods never wait.
 
-    waits: whether the node may delay its answer until there is a message; if false, an empty page comes at once.
+    waits: whether the node is allowed to delay its answer until there is a message; if false, an empty page comes at
+        once.
     on_page: a function called when `take` can return a page or raise an error.
 
     Invariant: a reader never has two of these at a time: an unanswered pull, a page that `take` has not returned, an
@@ -177,8 +178,9 @@ class Reader:
 def patience_for(wait_s: float) -> int:
     """Return the number of checks for late answers after which the client sends an unanswered pull again.
 
-    The client checks every CHECK_INTERVAL_S seconds. wait_s: how many seconds the node may delay its answer to
-    this pull.
+    The client checks every CHECK_INTERVAL_S seconds.
+
+    wait_s: how many seconds the node is allowed to delay its answer to this pull.
     """
     return PATIENCE_CHECKS + math.ceil(min(wait_s, LONG_POLL_S) / CHECK_INTERVAL_S)
 

@@ -1,8 +1,8 @@
 # Generated from stream_client/share/leases.py by tools/generate_blocking.py; do not edit.
 """LeaseMember: a member of a consumer group, to which a node's index service leases partitions (`node/lease/1`).
 
-`SharedConsumer` uses it. `LeaseClientMachine` decides which partitions the member may process. This module sends the
-machine's requests on time.
+`SharedConsumer` uses it. `LeaseClientMachine` decides which partitions the member is allowed to process. This module
+sends the machine's requests on time.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class LeaseMember:
     """
 
     def __init__(self, client: Session, client_id: str, *, member_id: str | None = None) -> None:
-        """client: a StreamClient. client_id: the name of the group.
-
+        """client: a StreamClient.
+        client_id: the name of the group.
         member_id: a name that no other member of the group has; None: a random name.
         """
         self._session = client
@@ -57,8 +57,8 @@ class LeaseMember:
     def join(self, stream_name: str, partitions: int, on_change: Callable[[], None]) -> None:
         """Join the group: request leases on partitions, and renew the leases that the member gets.
 
-        partitions: the number of partitions of the stream. on_change: a function called when the result of `check` may
-        have changed.
+        partitions: the number of partitions of the stream.
+        on_change: a function called when the result of `check` has perhaps changed.
         """
         assert self._machine is None, "a member joins once"
         self._machine = LeaseClientMachine(
