@@ -1,8 +1,8 @@
 """Identities: the history of an identity's signing keys, its verification, and its identifier. No clock, no files.
 
 An identity is a list of changes. Each change has a new signing key and is signed by this key; every change but the
-first is also signed by the key of the change before. The hash of the first change is the identifier, so nobody can take
-over an identifier. In this table, the numbers are bytes of CBOR in hexadecimal:
+first is also signed by the key of the change before. The identifier is the hash of the first change. So nobody can take
+over an identifier without its signing key. In this table, the numbers are bytes of CBOR in hexadecimal:
 
     ChangeHistory   array of Change
     Change          82 data signature        or 83 data signature previous_signature

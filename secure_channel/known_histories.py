@@ -1,7 +1,7 @@
 """KnownHistories: the identities that have replaced a signing key, so that their old keys are not accepted again.
 
 A history with fewer changes is valid by itself. So the owner of a key that was replaced, for example a thief, could
-still prove the identity with the history from before. A node therefore keeps the longest history that an identity has
+still prove the identity with the shorter history. A node therefore keeps the longest history that an identity has
 shown. Identities with one key, which are nearly all, are not kept.
 
 Each line of the file is an identifier and the hashes of all its changes, in hexadecimal.

@@ -39,8 +39,8 @@ _REFRESH, _CLOSE = 1, 2
 class PlaintextWire:
     """The form of a Payload as a `Wire` (a framing), so that `ockam.frames` reads and writes it. It has no hello.
 
-    `ockam.frames` expects the length, a u32, before each frame. This package puts it before each plaintext that it
-    gives to `ockam.frames`; it is never sent.
+    `ockam.frames` expects the length, a u32, before each frame. So this package puts a length before each plaintext
+    that it gives to `ockam.frames`. This length is never sent.
     """
 
     name = "channel"

@@ -108,7 +108,9 @@ class StreamClient(Session):
     def converse(self, service: str) -> Conversation:
         """Begin a conversation: an exchange of any number of messages with one service of the node.
 
-        service: the name of the service. The caller must close the conversation.
+        The caller must close the conversation.
+
+        service: the name of the service.
         """
         return Conversation(self, service)
 

@@ -101,8 +101,8 @@ class Conversation:
     async def ask(self, protocol: WireProtocol[Q, A], request: Q, timeout_s: float) -> A:
         """Send a request, and decode the next received message as its answer.
 
-        Raises RequestTimeout after `timeout_s` seconds without a message, RequestRefused, UnexpectedAnswer or
-        ConnectionLost.
+        Raises RequestTimeout if no message arrives within `timeout_s` seconds. Also raises RequestRefused,
+        UnexpectedAnswer and ConnectionLost.
         """
         await self.send(protocol.encode_request(request))
         payload = await self.receive(timeout_s)

@@ -24,9 +24,9 @@ class SecureChannel(msgspec.Struct, frozen=True, kw_only=True):
     """Encrypts everything between a client and the node that has the services, also through other nodes.
 
     identity: the client's own identity: a file that `stream-node identity create` has made, or an object.
-    peer: the identifier of the node, `I` and 64 hexadecimal digits, as `stream-node identity show` prints it there; or
-        several identifiers, of which the node must have one. There is no certificate authority, so the client must know
-        whom it wants to reach.
+    peer: the identifier of the node, `I` and 64 hexadecimal digits, as `stream-node identity show` prints it on that
+        node; or several identifiers, of which the node must have one. There is no certificate authority, so the client
+        must know whom it wants to reach.
     name: the name of the listener at the node.
     """
 

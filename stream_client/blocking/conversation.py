@@ -102,8 +102,8 @@ class Conversation:
     def ask(self, protocol: WireProtocol[Q, A], request: Q, timeout_s: float) -> A:
         """Send a request, and decode the next received message as its answer.
 
-        Raises RequestTimeout after `timeout_s` seconds without a message, RequestRefused, UnexpectedAnswer or
-        ConnectionLost.
+        Raises RequestTimeout if no message arrives within `timeout_s` seconds. Also raises RequestRefused,
+        UnexpectedAnswer and ConnectionLost.
         """
         self.send(protocol.encode_request(request))
         payload = self.receive(timeout_s)

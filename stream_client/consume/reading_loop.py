@@ -178,8 +178,8 @@ class ReadingLoop:
     async def next_reading(self, stop_at_end: bool) -> PartitionReading | None:
         """Wait until a partition has messages, and return its PartitionReading.
 
-        Returns None after `wake`. With stop_at_end, returns None also when all partitions have been read to their end,
-        and raises RequestTimeout if the node does not answer.
+        Returns None after `wake`. If `stop_at_end` is true, returns None also when all partitions have been read to
+        their end, and raises RequestTimeout if the node does not answer.
         """
         if self.current is not None and self.current.has_messages:
             return self.current

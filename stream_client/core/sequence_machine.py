@@ -110,9 +110,9 @@ class SequenceMachine:
     def retract(self, push: KeyedPush) -> None:
         """Take back the number of a push that could not be sent.
 
-        If the number is the latest one, was never sent, and this machine has chosen the publisher id, the next push
-        gets the number. Otherwise a number is missing and the node would accept no later one. So the epoch fails: its
-        publisher id is not used any more.
+        The next push gets the number if no later number is in use, the number was never sent, and this machine has
+        chosen the publisher id. Otherwise the epoch fails, because the node accepts no number after a missing one: the
+        publisher id of the epoch is not used any more.
         """
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted was to be sent"

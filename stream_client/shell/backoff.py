@@ -15,13 +15,12 @@ of 2, a delay would be as long as the outage before it."""
 class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
     """The settings for replacing a lost connection.
 
-    delay_s: the delay before the first attempt, in seconds. Each later delay is GROWTH times the previous one, up to
-    delay_s_max. Each delay is shortened by a random part, at most half, so that many clients do not reconnect at the
-    same moment.
-
+    delay_s: the delay before the first attempt, in seconds. Each later delay is GROWTH times the previous one. Each
+        delay is shortened by a random part, at most half, so that many clients do not reconnect at the same moment.
+    delay_s_max: the longest delay, in seconds.
     give_up_s: when no connection has brought a byte for this many seconds, every waiting request fails with
-    NodeUnreachable, and each later request fails at the next failed attempt. The attempts continue. None: requests wait
-    for ever.
+        NodeUnreachable, and each later request fails at the next failed attempt. The attempts continue. None: requests
+        wait for ever.
     """
 
     delay_s: float = 0.05
