@@ -148,14 +148,15 @@ class BackfilledBlockNotification(msgspec.Struct, frozen=True, gc=False):
 
     items: all items of the block, each a serialized `BlockItem`.
     size_bytes: the total size of the items in bytes.
-    root: the root hash that the block must have, as the footer of the next block names it. Empty if unknown.
+    roots: the root hashes of which the block must have one: the one that the footer of the next block names, or all
+    that are possible for the last block of the chain. Empty if unknown.
     """
 
     block_number: int
     items: list[bytes]
     size_bytes: int
     source: Source = Source.BACKFILL
-    root: bytes = b""
+    roots: tuple[bytes, ...] = ()
 
 
 class NewestBlockKnownToNetwork(msgspec.Struct, frozen=True):

@@ -101,8 +101,8 @@ class Verification(Plugin):
         reason = None
         if next_number is not None and number > next_number:
             reason = f"block {next_number} comes first"
-        elif backfilled.root:
-            # The next block names the root hash of this block. So no other block can be stored under this number.
+        elif backfilled.roots:
+            # The chain names the root hash of this block. So no other block can be stored under this number.
             reason = None
         elif next_number is not None and (self._durable_chain().next_number or 0) <= number < next_number:
             reason = "it is being stored"
@@ -117,7 +117,7 @@ class Verification(Plugin):
         block = self._verifier.begin_block(number)
         try:
             block.add(backfilled.items)
-            result = _with_root(block.end(), backfilled.root)
+            result = _with_roots(block.end(), backfilled.roots)
             continues = next_number is None or number == next_number
             if continues:
                 result = self._verifier.link(result)
@@ -159,18 +159,19 @@ class Verification(Plugin):
         )
 
 
-def _with_root(result: BlockResult, root: bytes) -> BlockResult:
-    """Returns the result with `root` as the only possible root hash of the block.
+def _with_roots(result: BlockResult, roots: tuple[bytes, ...]) -> BlockResult:
+    """Returns the result with only those possible root hashes of the block that are in `roots`.
 
-    root: the root hash that the next block names. Empty if unknown; then the result does not change.
+    roots: the root hashes that the chain allows. Empty if unknown; then the result does not change.
 
-    Raises VerificationFailed if the block cannot have this root hash.
+    Raises VerificationFailed if the block cannot have any of these root hashes.
     """
-    if not root:
+    if not roots:
         return result
-    fitting = tuple(each for each in result.roots if each.root == root)
+    fitting = tuple(each for each in result.roots if each.root in roots)
     if not fitting:
-        reason = f"its root is {names_of(result.roots)}, and the footer of the block above names {root.hex()}"
+        named = " or ".join(root.hex() for root in roots)
+        reason = f"its root is {names_of(result.roots)}, and the footer of the block above names {named}"
         raise VerificationFailed(FailureKind.BAD_ROOT, Level.CHAIN, result.number, reason)
     return msgspec.structs.replace(result, roots=fitting)
 

@@ -76,15 +76,15 @@ class Delivery(msgspec.Struct, frozen=True):
 
     items: the items of the block, each a serialized `BlockItem`.
     size_bytes: the size of the items in bytes.
-    root: the root hash that the block must have. Empty if the block continues the chain, or if root hashes are
-    not checked.
+    roots: the root hashes of which the block must have one. Empty if the block continues the chain, or if root hashes
+    are not checked.
     source: the name of the source node.
     """
 
     number: int
     items: list[bytes]
     size_bytes: int
-    root: bytes
+    roots: tuple[bytes, ...]
     source: str
 
 

@@ -63,7 +63,7 @@ class FillMachine:
         self._batch = BatchSize(self._limits)
         self._open = BlockRanges()
         self._chunks: dict[int, FetchedRange] = {}
-        self._anchors: dict[int, bytes] = {}
+        self._anchors: dict[int, tuple[bytes, ...]] = {}
         self._attempts: Counter[int] = Counter()
         self._large: set[int] = set()
         self.holes = BlockRanges()
@@ -190,7 +190,7 @@ class FillMachine:
         items, size_bytes = chunk.take(number)
         self.delivered[number] = Pending(chunk.source, size_bytes, now_s)
         self._remove_if_done(chunk)
-        return Delivery(number, items, size_bytes, self._anchors.get(number, b""), chunk.source)
+        return Delivery(number, items, size_bytes, self._anchors.get(number, ()), chunk.source)
 
     def wanted_anchors(self) -> list[int]:
         """Returns the blocks whose root hashes the caller must find. The root hash of a block is in the footer of the
@@ -203,10 +203,10 @@ class FillMachine:
         tops = [chunk.top for chunk in self._chunks.values() if chunk.complete]
         return [top for top in tops if top not in self._anchors and top + 1 not in self.holes]
 
-    def anchored(self, number: int, root: bytes) -> None:
-        """Records the root hash that a block must have. An empty value means that root hashes are not checked."""
+    def anchored(self, number: int, roots: tuple[bytes, ...]) -> None:
+        """Records the root hashes of which a block must have one. Empty means that root hashes are not checked."""
         if number in self.holes:
-            self._anchors[number] = root
+            self._anchors[number] = roots
 
     def not_anchored(self, number: int, reason: str) -> None:
         """Gives up a gap because the root hash of its highest block `number` could not be read."""
@@ -227,7 +227,7 @@ class FillMachine:
         self._attempts.pop(number, None)
         self._anchors.pop(number, None)
         if self._downwards and number - 1 in self.holes:
-            self._anchors[number - 1] = previous_root
+            self._anchors[number - 1] = (previous_root,) if previous_root else ()
         self._batch.was_good()
 
     def refused(self, number: int, now_s: float, reason: str) -> None:
@@ -404,5 +404,5 @@ class FillMachine:
             self._open.discard(low, high)
             self.holes.discard(low, high)
         self._attempts.pop(edge, None)
-        self._anchors = {number: root for number, root in self._anchors.items() if number in self.holes}
+        self._anchors = {number: roots for number, roots in self._anchors.items() if number in self.holes}
         self.given_up.append(GivenUp(first, last, reason))

@@ -101,7 +101,7 @@ class Filler:
         delivery = machine.next_delivery(now_s) if may_deliver else None
         if delivery is not None:
             self._facility.publish(
-                BackfilledBlockNotification(delivery.number, delivery.items, delivery.size_bytes, root=delivery.root)
+                BackfilledBlockNotification(delivery.number, delivery.items, delivery.size_bytes, roots=delivery.roots)
             )
         self._tidy()
         return delivery
@@ -169,19 +169,20 @@ class Filler:
             return
         chain = self._verifier.chain
         if self._verifier.settings.levels & NEEDED_LEVELS != NEEDED_LEVELS:
-            self.machine.anchored(number, b"")
+            self.machine.anchored(number, ())
         elif number + 1 in self._store.available:
             self._reading.add(number)
             find_previous_root(self._store, number + 1, partial(self._anchor_found, number), self._guard)
-        elif chain.next_number == number + 1 and chain.previous_root and not chain.open:
-            self.machine.anchored(number, chain.previous_root)
+        elif chain.next_number == number + 1 and chain.previous_root:
+            # The last block of the chain can have several possible root hashes until the next block names one.
+            self.machine.anchored(number, tuple(each.root for each in chain.open) or (chain.previous_root,))
         else:
             self.machine.not_anchored(number, f"block {number + 1}, which would name its root, is not here")
 
     def _anchor_found(self, number: int, root: bytes | None, reason: str) -> None:
         self._reading.discard(number)
         if root:
-            self.machine.anchored(number, root)
+            self.machine.anchored(number, (root,))
         else:
             self.machine.not_anchored(number, f"block {number + 1}, which names its root: {reason or 'names none'}")
         self._wake()

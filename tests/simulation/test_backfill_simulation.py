@@ -80,7 +80,7 @@ def plant_a_filler_that_lets_requests_go_on(monkeypatch: pytest.MonkeyPatch) -> 
 
 def plant_a_verifier_that_lets_anything_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("block_node.blocks.verifier.check_record_proof", lambda *arguments, **options: None)
-    monkeypatch.setattr("block_node.verification._with_root", lambda result, root: result)
+    monkeypatch.setattr("block_node.verification._with_roots", lambda result, root: result)
 
 
 def plant_a_machine_that_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

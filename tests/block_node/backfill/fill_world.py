@@ -121,7 +121,7 @@ class FillWorld:
         for number in self.machine.wanted_anchors():
             if number + 1 not in self.known:
                 raise Broken(f"block {number + 1} is not stored, and was to be read")
-            self.machine.anchored(number, root_of(number))
+            self.machine.anchored(number, (root_of(number),))
         if (delivery := self.machine.next_delivery(self.now_s)) is not None:
             self._verify(delivery)
         if self.persisting and self.rng.random() < 0.7:
@@ -161,8 +161,8 @@ class FillWorld:
 
     def _verify(self, delivery: Delivery) -> None:
         number, is_good = delivery.number, delivery.items == good(delivery.number)
-        if self.kind is Kind.HISTORICAL and delivery.root != root_of(number):
-            raise Broken(f"block {number} is handed on with {delivery.root!r} as its root")
+        if self.kind is Kind.HISTORICAL and delivery.roots != (root_of(number),):
+            raise Broken(f"block {number} is handed on with {delivery.roots!r} as its roots")
         if (
             self.kind is Kind.LIVE_TAIL
             and number - 1 not in self.known

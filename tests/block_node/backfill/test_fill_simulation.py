@@ -130,8 +130,8 @@ def test_the_world_sees_a_machine_that_hands_on_untied_blocks() -> None:
     sources = [FakeSource("a", everything.copy(), everything.copy())]
     world = FillWorld(Kind.HISTORICAL, random.Random(1), sources, known, FillLimits())
     anchored = world.machine.anchored
-    world.machine.anchored = lambda number, root: anchored(number, b"")  # type: ignore[method-assign]
-    with pytest.raises(Broken, match="as its root"):
+    world.machine.anchored = lambda number, roots: anchored(number, ())  # type: ignore[method-assign]
+    with pytest.raises(Broken, match="as its roots"):
         world.run(0, 9, scans=2)
 
 

@@ -119,10 +119,10 @@ async def test_blocks_that_come_whole_are_stored_under_the_root_that_fits(tmp_pa
     """In their place in the chain, and below it, where the block above names the root."""
     blocks = wrapped(scheme, 5)
     async with bench(tmp_path, verifier=PLAIN, first_block=2) as world:
-        for block, root in ((blocks[2], b""), (blocks[3], b""), (blocks[1], blocks[1].root), (blocks[4], b"")):
+        for block, roots in ((blocks[2], ()), (blocks[3], ()), (blocks[1], (blocks[1].root,)), (blocks[4], ())):
             size_bytes = sum(map(len, block.items))
             world.block_node.facility.publish(
-                BackfilledBlockNotification(block.number, list(block.items), size_bytes, root=root)
+                BackfilledBlockNotification(block.number, list(block.items), size_bytes, roots=roots)
             )
             await world.settle()
         assert world.stored() == [1, 2, 3, 4]
