@@ -68,6 +68,16 @@ def check_exposure(config: Config) -> None:
     logger.warning("insecure", reason=found)
 
 
+def check_rules(config: Config) -> None:
+    """Raises ConfigError with all mistakes in the file of the rules, if the settings name one."""
+    if config.access_rules is None:
+        return
+    try:
+        load_rules(Path(config.access_rules))
+    except RulesError as error:
+        raise ConfigError(*(f"access_rules: {mistake}" for mistake in error.mistakes)) from error
+
+
 class NodeAccess:
     """The rules of one node while it runs. `watch` reads their file again when it has changed, `reload` at once.
 

@@ -13,6 +13,7 @@ import msgspec
 
 from ockam.address import split_host_port
 from ockam.errors import InvalidAddress
+from stream_node.access import check_exposure, check_rules
 from stream_node.block_services import check_settings as check_block_settings
 from stream_node.channel_services import check_settings as check_channel_settings
 from stream_node.config import ENVIRONMENT_PREFIX, FIELDS, LOG_LEVELS, Config, ConfigError
@@ -41,29 +42,84 @@ def load_config(
     no file.
     """
     values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
     mistakes = unknown_variables(environment, FIELDS)
+    text, in_file = _from_file(file)
     for source, given in (
-        (f"in {file}", _from_file(file)),
+        (f"in {file}", in_file),
         (f"in the environment ({ENVIRONMENT_PREFIX}…)", _from_environment(environment)),
         ("on the command line", {name: value for name, value in flags.items() if value is not None}),
     ):
         for name, value in given.items():
+            sources[name] = source
             try:
                 values[name] = _converted(name, value, source)
             except ConfigError as error:
                 mistakes += error.mistakes
     config = Config(**values)
-    mistakes += _address_mistakes(config)
+    found = _address_mistakes(config)
     if config.log_level not in LOG_LEVELS:
-        mistakes.append(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
+        found.append(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
     for check in (check_block_settings, check_tls_settings, check_channel_settings, check_token_settings):
+        try:
+            check(config)
+        except ConfigError as error:
+            found += error.mistakes
+    mistakes += [_placed(mistake, sources) for mistake in found]
+    if mistakes:
+        raise ConfigError(*_with_lines(mistakes, file, text))
+    return config
+
+
+def check_start(config: Config) -> None:
+    """Checks what a node with these settings checks only at its start: the file of the rules, and whether the node may
+    listen beyond this machine. Raises ConfigError with all mistakes."""
+    mistakes: list[str] = []
+    # A node that may be reached without protection only logs a warning.
+    for check in (check_rules,) if config.insecure else (check_rules, check_exposure):
         try:
             check(config)
         except ConfigError as error:
             mistakes += error.mistakes
     if mistakes:
         raise ConfigError(*mistakes)
-    return config
+
+
+def _placed(mistake: str, sources: Mapping[str, str]) -> str:
+    """Adds to a mistake that begins with the name of a setting where this setting was given, if it was given."""
+    name, colon, text = mistake.partition(": ")
+    return f"{name} {sources[name]}{colon}{text}" if colon and name in sources else mistake
+
+
+def _with_lines(mistakes: list[str], file: Path | None, text: str) -> list[str]:
+    """Adds to each mistake in the file the number of its line, after the name of the file."""
+    lines = _lines_of(text) if any(f" in {file}" in mistake for mistake in mistakes) else {}
+    placed = []
+    for mistake in mistakes:
+        before, found, after = mistake.partition(f" in {file}")
+        line = lines.get(before.removeprefix("unknown setting ").strip("'\"")) if found else None
+        placed.append(mistake if line is None else f"{before}{found} line {line}{after}")
+    return placed
+
+
+def _lines_of(text: str) -> dict[str, int]:
+    """Returns the line on which each setting of a file begins, by the name of the setting.
+
+    A text that ends in the middle of a value is not TOML. So a setting begins on the first line after the longest valid
+    beginning of the text that does not have the setting.
+    """
+    lines = text.splitlines(keepends=True)
+    found: dict[str, int] = {}
+    begins = 1
+    for number in range(1, len(lines) + 1):
+        try:
+            settings = flattened(tomllib.loads("".join(lines[:number])))
+        except (tomllib.TOMLDecodeError, ConfigError):
+            continue
+        for name in settings.keys() - found.keys():
+            found[name] = begins
+        begins = number + 1
+    return found
 
 
 def _address_mistakes(config: Config) -> list[str]:
@@ -81,11 +137,13 @@ def _address_mistakes(config: Config) -> list[str]:
     return mistakes
 
 
-def _from_file(file: Path | None) -> dict[str, Any]:
+def _from_file(file: Path | None) -> tuple[str, dict[str, Any]]:
+    """Returns the text of a file, and the settings in it."""
     if file is None:
-        return {}
+        return "", {}
     try:
-        return flattened(tomllib.loads(file.read_text(encoding="utf-8")))
+        text = file.read_text(encoding="utf-8")
+        return text, flattened(tomllib.loads(text))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {error}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -3,6 +3,7 @@ to nodes."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,7 +18,7 @@ from stream_node.cli.options import (
     LogLevelOption,
     ViaOption,
 )
-from stream_node.cli.output import columns, counted, say
+from stream_node.cli.output import columns, counted, say, say_json
 from stream_node.cli.request_options import (
     FramingOption,
     IndexServiceOption,
@@ -29,8 +30,10 @@ from stream_node.cli.request_options import (
     make_tls,
 )
 from stream_node.cli.token_options import TokenFileOption, keep_token, kept_token_file
+from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
+    from stream_node.config import Config
     from stream_node.contexts import Target
 
 STREAM_SERVICE = "stream_service"
@@ -49,6 +52,7 @@ def register(app: typer.Typer) -> None:
 
 
 def config_check(
+    file: Annotated[Path | None, typer.Argument(help="A TOML file with settings, as for --config.")] = None,
     config: ConfigOption = None,
     data_dir: DataDirOption = None,
     listen: ListenOption = None,
@@ -56,14 +60,30 @@ def config_check(
     log_level: LogLevelOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check the settings from a file, the environment and the flags without starting a node. The exit code is 2 if one
-    is wrong.
+    """Check the settings from a file, the environment and the flags without starting a node, and the files that they
+    name. The exit code is 2 if something is wrong.
 
-    Example: stream-node config check --config node.toml
+    Example: stream-node config check node.toml
     """
-    settings = _effective(config, data_dir, listen, allow_forward, log_level)
-    given = sum(setting["origin"] != "default" for setting in settings)
-    report = {"ok": True, "settings": len(settings), "given": given}
+    from stream_node.config import FIELDS, ConfigError
+    from stream_node.config_sources import check_start
+    from stream_node.setting_origins import load_effective
+
+    if file is not None and config is not None:
+        raise UsageError("give the file either as FILE or with --config")
+    try:
+        effective, settings = load_effective(
+            _flags(data_dir, listen, allow_forward, log_level), file=file if config is None else config
+        )
+        check_start(effective)
+    except ConfigError as error:
+        if not as_json:
+            raise
+        say_json({"ok": False, "settings": len(FIELDS), "given": None, "mistakes": error.mistakes})
+        raise typer.Exit(2) from error
+    _tell_without_effect(effective)
+    given = sum(setting.origin != "default" for setting in settings)
+    report = {"ok": True, "settings": len(settings), "given": given, "mistakes": []}
     say(as_json, report, f"{counted(given, 'setting')} given, {len(settings) - given} left at the default: all right")
 
 
@@ -79,7 +99,13 @@ def config_show(
 
     Example: STREAM_NODE_LOG_LEVEL=debug stream-node config show --config node.toml
     """
-    settings = _effective(config, data_dir, listen, allow_forward, log_level)
+    import msgspec
+
+    from stream_node.setting_origins import load_effective
+
+    effective, found = load_effective(_flags(data_dir, listen, allow_forward, log_level), file=config)
+    _tell_without_effect(effective)
+    settings: list[dict[str, Any]] = msgspec.to_builtins(found)
     rows = [("setting", "value", "from")]
     rows += [(each["name"], _shown(each["value"]), each["where"] or each["origin"]) for each in settings]
     say(as_json, {"settings": settings}, columns(rows))
@@ -193,23 +219,20 @@ def remove(name: NameArgument, as_json: JsonOption = False) -> None:
     say(as_json, {"removed": name, "current": contexts.current}, f"{name} is removed")
 
 
-def _effective(config: Any, data_dir: Any, listen: Any, allow_forward: Any, log_level: Any) -> list[dict[str, Any]]:
-    import msgspec
-
-    from stream_node.config import without_effect
-    from stream_node.setting_origins import load_effective
-
-    flags = {
+def _flags(data_dir: Any, listen: Any, allow_forward: Any, log_level: Any) -> dict[str, Any]:
+    return {
         "data_dir": data_dir,
         "listen": listen,
         "allow_forward": tuple(allow_forward) if allow_forward else None,
         "log_level": log_level,
     }
-    effective, found = load_effective(flags, file=config)
+
+
+def _tell_without_effect(effective: Config) -> None:
+    from stream_node.config import without_effect
+
     for name, reason in without_effect(effective).items():
         typer.echo(f"{name} has no effect: {reason}", err=True)
-    settings: list[dict[str, Any]] = msgspec.to_builtins(found)
-    return settings
 
 
 def _context(name: str, target: Target, current: bool) -> dict[str, Any]:

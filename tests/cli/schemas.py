@@ -70,7 +70,8 @@ class Examined(Strict, frozen=True):
 class ConfigChecked(Strict, frozen=True):
     ok: bool
     settings: int
-    given: int
+    given: int | None
+    mistakes: list[str]
 
 
 class ConfigShown(Strict, frozen=True):

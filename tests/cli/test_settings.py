@@ -43,7 +43,7 @@ def test_settings_are_shown_to_people_as_a_table(command: CommandLine) -> None:
 
 def test_right_settings_are_counted(command: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = len(msgspec.structs.fields(Config))
-    assert command("config", "check", "--json").read(ConfigChecked) == ConfigChecked(True, settings, 0)
+    assert command("config", "check", "--json").read(ConfigChecked) == ConfigChecked(True, settings, 0, [])
     monkeypatch.setenv("STREAM_NODE_LOG_LEVEL", "debug")
     assert command("config", "check").text == f"1 setting given, {settings - 1} left at the default: all right\n"
 
@@ -77,25 +77,55 @@ def test_all_mistakes_are_told_at_once_each_with_what_was_meant(
 ) -> None:
     """Goal: whoever writes a file of settings corrects it once. Method: a mistake of every kind, in every source."""
     file = tmp_path / "node.toml"
-    file.write_text("lisen = 'x'\nretention_age_s = '7 days'\npartitions_max = 0\nlog_level = 'loud'\nqqqqqqq = 1\n")
+    file.write_text(
+        "lisen = 'x'\nretention_age_s = '7 days'\n# A comment.\npartitions_max = 0\n"
+        "tls_forward_plaintext = [\n    'a:1',\n]\nlog_level = 'loud'\nqqqqqqq = 1\n"
+        "[backfill]\nscanInterval = 1\n"
+    )
     monkeypatch.setenv("STREAM_NODE_RETENTION_AGE", "7d")
     monkeypatch.setenv("STREAM_NODE_PULL_BYTES_MAX", "1 potato")
     done = command("config", "check", "--config", file, "--listen", "no where", "--allow-forward", "x:y")
     assert (done.code, done.stdout) == (2, b"")
     said = done.stderr.splitlines()
-    assert len(said) == 9
+    assert len(said) == 11
     for words in (
         "unknown variable STREAM_NODE_RETENTION_AGE in the environment; there is 'STREAM_NODE_RETENTION_AGE_S'",
-        f"unknown setting 'lisen' in {file}; there is 'listen'",
-        f"unknown setting 'qqqqqqq' in {file}; `stream-node config show` lists",
-        f"retention_age_s in {file}: '7 days' is not a duration",
-        f"partitions_max in {file}: Expected",
+        f"unknown setting 'lisen' in {file} line 1; there is 'listen'",
+        f"unknown setting 'qqqqqqq' in {file} line 9; `stream-node config show` lists",
+        f"unknown setting 'backfill_scan_interval' in {file} line 11; there is 'backfill_scan_interval_secs'",
+        f"retention_age_s in {file} line 2: '7 days' is not a duration",
+        f"partitions_max in {file} line 4: Expected",
+        f"tls_forward_plaintext in {file} line 5: has no effect without tls_forward_ca",
         "pull_bytes_max in the environment (STREAM_NODE_…): '1 potato' is not a size",
-        "listen: 'no where' is not HOST:PORT",
-        "allow_forward: 'x:y' is not HOST:PORT",
-        "log_level: 'loud' is not one of debug, info",
+        "listen on the command line: 'no where' is not HOST:PORT",
+        "allow_forward on the command line: 'x:y' is not HOST:PORT",
+        f"log_level in {file} line 8: 'loud' is not one of debug, info",
     ):
         assert sum(words in line for line in said) == 1, words
+
+
+def test_mistakes_are_told_to_programs_too(command: CommandLine, tmp_path: Path) -> None:
+    """Goal: a program that deploys settings gets every mistake as data. Method: a file with a wrong value on its second
+    line, which names a file of rules with a wrong right; then the same two files, corrected."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\nname = "all"\nwho = ["*"]\nmay = ["reed"]\non = [""]\n')
+    file = tmp_path / "node.toml"
+    file.write_text(f"access_rules = '{rules}'\nstreams_max = 0\n")
+    done = command("config", "check", file, "--json")
+    assert (done.code, done.stderr) == (2, "")
+    (wrong,) = msgspec.json.decode(done.stdout, type=ConfigChecked).mistakes
+    assert wrong.startswith(f"streams_max in {file} line 2: ")
+    file.write_text(f"access_rules = '{rules}'\nstreams_max = 9\n")
+    assert f"{rules} line 1, rule 'all': may: 'reed' is no right" in command("config", "check", file).failed(2)
+    rules.write_text(rules.read_text().replace("reed", "read"))
+    settings = len(msgspec.structs.fields(Config))
+    assert command("config", "check", file, "--json").read(ConfigChecked) == ConfigChecked(True, settings, 2, [])
+    assert "either as FILE or with --config" in command("config", "check", file, "--config", file).failed(2)
+
+
+def test_a_node_that_would_not_start_unprotected_fails_the_check(command: CommandLine) -> None:
+    """Goal: what `serve` refuses, `config check` refuses. Method: an address that other machines reach."""
+    assert "without TLS" in command("config", "check", "--listen", "0.0.0.0:4000").failed(2)
 
 
 def test_times_and_sizes_are_written_as_people_do(tmp_path: Path) -> None:
