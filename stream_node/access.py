@@ -47,7 +47,10 @@ def is_loopback(listen: str) -> bool:
 
 
 def lacking(config: Config) -> str | None:
-    """Returns a sentence about missing protection if other machines can connect to the node; None if all is there."""
+    """Returns a sentence that says which protection (TLS, rules) the node lacks.
+
+    Returns None if it lacks neither, or if only this machine can connect to it.
+    """
     has_tls = config.tls_certificate is not None
     lacks = [text for text, there in (("TLS", has_tls), ("rules", config.access_rules is not None)) if not there]
     if is_loopback(config.listen) or not lacks:
@@ -56,7 +59,10 @@ def lacking(config: Config) -> str | None:
 
 
 def check_exposure(config: Config) -> None:
-    """Raises ConfigError if the node would listen beyond this machine without TLS and rules, unless this is allowed."""
+    """Raises ConfigError if other machines can connect to the node and it lacks TLS or rules.
+
+    If the setting `insecure` is True, logs a warning instead.
+    """
     found = lacking(config)
     if found is None:
         return
@@ -81,8 +87,9 @@ def check_rules(config: Config) -> None:
 class NodeAccess:
     """The rules of one node while it runs. `watch` reads their file again when it has changed, `reload` at once.
 
-    If the new file is not valid, the old rules stay in force, and an error is logged. audit: the audit log. closers:
-    the functions that end the connections and channels of the identities whose rules have changed.
+    If the new file is not valid, the old rules stay in force, and an error is logged.
+    audit: the audit log.
+    closers: the functions that end the connections and channels of the identities whose rules have changed.
     """
 
     def __init__(
@@ -151,8 +158,9 @@ def open_access(
 ) -> NodeAccess | None:
     """Makes the node check its messages by the rules in the file that the settings name, and watches this file.
 
-    Returns the rules as a running part of the node; None if the settings name no file. nursery: runs the task that
-    watches the file until it is cancelled. Raises ConfigError.
+    Returns the rules as a running part of the node; None if the settings name no file.
+    nursery: runs the task that watches the file until it is cancelled.
+    Raises ConfigError.
     """
     if config.access_rules is None:
         return None
@@ -177,7 +185,8 @@ def open_access(
 
 
 def _state_of(file: Path) -> tuple[int, int, int] | None:
-    """Returns what changes when a file is written or replaced. None: the file cannot be seen."""
+    """Returns time, size and inode of the file, which change when it is written or replaced; None if they are
+    unknown."""
     try:
         found = file.stat()
     except OSError:

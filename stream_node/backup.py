@@ -51,10 +51,12 @@ class BackupError(Exception):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The manifest of a backup, stored as a JSON file in the folder of the backup.
 
-    format: the version of the manifest format. created_us: the time of the backup, in microseconds since 1970.
-    schema_version: the version of the database schema. streams, messages: the numbers of partitions and messages.
-    data_bytes: the total size of the data of all messages. database_bytes, sha256: the size and the hash of the
-    database file.
+    format: the version of the manifest format.
+    created_us: the time of the backup, in microseconds since 1970.
+    schema_version: the version of the database schema.
+    streams, messages: the numbers of partitions and messages.
+    data_bytes: the total size of the data of all messages.
+    database_bytes, sha256: the size and the hash of the database file.
     """
 
     format: int
@@ -68,11 +70,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: Progress) -> Manifest:
-    """Copies the database of the data directory `source` into the new or empty folder `target`, and syncs the copy
-    to disk.
+    """Copies the database of the data directory `source` into the new or empty folder `target`, and syncs the copy to
+    disk.
 
-    now_us: the present time for the manifest, in microseconds since 1970. check: whether every message of the copy is
-    also read and checked. The copy gets its final name only when it is complete. Raises BackupError, StorageError.
+    now_us: the present time for the manifest, in microseconds since 1970.
+    check: whether every message of the copy is also read and checked. The copy gets its final name only when it is
+    complete.
+    Raises BackupError, StorageError.
     """
     database = Database.open(source, read_only=True)
     made = _make_folder(target)

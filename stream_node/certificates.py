@@ -50,9 +50,11 @@ def create_certificate(
 ) -> Path:
     """Makes a certificate that the authority of the folder signs, and its key. Returns the path of the certificate.
 
-    name: the common name; for a client, its identity is `certificate:NAME`. hosts: the DNS names and IP addresses of a
-    node; empty for a client. A node's certificate is also valid for the calls of this node to others. file: the name of
-    the two files, without .pem and .key; None: the common name. Raises CertificateError.
+    name: the common name; for a client, its identity is `certificate:NAME`.
+    hosts: the DNS names and IP addresses of a node; empty for a client. A node's certificate is also valid for the
+    calls of this node to others.
+    file: the name of the two files, without .pem and .key; None: the common name.
+    Raises CertificateError.
     """
     authority, authority_key = _read_authority(folder)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -74,7 +76,8 @@ def create_certificate(
 
 
 def fingerprint_of(file: Path) -> str:
-    """Returns the SHA-256 of the first certificate in a PEM file, as in `tls_revoked`. Raises CertificateError."""
+    """Returns the SHA-256 of the first certificate in a PEM file, in the form that the file of the setting
+    `tls_revoked` contains. Raises CertificateError."""
     return read_certificate(file).fingerprint(hashes.SHA256()).hex()
 
 

@@ -60,10 +60,11 @@ def check_settings(config: Config) -> None:
 def start_channels(
     node: Node, nursery: trio.Nursery, config: Config, access: NodeAccess | None = None
 ) -> SecureChannels | None:
-    """Starts the listener for secure channels; returns None if the settings turn it off.
+    """Starts the listener for secure channels. Returns None if the settings turn it off.
 
-    If somebody is trusted, the node's identity is made now, so that a failure is noticed at the start. access: the
-    rules of the node; their audit log has the refusals of channels, too. Raises IdentityFileError.
+    If the node trusts any identity, its own identity is made now, so that a failure is noticed at the start.
+    access: the rules of the node. Refused channels are written to their audit log.
+    Raises IdentityFileError.
     """
     if not config.secure_channel:
         return None

@@ -23,8 +23,9 @@ logger = structlog.get_logger(__name__)
 class Note(msgspec.Struct, frozen=True):
     """The note about a trusted time.
 
-    boot_id: the id of the machine's last boot; empty if the system has no such id. time_us: the trusted time, in
-    microseconds since 1970. offset_us: `time_us` minus the steady clock `since_boot_s`, in microseconds.
+    boot_id: the id of the machine's last boot; empty if the system has no such id.
+    time_us: the trusted time, in microseconds since 1970.
+    offset_us: `time_us` minus the steady clock `since_boot_s`, in microseconds.
     """
 
     boot_id: str
@@ -36,8 +37,8 @@ class Known(NamedTuple):
     """What a starting node knows about the time. The values are parameters of `stream_service.workers.clock.Clock`.
 
     newest_us: the newest known time, from a stored message or from the note, in microseconds since 1970. A wall clock
-    that shows an earlier time is not trusted. 0 means that there is no such limit. offset_us: the trusted time minus
-    the steady clock, in microseconds; None if it is unknown.
+    that shows an earlier time is not trusted. 0 means that there is no such limit.
+    offset_us: the trusted time minus the steady clock, in microseconds; None if it is unknown.
     """
 
     newest_us: int
@@ -53,9 +54,10 @@ def since_boot_s() -> float:
 def read_known(directory: Path, stored_us: int, wall_us: int) -> Known:
     """Reads the note, and returns what it says about the time.
 
-    stored_us: the time of the newest stored message, which may be wrong. It is used if the note is missing, or if
-    the wall clock is earlier than the note. wall_us: the present time of the wall clock. Both are in microseconds
-    since 1970.
+    stored_us: the time of the newest stored message, which may be wrong. It is used if the note is missing, or if the
+    wall clock is earlier than the note.
+    wall_us: the present time of the wall clock.
+    Both are in microseconds since 1970.
     """
     try:
         note = msgspec.json.decode((directory / FILE_NAME).read_bytes(), type=Note)

@@ -85,7 +85,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """A PEM file with the authorities that sign the certificates of clients. With it, clients prove who they are by a
     certificate."""
     tls_client_required: bool = True
-    """Whether `tls_client_ca` refuses clients without a certificate. If not, such clients are anonymous."""
+    """Whether the node refuses clients without a certificate if `tls_client_ca` is set. If not, such clients are
+    anonymous."""
     tls_revoked: str | None = None
     """A text file with the SHA-256 fingerprint of one revoked client certificate in each line."""
     tls_handshake_timeout_s: Seconds = HANDSHAKE_TIMEOUT_S
@@ -146,8 +147,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     # Group "Limits per identity": what one client may use of the node. See [security.md](security.md#limits).
     identity_limits_loopback: bool = False
-    """Whether these limits also hold for anonymous clients on this machine. If not, such a client has only the limits
-    that the file of the rules names for it."""
+    """Whether the limits of identities also hold for anonymous clients on this machine. If not, such a client has only
+    the limits that the file of the rules names for it."""
     identity_connections_max: Count = 1_000
     """The maximum number of open connections of one identity. The first request of a further connection is refused."""
     identity_requests_per_second: Count | None = None
@@ -165,8 +166,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The maximum number of pulls of one identity that wait for a message. A further pull that would wait is
     refused."""
     identity_channels_max: Count = 1_000
-    """The maximum number of open secure channels of one identity, and also over all connections of one identity. A
-    further channel is closed at once."""
+    """The maximum number of open secure channels of one identity. A channel counts for its own identity and for that of
+    its connection. A further channel is closed at once."""
     identity_block_publish_sessions_max: Count = 100
     """The maximum number of connected publishers of blocks of one identity. Further ones are refused."""
     identity_block_subscribe_sessions_max: Count = 100
@@ -285,10 +286,11 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     block_tss_verifier: str | None = None
     """A Python function, as MODULE:NAME. It returns your verifier of threshold signatures, for the check `tss`."""
     block_accept_unchecked_proofs: bool = False
-    """Whether a block passes if all its proofs are of known kinds that `block_levels` does not check."""
+    """Whether a block passes although `block_levels` checks none of its proofs. At least one proof must be of a known
+    kind."""
     block_link_record_blocks: bool = True
-    """Whether a block that was made from a record file, the format before blocks, must continue the chain. A block that
-    also has another proof always must."""
+    """Whether a block must continue the chain even if its only proof is a record-file proof (from record files, the
+    format before blocks). With any other proof, a block must always continue the chain."""
     block_signatures_min: Count = 1
     """The number of nodes whose valid signatures a record-file proof needs."""
     block_skip_unknown_signers: bool = False
@@ -301,8 +303,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The longest time for the verification of a block, and also the longest time for storing it. After this time, the
     node disconnects all publishers with an error."""
     block_publish_stall_blocks_max: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 3
-    """When a block is complete, the node ends the sessions of publishers that are too far behind: those whose
-    incomplete block has a number lower by more than this limit."""
+    """When a block is complete, the node ends the sessions of publishers whose block is still incomplete and has a
+    number lower by more than this limit."""
     block_publish_ahead_blocks_max: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 256
     """The maximum number of blocks that are received at one time. If it is reached, the node reads only from the
     publisher of the lowest block."""

@@ -38,8 +38,8 @@ def load_config(
     """Returns the effective settings. A flag replaces a variable, which replaces a value in the file. Raises
     ConfigError with all mistakes.
 
-    flags: the values by the name of the setting; None means that the flag was not given. file: a TOML file; None means
-    no file.
+    flags: the values by the name of the setting; None means that the flag was not given.
+    file: a TOML file; None means no file.
     """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}

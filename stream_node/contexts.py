@@ -36,13 +36,16 @@ class ContextError(Exception):
 class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A node, and how to reach it.
 
-    address: the `host:port` to connect to. via: the `host:port` of each further node on the way; the last one is the
-    target node. Without `via`, the target is the node at `address`. service, index_service: the names of the services
-    on the target node. If `index_service` is None, its name is made from `service`. framing: "legacy" for Ockam
-    services from before June 2024, "auto" to find it out, otherwise "head". tls: how to connect with TLS, with absolute
-    paths; None: without TLS. peer: the identifier of the target node, if a secure channel to it is opened. identity:
-    the file of the own identity for the channel; None: that of the user. token_file: the file with the user's token
-    for the node at `address`; None: without a token.
+    address: the `host:port` to connect to.
+    via: the `host:port` of each further node on the way; the last one is the target node. Without `via`, the target is
+    the node at `address`.
+    service, index_service: the names of the services on the target node. If `index_service` is None, its name is made
+    from `service`.
+    framing: "legacy" for Ockam services from before June 2024, "auto" to find it out, otherwise "head".
+    tls: how to connect with TLS, with absolute paths; None: without TLS.
+    peer: the identifier of the target node, if a secure channel to it is opened.
+    identity: the file of the own identity for the channel; None: that of the user.
+    token_file: the file with the user's token for the node at `address`; None: without a token.
     """
 
     address: str
@@ -64,8 +67,8 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 class Contexts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All contexts of a user.
 
-    current: the name of the context in use; None if no context is in use. targets: the node of each context, by the
-    name of the context.
+    current: the name of the context in use; None if no context is in use.
+    targets: the node of each context, by the name of the context.
 
     Invariant: `current` is None or a name in `targets`.
     """
@@ -106,8 +109,9 @@ def save_contexts(file: Path, contexts: Contexts) -> None:
 def add_context(contexts: Contexts, name: str, target: Target, *, replace: bool = False, use: bool = False) -> Contexts:
     """Returns the contexts with one added.
 
-    replace: whether a context with the same name may be replaced. use: whether the added context becomes the current
-    one. The first context always becomes the current one. Raises ContextError, InvalidAddress.
+    replace: whether a context with the same name may be replaced.
+    use: whether the added context becomes the current one. The first context always becomes the current one.
+    Raises ContextError, InvalidAddress.
     """
     if not name or len(name) > NAME_CHARACTERS_MAX or not name.isprintable() or name.startswith("-"):
         raise ContextError(f"{name!r} cannot name a context; take 1 to {NAME_CHARACTERS_MAX} printable characters")
@@ -152,9 +156,10 @@ def resolve_target(node: str | None, context: str | None, via: Sequence[str], *,
     """Returns the node that a command talks to. It is the first of these that exists: the given node, the given
     context, the current context, the default node.
 
-    node: the address from the flag or from `STREAM_NODE_ADDRESS`. context: the name of a context. via: the further
-    nodes on the way, from the flags; they replace those of the context. Raises ContextError, also if both `node` and
-    `context` are given.
+    node: the address from the flag or from `STREAM_NODE_ADDRESS`.
+    context: the name of a context.
+    via: the further nodes on the way, from the flags; they replace those of the context.
+    Raises ContextError, also if both `node` and `context` are given.
     """
     found = find_target(node, context, via, file=file)
     return Target(DEFAULT_NODE, tuple(map(complete_address, via))) if found is None else found

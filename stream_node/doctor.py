@@ -68,8 +68,9 @@ CLOCK_SLACK_US = 1_000_000
 class Finding(msgspec.Struct, frozen=True):
     """The result of one check.
 
-    check: the name of the check. text: the observed fact and, unless the status is "ok", advice. values: the figures of
-    the text, by name.
+    check: the name of the check.
+    text: the observed fact and, unless the status is "ok", advice.
+    values: the figures of the text, by name.
     """
 
     check: str
@@ -185,8 +186,8 @@ def check_syncs(times_s: Sequence[float]) -> Finding:
 def check_free(free_bytes: int, free_files: int, files: int, config: Config) -> Finding:
     """Checks the free space of the disk.
 
-    files: the number of files that the file system can have; 0 if it has no limit. free_files: how many more files it
-    can have.
+    files: the number of files that the file system can have; 0 if it has no limit.
+    free_files: how many more files it can have.
     """
     floor = config.free_disk_bytes_min
     values: Values = {"free_bytes": free_bytes, "floor_bytes": floor}
@@ -225,8 +226,9 @@ def check_database(directory: Path) -> tuple[Finding, int | None]:
 def check_clock(now_us: int, newest_us: int | None) -> Finding:
     """Checks the wall clock.
 
-    now_us: the present time. newest_us: the time of the newest stored message; None if there is none. Both are in
-    microseconds since 1970.
+    now_us: the present time.
+    newest_us: the time of the newest stored message; None if there is none.
+    Both are in microseconds since 1970.
     """
     values: Values = {"now_us": now_us, "newest_us": newest_us}
     text = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now_us // 1_000_000))
@@ -294,8 +296,10 @@ def nearest_directory(path: Path) -> Path:
 
 
 def file_system(path: Path, mounts: str) -> str | None:
-    """Returns the type of the file system of a path; None if it is not found. mounts: the text of /proc/self/mountinfo,
-    see proc(5)."""
+    """Returns the type of the file system of a path; None if it is not found.
+
+    mounts: the text of /proc/self/mountinfo, see proc(5).
+    """
     found: tuple[int, str] | None = None
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")

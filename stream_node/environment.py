@@ -25,8 +25,10 @@ OF_CONTAINERS = re.compile(
 
 
 def unknown_variables(environment: Mapping[str, str], settings: Iterable[str]) -> list[str]:
-    """Returns an error text for each variable that nothing reads. settings: the names of all settings, as in a
-    settings file."""
+    """Returns an error text for each variable that nothing reads.
+
+    settings: the names of all settings, as in a settings file.
+    """
     known = {PREFIX + name.upper() for name in settings} | OTHERS
     unknown = [name for name in sorted(environment) if name.startswith(PREFIX) and name not in known]
     return [_told(name, known) for name in unknown if not OF_CONTAINERS.fullmatch(name)]

@@ -47,6 +47,9 @@ class ExcessLog:
 
 
 def entry_of(excess: Excess) -> Entry:
-    """Returns the line of the audit log. Its event is `limited` for a refusal, and `slowed` if nothing was refused."""
+    """Converts an exceeded limit to a line of the audit log.
+
+    The event of the line is `limited` if something was refused, otherwise `slowed`.
+    """
     event = "limited" if excess.is_refusal else "slowed"
     return Entry(event, excess.key, excess.peer, name=SETTING_PREFIX + excess.limit, reason=excess.reason)

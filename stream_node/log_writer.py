@@ -20,7 +20,8 @@ CLOSE_TIMEOUT_S = 2.0
 class LogWriter:
     """A text stream for loggers. Its method `write` never blocks and never fails.
 
-    out: the stream that the thread writes to. dropped: the number of lines that were dropped and are not reported yet.
+    out: the stream that the thread writes to.
+    dropped: the number of lines that were dropped and are not reported yet.
     """
 
     def __init__(self, out: TextIO, lines_max: int = LINES_MAX) -> None:

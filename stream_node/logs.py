@@ -24,8 +24,10 @@ TRACEBACKS = structlog.processors.ExceptionRenderer(structlog.tracebacks.Excepti
 
 
 def configure_logs(level: str) -> None:
-    """Sends all log lines of this process to stderr, including those of libraries. level: the lowest level that is
-    logged, one of `LEVELS`."""
+    """Sends all log lines of this process to stderr, including those of libraries.
+
+    level: the lowest level that is logged, one of `LEVELS`.
+    """
     level_and_time = (structlog.processors.add_log_level, structlog.processors.TimeStamper(fmt="iso", utc=True))
     written: tuple[structlog.typing.Processor, ...]
     if sys.stderr.isatty():

@@ -18,13 +18,15 @@ class NodeNotStarted(Exception):
 
 
 class NodeProcess:
-    """The command `stream-node serve` in a child process. As a context manager, it kills the child at the end of
-    the block.
+    """The command `stream-node serve` in a child process. As a context manager, it kills the child at the end of the
+    block.
 
-    data_dir: the data directory of the node. listen: the `host:port` at which the node listens; port 0 chooses a free
-    port. arguments: further flags of `serve`. environment: variables that the child gets in addition to those of this
-    process. log_file: the file for the child's stderr; None chooses a file next to the data directory. address: the
-    address of the node after its first start.
+    data_dir: the data directory of the node.
+    listen: the `host:port` at which the node listens; port 0 chooses a free port.
+    arguments: further flags of `serve`.
+    environment: variables that the child gets in addition to those of this process.
+    log_file: the file for the child's stderr; None chooses a file next to the data directory.
+    address: the address of the node after its first start.
     """
 
     def __init__(
@@ -162,8 +164,8 @@ def cpu_seconds(pid: int) -> float:
 def interrupted_by(*numbers: signal.Signals) -> Iterator[None]:
     """Makes these signals end the block as Ctrl-C does, so that the block stops its nodes and removes their data.
 
-    Only at Ctrl-C, trio itself cancels all its tasks, so that they clean up. After one of these signals, the end of the
-    block raises SystemExit with the exit code 128 plus the number of the signal.
+    A signal is turned into SIGINT, because at SIGINT trio cancels its tasks, which then clean up. After a signal, the
+    end of the block raises SystemExit with the exit code 128 plus the number of the signal.
     """
     told: list[int] = []
 

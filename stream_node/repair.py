@@ -55,10 +55,11 @@ class RepairFailed(StorageError):
 class Salvage(msgspec.Struct, frozen=True, kw_only=True):
     """The messages of one partition that come after the damage in the log.
 
-    name, partition: the stream and the number of the partition. stream_id, created_us: the id of the partition, and
-    the time of its creation in microseconds since 1970. first, end: the range of the indexes of these messages,
-    without `end`. saved: the number of undamaged messages in this range. lost: the first and last index of each run of
-    lost messages.
+    name, partition: the stream and the number of the partition.
+    stream_id, created_us: the id of the partition, and the time of its creation in microseconds since 1970.
+    first, end: the range of the indexes of these messages, without `end`.
+    saved: the number of undamaged messages in this range.
+    lost: the first and last index of each run of lost messages.
     """
 
     name: str
@@ -74,12 +75,15 @@ class Salvage(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The damage of a log, and the messages that a repair recovers or loses.
 
-    verdict: the state of the log, a value of `storage.wal.scan_machine.Verdict`. frames: the number of frames in the
-    log. bad: the number of the first damaged frame. commits: the number of commits after the damage.
+    verdict: the state of the log, a value of `storage.wal.scan_machine.Verdict`.
+    frames: the number of frames in the log.
+    bad: the number of the first damaged frame.
+    commits: the number of commits after the damage.
 
     how: for each damaged frame, its number and the way in which its bytes were found (`storage.wal.scan_machine.How`).
-    salvage: the partitions with messages after the damage. problem: why the log cannot be recovered completely; None if
-    it can. others: the first other problems that `verify` finds.
+    salvage: the partitions with messages after the damage.
+    problem: why the log cannot be recovered completely; None if it can.
+    others: the first other problems that `verify` finds.
     """
 
     verdict: str
@@ -109,8 +113,9 @@ def plan_repair(directory: Path) -> Plan:
 def repair(directory: Path, *, accept_loss: bool = False) -> tuple[Plan, Path | None]:
     """Repairs the directory if its log is damaged. Returns the plan, and the path of the copy of the old log.
 
-    The path is None if no repair was needed. accept_loss: whether to repair even if something is lost. Raises
-    DatabaseInUse, RepairFailed and other StorageErrors.
+    The path is None if no repair was needed.
+    accept_loss: whether to repair even if something is lost.
+    Raises DatabaseInUse, RepairFailed and other StorageErrors.
     """
     with _locked_directory(directory) as (database, rebooted):
         with examined(database, rebooted=rebooted) as log:
@@ -304,8 +309,9 @@ def _install_salvage(database: Path, log: Examined, plan: Plan) -> None:
 def _restore_partition(connection: sqlite3.Connection, behind: sqlite3.Connection, stream: Salvage) -> None:
     """Adds messages of one partition to the new log: those that come after the damage in the old log.
 
-    connection: the copy of the database with the new log. behind: the database with the old log. stream: the partition
-    and the indexes of these messages.
+    connection: the copy of the database with the new log.
+    behind: the database with the old log.
+    stream: the partition and the indexes of these messages.
     """
     log = SqliteLog(connection)
     known = log.find_stream(stream.name, stream.partition)

@@ -46,8 +46,9 @@ logger = structlog.get_logger(__name__)
 class Present(msgspec.Struct, frozen=True):
     """The state of a data directory before a restore.
 
-    found: whether the directory has a database. streams, messages: the numbers of partitions and messages in the
-    database. Both are None if there is no database or if it cannot be read.
+    found: whether the directory has a database.
+    streams, messages: the numbers of partitions and messages in the database.
+    Both are None if there is no database or if it cannot be read.
     """
 
     found: bool
@@ -60,8 +61,9 @@ def restore(
 ) -> tuple[Manifest, Present]:
     """Restores a backup into the data directory `target`, which must be new or empty unless `over` is True.
 
-    check: whether every message is read and checked before the database is replaced. over: whether an existing database
-    may be replaced. dry_run: whether only the backup and the target are checked, and nothing is changed.
+    check: whether every message is read and checked before the database is replaced.
+    over: whether an existing database may be replaced.
+    dry_run: whether only the backup and the target are checked, and nothing is changed.
 
     Returns the manifest of the backup, and the state of the data directory before the restore. Raises BackupError,
     DatabaseInUse and other StorageErrors.
@@ -204,7 +206,11 @@ def _owned_as_it_is(target: Path) -> Iterator[None]:
 
 def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
     """Returns the state of the database that a restore would replace. Raises BackupError if the restore must not
-    replace it. over: whether it may replace a database. names: the names of all files in the folder `target`."""
+    replace it.
+
+    over: whether it may replace a database.
+    names: the names of all files in the folder `target`.
+    """
     # The files of an interrupted restore may always be replaced.
     unfinished = {path.name for path in find_parts(target / FILE_NAME)}
     if not set(names) - {LOCK_NAME, CLOCK_NAME} - unfinished:

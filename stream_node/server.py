@@ -59,8 +59,12 @@ class CannotListen(OSError):
 
 
 class ServerStatistics(msgspec.Struct, frozen=True):
-    """The statistics of all parts of the node. channels: those of secure channels; None if they are off. access: those
-    of the rules; None without rules. limits: those of the limits per identity."""
+    """The statistics of all parts of the node.
+
+    channels: the statistics of secure channels; None if they are off.
+    access: the statistics of the rules; None without rules.
+    limits: the statistics of the limits per identity.
+    """
 
     node: NodeStatistics
     tcp: TcpStatistics
@@ -74,8 +78,8 @@ class ServerStatistics(msgspec.Struct, frozen=True):
 class Server:
     """One node that serves one data directory. `serve` runs it until `stop` is called.
 
-    addresses: the `host:port` texts at which the node listens. refusing_pushes: whether pushes are refused because the
-    disk is nearly full.
+    addresses: the `host:port` texts at which the node listens.
+    refusing_pushes: whether pushes are refused because the disk is nearly full.
     """
 
     def __init__(self, config: Config) -> None:

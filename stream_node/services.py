@@ -55,8 +55,9 @@ def stored_streams(database: Database) -> list[StoredStream]:
 class ServicesStatistics(msgspec.Struct, frozen=True):
     """The statistics of a node's services.
 
-    streams: the number of partitions that are served. index: the statistics of the index service. blocks: the
-    statistics of the block node; None if it is off. `stream_service.counters.StreamCounters` describes the
+    streams: the number of partitions that are served.
+    index: the statistics of the index service.
+    blocks: the statistics of the block node; None if it is off. `stream_service.counters.StreamCounters` describes the
     other fields.
     """
 
@@ -74,10 +75,10 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
 class Services:
     """The stream service, the index service and the block node of one node.
 
-    now_us, steady_s, new_id: functions that return the wall clock in microseconds since 1970, a steady
-    clock in seconds, and a random id. A simulation passes its own functions. known_time: what is known
-    about the time from earlier runs of this node. note_offset: stores the trusted clock offset for the next
-    start, see `stream_service.workers.clock.Clock`.
+    now_us, steady_s, new_id: functions that return the wall clock in microseconds since 1970, a steady clock in
+    seconds, and a random id. A simulation passes its own functions.
+    known_time: what is known about the time from earlier runs of this node.
+    note_offset: stores the trusted clock offset for the next start, see `stream_service.workers.clock.Clock`.
     """
 
     def __init__(

@@ -19,8 +19,8 @@ Origin: TypeAlias = Literal["flag", "environment", "file", "default"]
 class Setting(msgspec.Struct, frozen=True):
     """One setting with its value and its origin.
 
-    origin: the kind of place where it was set. where: the name of the flag, the variable or the file; None for
-    a default.
+    origin: the kind of place where it was set.
+    where: the name of the flag, the variable or the file; None for a default.
     """
 
     name: str

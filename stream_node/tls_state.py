@@ -1,4 +1,4 @@
-"""Tells how TLS stands on a node with given settings, for the start line and for `stream-node doctor`."""
+"""Describes the TLS of a node with given settings, for the line at the start and for `stream-node doctor`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ from typing import Literal, TypeAlias
 from stream_node.config import Config, ConfigError
 
 TlsMode: TypeAlias = Literal["off", "server", "optional", "mutual"]
-"""How peers connect to the node: without TLS; with it, and no certificate of their own; with one if they like (those
-without are anonymous); with one always."""
+"""How peers connect to the node.
+
+- `off`: without TLS.
+- `server`: with TLS, and without a certificate of their own.
+- `optional`: with TLS. A peer without a certificate is anonymous.
+- `mutual`: with TLS and a certificate of their own.
+"""
 ENDING = timedelta(days=14)
 """A certificate that ends within this time is a warning."""
 _TEXTS: dict[TlsMode, str] = {
@@ -35,7 +40,10 @@ def tls_text(config: Config) -> str:
 
 
 def examine_tls(config: Config) -> tuple[Literal["ok", "warning", "wrong"], str, str | None]:
-    """Returns how TLS stands: a status, a sentence, and the end of the node's certificate as text if there is one."""
+    """Checks the TLS of a node. Returns a status, a sentence about it, and when the node's certificate ends.
+
+    The end is text in ISO 8601; None if the node has no certificate or cannot use it.
+    """
     from stream_node.certificates import CertificateError, read_certificate
     from stream_node.tls_settings import check_settings
 

@@ -35,7 +35,7 @@ INTERVAL_S = 0.5
 REFUSAL_DELAY_S_MAX = 5.0
 """The longest delay of the answer to a refused token, in seconds. Clients wait 10 s for an answer."""
 ENDED = "token_ended"
-"""The reason why connections are closed whose token was revoked, replaced or has expired, for counters."""
+"""The reason, for counters, why connections are closed if their token was revoked or replaced, or has expired."""
 
 logger = structlog.get_logger(__name__)
 
@@ -69,14 +69,15 @@ def token_file(data_dir: str) -> Path:
 
 
 class _Late(LateAuthentication):
-    """The worker at the address of authentications. Every peer may send to it, because it only says what is wrong."""
+    """Answers an authentication that is not the first message of its connection, always with an error. So every peer
+    may send to it."""
 
     def demand(self, message: Message) -> Demand:
         return NOTHING
 
 
 class _Answers(AuthenticationAnswers):
-    """The worker for the answers of other nodes. Other nodes are peers, and need no right to answer."""
+    """Receives the answers of other nodes to this node's tokens. The other nodes need no right for this."""
 
     def demand(self, message: Message) -> Demand:
         return NOTHING
@@ -85,14 +86,18 @@ class _Answers(AuthenticationAnswers):
 class NodeTokens:
     """The tokens of one node while it runs.
 
-    A file that is not valid has no tokens, so that a damaged file opens nothing; a file that cannot be read at present
-    changes nothing. Either is logged as an error.
+    If the file of tokens is not valid, no token is accepted. If the file cannot be read now, the earlier tokens stay
+    valid. Both are logged as errors.
 
-    authenticator: what the connections ask. outgoing: the tokens of this node for other nodes.
+    authenticator: checks the tokens that connections send.
+    outgoing: the tokens of this node for other nodes.
     """
 
     def __init__(self, config: Config, now_s: Callable[[], float] = lambda: time.time()) -> None:
-        """now_s: returns seconds since 1970. Raises ConfigError."""
+        """now_s: returns seconds since 1970.
+
+        Raises ConfigError.
+        """
         self._file = token_file(config.data_dir)
         self._now_s = now_s
         self._tokens = Tokens()
@@ -105,7 +110,10 @@ class NodeTokens:
         self.outgoing = make_outgoing_tokens(config)
 
     def start(self, node: Node, tcp: TcpTransport, nursery: trio.Nursery, audit: Audit | None) -> None:
-        """Reads the file, and watches it until the nursery is cancelled. audit: the audit log; None without rules."""
+        """Reads the file, and watches it until the nursery is cancelled.
+
+        audit: the audit log; None without rules.
+        """
         self._audit = audit
         node.register([NODE_AUTHENTICATE], _Late)
         if self.outgoing:
@@ -125,7 +133,11 @@ class NodeTokens:
                 logger.info("tokens_ended", connections_closed=closed)
 
     def _has_ended(self, before: Tokens, now_s: float, identity: Identity) -> bool:
-        """Whether the connections of an identity end. before: the tokens before the last look at the file."""
+        """Whether the connections of an identity must be closed, because its token was revoked or replaced, or has
+        expired.
+
+        before: the tokens before the last look at the file.
+        """
         if identity.source != "token":
             return False
         # A token that was replaced has another hash, and the connections of the old one end.
@@ -173,7 +185,8 @@ class NodeTokens:
 
 
 def _state_of(file: Path) -> tuple[int, ...]:
-    """Returns what changes when a file is written, replaced or given to another user; empty if there is no file."""
+    """Returns numbers that change when the file is written, replaced or given to another user; empty if there is no
+    file."""
     try:
         found = file.stat()
     except OSError:

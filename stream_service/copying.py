@@ -19,8 +19,8 @@ from stream_service.limits import StreamLimits
 class CopiedMessage(msgspec.Struct, frozen=True, gc=False):
     """One message that is copied from another stream.
 
-    time_us: when the message was first published, in microseconds since 1970. Times must not decrease along a stream.
-    So the node lowers a time in the future to the present time, and raises a time that is lower than the time of the
+    time_us: when the message was first published, in microseconds since 1970. The node changes it in two cases: a time
+    in the future becomes the present time, and a time before that of the previous message becomes the time of the
     previous message.
     """
 

@@ -45,9 +45,10 @@ class StreamCounters:
         self._lines = LogRate()
 
     def find_no_room(self, data: Sequence[bytes]) -> str | None:
-        """Reserves disk space for one append, and returns None if there is enough space.
+        """Reserves disk space for one append. Returns None, or the reason as text if the disk is nearly full.
 
-        If the disk is nearly full, reserves nothing and returns the reason as text. data: the data of the messages.
+        In that case nothing is reserved.
+        data: the data of the messages to append.
         """
         needed_bytes = APPEND_BYTES + COPIES * (sum(map(len, data)) + MESSAGE_BYTES * len(data))
         if needed_bytes > self.room_bytes:

@@ -114,8 +114,9 @@ class ListResponse(msgspec.Struct, frozen=True):
 class Sequence(msgspec.Struct, frozen=True, gc=False):
     """The sequence number of a message, by which the node recognizes a message that is sent again.
 
-    publisher_id: identifies the publisher. Each publisher numbers its messages to one stream-partition.
-    sequence: the number. The first number of a publisher is arbitrary, and each later one is higher by 1.
+    publisher_id: identifies the publisher.
+    sequence: the number. A publisher numbers its messages separately for each stream-partition: the first number is
+    arbitrary, and each later one is higher by 1.
     """
 
     publisher_id: bytes
@@ -250,8 +251,10 @@ class RichPull(msgspec.Struct, frozen=True):
 
 # type RichMessage struct { index: uint  time_us: u64  key: optional<data>  headers: list<Header>  data: data }
 class RichMessage(msgspec.Struct, frozen=True, gc=False):
-    """A stored message with its key and headers. time_us: when the message was published, in microseconds since
-    1970."""
+    """A stored message with its key and headers.
+
+    time_us: when the message was published, in microseconds since 1970.
+    """
 
     index: bare.UInt
     time_us: bare.U64

@@ -17,29 +17,31 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
 
     streams_max: the largest number of stream-partitions of the node. Each takes about 2 KiB of memory.
 
-    pull_messages_max, pull_bytes_max: the largest number of messages, and of bytes of data, in one answer to a pull,
-    even if the pull asks for more.
+    pull_messages_max: the largest number of messages in one answer to a pull, even if the pull asks for more.
+    pull_bytes_max: the largest number of bytes of data in one answer to a pull.
 
     message_bytes_max: the largest size of a message with its key and headers, in bytes. An answer with one such
     message, its envelope and a long route still fits into the largest frame of the head framing, which Ockam uses since
     June 2024. So every stored message can be pulled.
 
     rich_pull_messages_max: the largest number of messages in one answer to a rich pull (`node/stream_pull/1`). It is
-    lower than pull_messages_max, because pull_bytes_max does not count keys and headers.
+    lower than `pull_messages_max`, because `pull_bytes_max` does not count keys and headers.
 
-    key_bytes_max: the largest size of the key of a message, in bytes. headers_bytes_max: the largest total size of the
-    header names and values of one message, in bytes.
+    key_bytes_max: the largest size of the key of a message, in bytes.
+    headers_bytes_max: the largest total size of the header names and values of one message, in bytes.
 
     pull_wait_s_max: the longest time that a rich pull may wait for a message, in seconds. The real clients give up
     after 10 s.
 
     list_streams_max: the largest number of streams in one answer to `node/stream_list/1`.
 
-    truncate_step_messages, truncate_step_bytes: the largest number of messages, and about the largest number of bytes,
-    that one transaction deletes. So pushes never wait long for a deletion.
+    truncate_step_messages: the largest number of messages that one transaction deletes. A longer deletion takes several
+    transactions, so that pushes never wait long.
+    truncate_step_bytes: about the largest number of bytes that one transaction deletes.
 
-    tails_bytes_max: the memory for the newest messages of all streams, in bytes. tail_bytes_max: the memory for the
-    newest messages of one stream, in bytes. It is enough for a consumer that still has a few pages to read.
+    tails_bytes_max: the memory for the newest messages of all streams, in bytes.
+    tail_bytes_max: the memory for the newest messages of one stream, in bytes. Consumers read these messages without a
+    disk read. The default holds a few pages of a pull.
 
     error_delay_s: the delay before a failed push is answered, in seconds. A real publisher sends a failed push again as
     soon as it has the answer.

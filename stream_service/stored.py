@@ -232,10 +232,10 @@ def first_index_at(session: Session, record: StreamRecord, time_us: int) -> int:
 
     If the last message was published before `time_us`, returns the stream's next index.
 
-    Times never decrease along a stream, except where a wrong clock was set back; the table `time_falls` records these
-    places. A message before such a place was really published before the messages after the place, even if its time is
-    higher. So the search examines the parts between these places, from the last part to the first. Inside one part,
-    times never decrease, so a binary search finds the index.
+    Times never decrease along a stream, except where a wrong clock was set back. The table `time_falls` records these
+    places, and they divide the stream into parts. The search begins with the last part and goes back: it enters an
+    earlier part only if all messages of the later parts were published at `time_us` or later. Inside one part, a binary
+    search finds the index.
     """
     falls = session.connection.execute(LIST_FALLS, (record.stream_id, record.first_index)).fetchall()
     end = record.next_index

@@ -35,9 +35,9 @@ its last call."""
 class Load(msgspec.Struct, frozen=True, kw_only=True):
     """The size of a load.
 
-    messages, size_bytes: the number of messages, and the size of each. clients: the number of publishers, readers or
-    consumers, each with a connection of its own. window: how many pushes of a publisher may be unconfirmed, or how many
-    messages a reader asks for at a time.
+    messages, size_bytes: the number of messages, and the size of each.
+    clients: the number of publishers, readers or consumers, each with a connection of its own.
+    window: how many pushes of a publisher may be unconfirmed, or how many messages a reader asks for at a time.
     """
 
     messages: int
@@ -49,8 +49,9 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 class Timed(msgspec.Struct, frozen=True):
     """The measured times of a load.
 
-    messages: how many messages all clients pushed, pulled or received. seconds: the duration of the load. times_us: the
-    durations of single requests in microseconds, of all requests or of a regular sample.
+    messages: how many messages all clients pushed, pulled or received.
+    seconds: the duration of the load.
+    times_us: the durations of single requests in microseconds, of all requests or of a regular sample.
     """
 
     messages: int
@@ -161,7 +162,8 @@ async def fanout(streams: Sequence[Stream], load: Load, progress: Progress) -> T
 def percentile(ordered: Sequence[float], per_mille: int) -> float:
     """Returns a percentile by the method of the nearest rank. With few values, a high percentile is the largest value.
 
-    ordered: the values in rising order, at least one. per_mille: the percentile in thousandths, such as 999 for p99.9.
+    ordered: the values in rising order, at least one.
+    per_mille: the percentile in thousandths, such as 999 for p99.9.
     """
     return ordered[(per_mille * len(ordered) + 999) // 1000 - 1]
 

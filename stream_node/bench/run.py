@@ -36,8 +36,9 @@ total number."""
 class Latency(msgspec.Struct, frozen=True):
     """Percentiles of the durations of single requests, in microseconds.
 
-    timed: the number of requests that were measured. p50, p90, p99, p999: the percentiles 50, 90, 99 and 99.9. max: the
-    longest duration.
+    timed: the number of requests that were measured.
+    p50, p90, p99, p999: the percentiles 50, 90, 99 and 99.9.
+    max: the longest duration.
     """
 
     timed: int
@@ -57,10 +58,12 @@ class Latency(msgspec.Struct, frozen=True):
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a run.
 
-    work: the kind of load. messages: the number of messages that all clients together pushed, pulled or received.
-    size_bytes: the size of each message. seconds: the duration of the load. latency_us: for pushes, the times
-    from the call to the confirm; for pulls, from the call to the page; for a fan-out, from the push to the
-    receipt by a consumer.
+    work: the kind of load.
+    messages: the number of messages that all clients together pushed, pulled or received.
+    size_bytes: the size of each message.
+    seconds: the duration of the load.
+    latency_us: for pushes, the times from the call to the confirm; for pulls, from the call to the page; for a fan-out,
+    from the push to the receipt by a consumer.
     """
 
     work: Work
@@ -77,8 +80,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 class _Kind(NamedTuple):
     """A kind of load, and how it uses the node.
 
-    load: the function that runs the load. verb: the word for the progress line. writers: the number of connections that
-    only push, in addition to those of the clients. is_filled: whether all messages are stored before the load begins.
+    load: the function that runs the load.
+    verb: the word for the progress line.
+    writers: the number of connections that only push, in addition to those of the clients.
+    is_filled: whether all messages are stored before the load begins.
     """
 
     load: Callable[[Sequence[Stream], Load, Progress], Awaitable[Timed]]
@@ -98,8 +103,10 @@ KINDS: Final[dict[Work, _Kind]] = {
 async def run(work: Work, load: Load, connect: Connect, draw: Draw, tell: Callable[[str], None]) -> Result:
     """Measures a load on a new stream. Deletes the stream at the end, even if the load fails.
 
-    connect: opens a connection to the node. draw: shows the progress. tell: prints a message if the stream could not be
-    deleted. Raises ClientError.
+    connect: opens a connection to the node.
+    draw: shows the progress.
+    tell: prints a message if the stream could not be deleted.
+    Raises ClientError.
     """
     kind = KINDS[work]
     name = f"bench-{secrets.token_hex(6)}"

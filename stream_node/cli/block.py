@@ -299,7 +299,8 @@ def _with_blocks(
 def _block_files(paths: list[Path]) -> tuple[list[Path], list[Path]]:
     """Finds the files to publish. Returns them, and the files in the given folders that are not blocks.
 
-    paths: block files, and folders of block files. Raises UsageError if there is no block file.
+    paths: block files, and folders of block files.
+    Raises UsageError if there is no block file.
     """
     from block_node.blocks.files import find_files
 

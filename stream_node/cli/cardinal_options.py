@@ -86,8 +86,9 @@ def with_transport(
 ) -> None:
     """Runs an async function with a transport: a recording, a Kafka cluster, or the chosen node.
 
-    The function gets the transport, and the client of the node or None if no node is used. partitions: the number of
-    partitions of each new topic. Raises UsageError if more than one of the three is chosen.
+    The function gets the transport, and the client of the node or None if no node is used.
+    partitions: the number of partitions of each new topic.
+    Raises UsageError if more than one of the three is chosen.
     """
     from cardinal_streams.transports.stream_transport import StreamTransport
 

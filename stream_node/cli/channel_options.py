@@ -49,8 +49,9 @@ def check_peer(peer: str | None) -> str | None:
 def make_channel(peer: str | None, identity: str | None, target: Target) -> SecureChannel | None:
     """Returns the settings of the secure channel to a node, or None if neither an option nor the target names a peer.
 
-    peer: the option --peer; it goes before that of the target. identity: the option --identity. Raises UsageError if an
-    identity is given and no peer, because a channel to an unknown peer is no protection.
+    peer: the option --peer, which replaces the peer of the target.
+    identity: the option --identity.
+    Raises UsageError if an identity is given and no peer, because a channel to an unknown peer is no protection.
     """
     chosen = peer or target.peer
     if chosen is None:

@@ -50,8 +50,9 @@ def open_client(
 ) -> AbstractAsyncContextManager[StreamClient]:
     """Returns a client of this node. It waits for answers as long as --timeout says.
 
-    on_link: as in `stream_client.connect`. is_given: False for a second node, such as the target of a copy. The options
-    --service, --index-service, --framing, --token-file and those of TLS apply only to the first node.
+    on_link: as in `stream_client.connect`.
+    is_given: False for a second node, such as the target of a copy. The options --service, --index-service, --framing,
+    --token-file and those of TLS apply only to the first node.
     """
     from ockam.address import tcp
     from stream_client import connect
@@ -124,7 +125,10 @@ async def check_contact(target: Target) -> None:
 
 
 def _tell_link(node: str, error: ClientError | None) -> None:
-    """Prints on stderr that the node is gone or back. error: the reason why it is gone; None if it is back."""
+    """Prints on stderr that the node is gone or back.
+
+    error: the reason why it is gone; None if it is back.
+    """
     text = f"{node} is back" if error is None else f"{node} is gone ({error}); waiting until it is back"
     typer.echo(printable(f"stream-node: {text}"), err=True)
 

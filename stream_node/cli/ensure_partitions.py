@@ -14,9 +14,10 @@ if TYPE_CHECKING:
 class EnsuredPartitions(NamedTuple):
     """The result of `stream create`.
 
-    now: the partitions after the command. before: the number of partitions before the command. count_before: the number
-    of partitions over which keys were distributed before the command, including deleted partitions. If a peer does not
-    list its streams, both numbers are None, and `now` has only the requested partitions.
+    now: the partitions after the command.
+    before: the number of partitions before the command.
+    count_before: the number of partitions over which keys were distributed before the command, including deleted
+    partitions. If a peer does not list its streams, both numbers are None, and `now` has only the requested partitions.
     """
 
     now: Sequence[Stream]

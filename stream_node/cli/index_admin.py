@@ -150,8 +150,9 @@ async def _places(
 ) -> list[tuple[int, int | None]]:
     """Returns each chosen partition with the new index for it.
 
-    partition: None means all partitions. start: where the consumer continues. None means that the position is to be
-    deleted; the returned index is then None, too.
+    partition: None means all partitions.
+    start: where the consumer continues. None means that the position is to be deleted; the returned index is then None,
+    too.
     """
     if start is None and partition is not None:
         # A position may exist after its stream is deleted, so the stream is not looked up to delete a position.

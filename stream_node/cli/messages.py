@@ -29,9 +29,9 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 def read_inputs(files: list[Path], *, whole: bool, framed: bool) -> Iterator[list[bytes]]:
     """Yields the messages of the files one after the other, or those of standard input if there are no files.
 
-    Each list has the messages of one read, so that no message waits for later ones from a slow writer. whole: whether
-    each file is one message. framed: whether the length of each message precedes it. If both are False, each line is
-    a message.
+    Each list has the messages of one read, so that no message waits for later ones from a slow writer.
+    whole: whether each file is one message.
+    framed: whether the length of each message precedes it. If both are False, each line is a message.
     """
     split = split_framed if framed else split_lines
     # The reader is unbuffered. A thread that waits in a buffered reader holds a lock that the process needs to exit.
@@ -108,8 +108,8 @@ def split_key(line: bytes) -> tuple[bytes, bytes]:
 class MessageInput(NamedTuple):
     """A message to push.
 
-    key: the key of the message; None without a key. partition: the partition that its input line names; None if the
-    line names none.
+    key: the key of the message; None without a key.
+    partition: the partition that its input line names; None if the line names none.
     """
 
     data: bytes
@@ -181,9 +181,10 @@ def _bytes_of(row: Any, name: str) -> bytes | None:
 class PrintFormat(NamedTuple):
     """The format in which messages are printed.
 
-    keys, headers, times: whether these columns are printed before the data. as_json: whether each line is a JSON
-    object. framed: whether each message is printed after its length. escaped: whether control characters are escaped,
-    for a terminal.
+    keys, headers, times: whether these columns are printed before the data.
+    as_json: whether each line is a JSON object.
+    framed: whether each message is printed after its length.
+    escaped: whether control characters are escaped, for a terminal.
     """
 
     keys: bool = False

@@ -44,8 +44,9 @@ class ProgressLine:
     def draw(self, what: str, done: int, total: int | None, facts: Sequence[str] = ()) -> None:
         """Draws the progress of a step, at most ten times a second.
 
-        what: the name of the step. total: None if it is unknown. facts: further texts, the most important first; those
-        that do not fit are left out.
+        what: the name of the step.
+        total: None if it is unknown.
+        facts: further texts, the most important first; those that do not fit are left out.
         """
         now_s = time.monotonic()
         if not self.enabled or now_s < self._drawn_s + DRAWN_EVERY_S:

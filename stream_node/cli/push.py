@@ -167,8 +167,8 @@ def _check(
 class _Spread(enum.Enum):
     """How the partition of each message is chosen if the messages go to several partitions.
 
-    TURNS: the key of a message decides. Messages without a key go to the partitions in rotation. AS_SAID: each line of
-    the input names a partition. A line that names none goes to partition 0.
+    TURNS: the key of a message decides. Messages without a key go to the partitions in rotation.
+    AS_SAID: each line of the input names a partition. A line that names none goes to partition 0.
     """
 
     TURNS = enum.auto()
@@ -178,9 +178,10 @@ class _Spread(enum.Enum):
 class _Job(NamedTuple):
     """Where and how to push.
 
-    place: the number of a partition, or the way in which the partition of each message is chosen. window: the maximum
-    number of unconfirmed pushes. rate: the maximum number of messages per second; None means no limit. extent: the size
-    of the input. input_is_typed: whether the user types the input at the terminal.
+    place: the number of a partition, or the way in which the partition of each message is chosen.
+    window: the maximum number of unconfirmed pushes.
+    rate: the maximum number of messages per second; None means no limit.
+    input_is_typed: whether the user types the input at the terminal.
     """
 
     stream: str
@@ -297,10 +298,9 @@ def _report(counts: PushCounts, job: _Job) -> None:
 async def _read_messages(
     batches: Callable[[], Iterator[list[bytes]]], times: int, *, from_input: bool
 ) -> AsyncGenerator[bytes, None]:
-    """Yields all messages of the input, `times` times in all.
+    """Yields all messages of the input, `times` times in all. A thread reads it, so that pushes continue if it is slow.
 
-    A thread reads the input, so that pushes and confirms continue while the input is slow. from_input: whether the
-    messages come from standard input. Standard input can be read only once, so its messages are kept in memory if
+    from_input: whether the messages come from standard input. It can be read only once, so they are kept in memory if
     `times` is more than 1.
     """
     import trio
@@ -329,8 +329,8 @@ async def _pace(counts: PushCounts, rate: float) -> None:
 class _Extent(NamedTuple):
     """The size of the input.
 
-    total_bytes: the size of the whole input, or None if it is unknown. around_bytes: the size of the line end or the
-    length prefix of each message. The progress counts it, too.
+    total_bytes: the size of the whole input, or None if it is unknown.
+    around_bytes: the size of the line end or the length prefix of each message. The progress counts it, too.
     """
 
     total_bytes: int | None

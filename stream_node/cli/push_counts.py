@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 class PushCounts:
     """The counts of pushed messages.
 
-    started_s: the start of the command on the monotonic clock, in seconds. sent: how many messages were sent. stored:
-    how many of them are stored. partitions: the counts of each partition, by the number of the partition. on_failure:
-    called after each push that fails.
+    started_s: the start of the command on the monotonic clock, in seconds.
+    sent: how many messages were sent.
+    stored: how many of them are stored.
+    partitions: the counts of each partition, by the number of the partition.
+    on_failure: called after each push that fails.
     """
 
     def __init__(self) -> None:
@@ -54,10 +56,11 @@ class PushCounts:
 class PartitionCounts:
     """The results of the pushes to one partition.
 
-    sent: how many messages were sent. count: how many of them are stored. first_index, last_index: the lowest and
-    highest index of the stored messages; None if there are none. not_stored, unknown: the positions of the other
-    messages in the whole input, counted from 1. A message is unknown while it has no answer, and after an error that
-    does not show whether it was stored.
+    sent: how many messages were sent.
+    count: how many of them are stored.
+    first_index, last_index: the lowest and highest index of the stored messages; None if there are none.
+    not_stored, unknown: the positions of the other messages in the whole input, counted from 1. A message is unknown
+    while it has no answer, and after an error that does not show whether it was stored.
     """
 
     def __init__(self) -> None:

@@ -114,9 +114,12 @@ SYSTEM = "system"
 class RequestOptions(NamedTuple):
     """The values of the shared options; None for an option that was not given.
 
-    timeout: the longest wait for an answer, in seconds. service, index_service: the names of the services on the node.
-    framing: the framing of messages on the connection. tls: how to connect with TLS. token: what proves the name of the
-    user. peer, identity: the identifier of the node and the file of the own identity, for a secure channel.
+    timeout: the longest wait for an answer, in seconds.
+    service, index_service: the names of the services on the node.
+    framing: the framing of messages on the connection.
+    tls: how to connect with TLS.
+    token: what proves the name of the user.
+    peer, identity: the identifier of the node and the file of the own identity, for a secure channel.
     """
 
     timeout: float | None = None
@@ -143,12 +146,13 @@ def request_options() -> RequestOptions:
 
 
 def tls_for(target: Target) -> Tls | None:
-    """Returns how to connect to this node with TLS: as the options say, else as its context says."""
+    """Returns how to connect to this node with TLS: by the options if they are given, otherwise by its context."""
     return request_options().tls or target.tls
 
 
 def token_for(target: Target) -> Token | None:
-    """Returns the token for this node: as the option or the variable says, else that of its context."""
+    """Returns the token for this node: the token of --token-file or STREAM_NODE_TOKEN, otherwise that of its
+    context."""
     return request_options().token or target.token
 
 
@@ -179,8 +183,9 @@ def with_request_options(
 ) -> Callable[..., None]:
     """Adds the shared options to a command that has --node. Returns any other command unchanged.
 
-    speaks_blocks: whether the command talks to the block node. Such a command gets only --timeout and those of TLS, of
-    tokens and of secure channels. tls_only: whether the command gets only those of TLS and of tokens.
+    speaks_blocks: whether the command talks to the block node. Then it gets only --timeout and the options of TLS,
+    tokens and secure channels.
+    tls_only: whether the command gets only the options of TLS and tokens.
     """
     own = inspect.signature(command, eval_str=True).parameters
     if "node" not in own:

@@ -89,8 +89,8 @@ def copy(
 async def _client_at(to: str | None, here: StreamClient) -> AsyncIterator[StreamClient]:
     """Yields a client of the node that gets the copy.
 
-    to: the address of the node or the name of a context; None means the node of the original. here: a client of
-    that node.
+    to: the address of the node or the name of a context; None means the node of the original.
+    here: a client of that node.
     """
     from ockam.address import complete_address
     from stream_node.contexts import Target, contexts_file, load_contexts
@@ -110,7 +110,8 @@ async def _open_target(
     """Returns the target partition for each source partition, in the same order, and whether the target stream was
     created now.
 
-    infos: the state of the source partitions. Raises CommandFailed if an existing target does not fit the source.
+    infos: the state of the source partitions.
+    Raises CommandFailed if an existing target does not fit the source.
     """
     wanted = [each.partition for each in infos]
     found = await client.find_stream(name)
@@ -133,7 +134,9 @@ async def _open_target(
 
 
 async def _begin(source: Stream, info: StreamInfo, target: Stream) -> int:
-    """Returns the index of the first message that the target lacks. info: the state of the source partition.
+    """Returns the index of the first message that the target lacks.
+
+    info: the state of the source partition.
 
     Raises CommandFailed if the target is not a copy that can be continued.
     """
@@ -170,8 +173,9 @@ async def _copy_partition(
 async def _check_follows(source: Stream, info: StreamInfo, target: Stream, there: StreamInfo) -> None:
     """Checks that the target is a copy of the source, and that the next source message can be appended to it.
 
-    It compares the last message that both have. info, there: the state of the source, and that of the target. Raises
-    CommandFailed if the check fails.
+    It compares the last message that both have.
+    info, there: the state of the source, and that of the target.
+    Raises CommandFailed if the check fails.
     """
     place, last = f"{target.name}/{target.partition}", there.next_index - 1
     if there.next_index > info.next_index or there.next_index < info.first_index:

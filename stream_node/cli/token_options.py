@@ -41,7 +41,7 @@ def make_token(file: str | None) -> Token | None:
 
 
 def kept_token_file(context: str) -> Path:
-    """Returns the file in which the token of a context is kept if it was given as the variable."""
+    """Returns the file in which a context stores its token, if the token was given by STREAM_NODE_TOKEN."""
     from stream_node.contexts import contexts_file
 
     # A context may have any name, and a file may not.
@@ -49,8 +49,11 @@ def kept_token_file(context: str) -> Path:
 
 
 def keep_token(context: str, file: str | None) -> str | None:
-    """Returns the file with the token of a new context: --token-file, else a new file, which only its owner can read,
-    with the token of STREAM_NODE_TOKEN; None without both. Raises UsageError."""
+    """Returns the path of the file with the token of a new context: the file of --token-file, if it is given.
+
+    Without it, writes the token of STREAM_NODE_TOKEN to a new file that only its owner can read. Returns None if there
+    is neither. Raises UsageError, ContextError.
+    """
     from ockam.token import Token, TokenError
     from storage.durable_files import make_folder, write_durably
     from stream_node.contexts import ContextError

@@ -38,9 +38,10 @@ def parse_start(text: str, now: datetime) -> StartLike:
 
 
 def parse_index_or_time(text: str, now: datetime, others: str = "") -> int | datetime:
-    """Parses an index, a time with its time zone, or an age. Returns an index or a time. Raises UsageError.
+    """Parses an index, a time with its time zone, or an age such as 2h. Raises UsageError.
 
-    The age 2h means the time two hours before `now`. others: further allowed words, for the error message.
+    An age becomes a time: 2h is the time two hours before `now`.
+    others: the words that the caller also accepts, such as "first, last, ". The error message names them.
     """
     if text.isascii() and text.isdigit():
         if int(text) > INDEX_MAX:
@@ -54,7 +55,8 @@ def parse_index_or_time(text: str, now: datetime, others: str = "") -> int | dat
 
 
 def parse_end(text: str, now: datetime) -> datetime:
-    """Parses a time to come: a duration from `now` on, such as 90d, or a time with its time zone. Raises UsageError."""
+    """Parses a time in the future: a duration from `now` on, such as 90d, or a time with its time zone. Raises
+    UsageError."""
     if units.DURATION.fullmatch(text):
         try:
             return now + timedelta(seconds=parse_duration(text))

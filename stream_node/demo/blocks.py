@@ -39,9 +39,11 @@ REAL_BLOCKS = Path(__file__).resolve().parents[3] / "shared" / "data" / "hiero" 
 class BlockProof(msgspec.Struct, frozen=True):
     """The result of this part of the demo.
 
-    published, received: the numbers of generated blocks that were published and that the subscriber received. real: the
-    number of blocks from files. size_bytes: the total size of all items. seconds: the duration. broken: one text for
-    each promise that was not kept.
+    published, received: the numbers of generated blocks that were published and that the subscriber received.
+    real: the number of blocks from files.
+    size_bytes: the total size of all items.
+    seconds: the duration.
+    broken: one text for each promise that was not kept.
     """
 
     published: int
@@ -76,10 +78,11 @@ def run_blocks(directory: Path) -> BlockProof:
 
 
 def check(published: Sequence[Sequence[bytes]], received: Sequence[tuple[int, Sequence[bytes]]]) -> list[str]:
-    """Checks that each published block was received once, in order, with its items. Returns one text for each
-    broken promise.
+    """Checks that each published block was received once, in order, with its items. Returns one text for each broken
+    promise.
 
-    published: the items of each block, from block 0 on. received: the number and the items of each received block.
+    published: the items of each block, from block 0 on.
+    received: the number and the items of each received block.
     """
     broken = []
     numbers = [number for number, _ in received]

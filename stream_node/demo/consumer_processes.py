@@ -17,8 +17,10 @@ class ConsumerProcesses:
 
     As a context manager, this class starts the processes at the beginning of the block and kills them at its end.
 
-    directory: the folder of the files. door: the address of the node to which the consumers connect. store: the address
-    of the node that has the stream; the consumers reach it through the first node. stream: the name of the stream.
+    directory: the folder of the files.
+    door: the address of the node to which the consumers connect.
+    store: the address of the node that has the stream; the consumers reach it through the first node.
+    stream: the name of the stream.
     partitions: the partitions of each consumer, by the name of the consumer.
     """
 

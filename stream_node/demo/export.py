@@ -22,9 +22,11 @@ TIMEOUT_S = 300.0
 class Exported(msgspec.Struct, frozen=True):
     """The result of the export.
 
-    rows: the number of exported messages. data_bytes, file_bytes: the size of their data, and the size of the written
-    files. seconds: the duration. query: a query on the table, in SQL. columns, answer: the column names and the rows of
-    its result.
+    rows: the number of exported messages.
+    data_bytes, file_bytes: the size of their data, and the size of the written files.
+    seconds: the duration.
+    query: a query on the table, in SQL.
+    columns, answer: the column names and the rows of its result.
     """
 
     rows: int

@@ -35,9 +35,12 @@ RULES = (("publisher", ("create", "write")), ("reader", ("read", "index")))
 class GuardedProof(msgspec.Struct, frozen=True):
     """The result of this part of the demo.
 
-    messages, size_bytes: the pushed messages. read: the number of messages that the reader got. refused: the attempts
-    that were refused, each with the reason. audited: the number of lines of the audit log about them. seconds: the
-    duration. broken: one text for each promise that was not kept.
+    messages, size_bytes: the pushed messages.
+    read: the number of messages that the reader got.
+    refused: the attempts that were refused, each with the reason.
+    audited: the number of lines of the audit log about them.
+    seconds: the duration.
+    broken: one text for each promise that was not kept.
     """
 
     messages: int

@@ -15,9 +15,11 @@ Confirmed: TypeAlias = Sequence[tuple[int, bytes]]
 class Proof(msgspec.Struct, frozen=True):
     """The result of the comparison.
 
-    confirmed, stored, consumed: the numbers of messages. stored_again: the number of messages that were stored twice,
-    because their confirm was lost and they were pushed again. consumed_again: the number of messages that a consumer
-    read twice because it was killed. broken: one text for each promise that was not kept.
+    confirmed, stored, consumed: the numbers of messages.
+    stored_again: the number of messages that were stored twice, because their confirm was lost and they were pushed
+    again.
+    consumed_again: the number of messages that a consumer read twice because it was killed.
+    broken: one text for each promise that was not kept.
     """
 
     confirmed: int
@@ -36,9 +38,11 @@ def prove(
 ) -> Proof:
     """Compares the confirmed, stored and consumed messages of each partition.
 
-    confirmed: the confirmed pushes, by partition. stored: the data by index, by partition. consumed: the partition,
-    index and data of each message, in the order of reading. under_way: the number of unconfirmed pushes when the node
-    was killed. At most this number of messages may be stored twice.
+    confirmed: the confirmed pushes, by partition.
+    stored: the data of each stored message by its index, for each partition.
+    consumed: the partition, index and data of each message, in the order of reading.
+    under_way: the number of unconfirmed pushes when the node was killed. At most this number of messages may be stored
+    twice.
     """
     broken: list[str] = []
     for partition, pushes in confirmed.items():

@@ -52,8 +52,9 @@ READ_TIMEOUT_S = 60.0
 class Step(msgspec.Struct, frozen=True):
     """One step of the demo, which is a row of the report.
 
-    what: the name of the step. messages, size_bytes: the number and the total size of its messages. seconds:
-    its duration.
+    what: the name of the step.
+    messages, size_bytes: the number and the total size of its messages.
+    seconds: its duration.
     """
 
     what: str
@@ -65,8 +66,8 @@ class Step(msgspec.Struct, frozen=True):
 class Pause(msgspec.Struct, frozen=True):
     """The interruption of the consumers by the kill of the store, in seconds.
 
-    restart_s: the time until the store was running again. read_again_s: the time from then until both consumers had
-    read new messages.
+    restart_s: the time until the store was running again.
+    read_again_s: the time from then until both consumers had read new messages.
     """
 
     restart_s: float
@@ -76,8 +77,9 @@ class Pause(msgspec.Struct, frozen=True):
 def run_demo(input_dir: Path | None = None, *, with_export: bool = True, as_json: bool = False) -> None:
     """Runs the demo in a temporary directory and prints the report. Raises DemoFailed if a promise was broken.
 
-    input_dir: the folder of the text files to push; None means text that every machine has. with_export: whether Spark
-    exports the stream. as_json: whether the report is printed as JSON.
+    input_dir: the folder of the text files to push; None means text that every machine has.
+    with_export: whether Spark exports the stream.
+    as_json: whether the report is printed as JSON.
     """
     console = Console(stderr=as_json)
     lines = read_lines(input_dir)
@@ -109,8 +111,8 @@ class Demo:
     """One run of the demo. Its results are the attributes `steps`, `pause`, `proof`, `exported`, `blocks` and
     `guarded`.
 
-    exported: the result of the export, or a text with the reason why there is none. pause, blocks, guarded: None until
-    these parts of the demo have run.
+    exported: the result of the export, or a text with the reason why there is none.
+    pause, blocks, guarded: None until these parts of the demo have run.
     """
 
     def __init__(self, directory: Path, lines: Sequence[Line], console: Console, *, with_export: bool = True) -> None:

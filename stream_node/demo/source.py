@@ -15,8 +15,8 @@ LINE_BYTES_MAX = 16 * 1024
 class Line(NamedTuple):
     """A line of a text file.
 
-    key: the path of the file, so that all lines of a file go to the same partition and keep their order. data: the text
-    without the line end.
+    key: the path of the file, so that all lines of a file go to the same partition and keep their order.
+    data: the text without the line end.
     """
 
     key: bytes
@@ -26,8 +26,9 @@ class Line(NamedTuple):
 def read_lines(input_dir: Path | None, total_bytes: int = TOTAL_BYTES) -> list[Line]:
     """Returns the lines of several MB of real text, including empty lines.
 
-    input_dir: the folder of the text files; None means text that every machine has. total_bytes: the size at which the
-    reading of files ends. Raises OSError if there is no text.
+    input_dir: the folder of the text files; None means text that every machine has.
+    total_bytes: the size at which the reading of files ends.
+    Raises OSError if there is no text.
     """
     lines: list[Line] = []
     left = total_bytes

@@ -133,7 +133,10 @@ class StreamAdmin:
         )
 
     def _tell(self, message: Message, under: Protocol[Any, InfoResponse], request_id: int) -> None:
-        """Answers a request with the present description of the stream. under: the protocol that encodes the answer."""
+        """Answers a request with the present description of the stream.
+
+        under: the protocol that encodes the answer.
+        """
 
         def told(found: DescribeStreams) -> None:
             if found.error is not None:

@@ -67,7 +67,10 @@ class ClockMachine:
         return self._candidate_us is not None
 
     def time_us(self, steady_us: int) -> int:
-        """Returns the trusted time, in microseconds since 1970. steady_us: the present reading of the steady clock."""
+        """Returns the trusted time, in microseconds since 1970.
+
+        steady_us: the present reading of the steady clock.
+        """
         return steady_us + self.offset_us
 
     def jump_us(self) -> int:

@@ -32,7 +32,7 @@ class StreamDirectory:
     new_id: returns a new random text, from which stream names are generated.
     default_retention: the retention of streams that have none of their own.
     making: the number of stream-partitions that are being created now.
-    keepers: the rules that say which part of the node keeps which streams. Clients may only read such streams.
+    keepers: rules for the streams that a part of the node writes, such as the block node. Clients may only read them.
     """
 
     def __init__(
@@ -81,11 +81,12 @@ class StreamDirectory:
                 return name
 
     def find_keeper(self, name: str) -> Rule | None:
-        """Returns the rule that lets only a part of the node write the stream of this name, or None without a rule."""
+        """Returns the rule by which only a part of the node may write the stream of this name. Returns None if there is
+        no such rule."""
         return next((rule for rule in self._keepers if name.startswith(rule.on)), None)
 
     def find_create_refusal(self, message: Message, name: str) -> str | None:
-        """Returns the reason why the sender of this message may not create the stream, or None if it may."""
+        """Returns the reason why the sender of this message must not create the stream, or None if it is allowed to."""
         decision = self.kept.decide(message.origin.identity, Demand(Right.CREATE, name))
         return None if decision.allowed else decision.explanation
 

@@ -189,7 +189,7 @@ class PullMachine(Generic[P]):
 
     @property
     def can_take(self) -> bool:
-        """Whether `take` may be called and there may be a pull to answer."""
+        """Whether `take` can be called now: the state is READY, and there are pulls that perhaps can be answered."""
         return self.state is READY and bool(self._waiting or self._caught_up)
 
     @property
@@ -279,7 +279,7 @@ class PullMachine(Generic[P]):
     def unblock(self, consumer: Hashable) -> bool:
         """Notes that a slow consumer has taken some of its earlier answers.
 
-        Returns whether the pulls that waited for this can be taken now.
+        Returns True if its blocked pulls can be taken now. Returns False if it has none or is still slow.
         """
         if consumer not in self._blocked or self._is_behind(consumer):
             return False

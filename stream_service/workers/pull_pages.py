@@ -123,8 +123,8 @@ class PullPages:
     def _find_in_tail(self, pull: Pull) -> list[Record] | None:
         """Returns the messages of a page from the tail, which is the newest messages of the stream in memory.
 
-        Returns None if the page must be read from the disk. An empty list means the same: the first message is in
-        memory, but too large for the connection.
+        Returns None or an empty list if the page must be read from the disk. The list is empty if the first message is
+        in memory but too large for the connection.
         """
         page, bounds = pull.page, self._bounds
         # The tail helps only if it reaches the end of the stream. It cannot search by time.

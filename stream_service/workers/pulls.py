@@ -46,7 +46,8 @@ class PullQueue:
     for their connection (`Origin.holdings`).
 
     Invariant: the memory of a pull is counted exactly while the pull is blocked or a long poll. A connection is watched
-    exactly while pulls from it are blocked. Only the timer for `_timer_at_s` has an effect.
+    exactly while pulls from it are blocked. Timers cannot be cancelled, so every timer except the one for `_timer_at_s`
+    does nothing.
     """
 
     def __init__(
@@ -59,8 +60,7 @@ class PullQueue:
     ) -> None:
         """Creates an empty queue.
 
-        on_room: called after each batch of answers, unless `is_full` is still True. Then the worker can resume its
-        mailbox.
+        on_room: called when answers were sent and `is_full` is False, so that the worker can resume its mailbox.
         """
         self._worker = worker
         self._bounds = bounds
@@ -224,7 +224,7 @@ class PullQueue:
     def _park(self, pull: Pull, answers: list[Message]) -> bool:
         """Turns a pull into a long poll, which waits for new messages. Returns False if the pull must be answered now.
 
-        If the consumer's identity has too many long polls, adds the refusal to `answers`.
+        If the consumer's identity has too many long polls, adds an error to `answers` instead, and returns True.
         """
         usage = pull.consumer.usage
         refusal = usage.take("pulls_parked_max", pull.consumer.peer)

@@ -77,8 +77,10 @@ class PushRun:
             self.headers.append(None if extras == NO_EXTRAS else encode_extras(extras))
 
     def stored(self, first_index: int, route: Route) -> list[Message]:
-        """Returns the answers to all pushes, after `data` was stored. first_index: the index of the first stored
-        message."""
+        """Returns the answers to all pushes, after `data` was stored.
+
+        first_index: the index of the first stored message.
+        """
         if self._sequences is not None:
             self._sequences.stored(first_index)
         if self.decisions is None:

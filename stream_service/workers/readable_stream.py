@@ -43,8 +43,8 @@ NEEDED: dict[Protocol[Any, Any], Right] = {
     TRUNCATE: Right.DELETE,
     DELETE: Right.DELETE,
 }
-"""The right on a stream that a request needs, by its protocol. The other requests only ask whether the stream exists,
-and where it begins and ends; they need any right on the stream."""
+"""The right on a stream that each protocol needs. Requests of other protocols only ask whether the stream exists, and
+where it begins and ends. For them, one right on the stream is enough, whichever it is."""
 
 
 class ReadableStream(Worker):
@@ -95,7 +95,7 @@ class ReadableStream(Worker):
         self._pulls.close()
 
     def demand(self, message: Message) -> Demand:
-        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`."""
+        """Returns the right that the sender of this message needs (see `access.authorizer.Guarded`)."""
         payload = message.payload
         rights = next((right for protocol, right in NEEDED.items() if payload.startswith(protocol.tag)), STREAM_RIGHTS)
         return Demand(rights, self.identity[0])
@@ -171,8 +171,8 @@ class ReadOnlyStream(ReadableStream):
     """The worker of a stream-partition that only a part of this node writes. Clients may read the stream, but not
     change it.
 
-    kept: the rules that forbid everybody else to change the stream. The part that writes the stream calls
-    `note_changed` after each change.
+    The part that writes the stream calls `note_changed` after each change.
+    kept: the rules that forbid clients to change the stream.
     """
 
     def __init__(

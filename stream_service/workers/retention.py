@@ -79,5 +79,8 @@ class RetentionWorker(Worker):
 
 
 def register_retention(directory: StreamDirectory, interval_s: float) -> None:
-    """Starts the retention worker of a node. interval_s: the pause between two passes over all streams, in seconds."""
+    """Starts the retention worker of a node.
+
+    interval_s: the pause between two passes over all streams, in seconds.
+    """
     directory.node.register([ADDRESS], lambda: RetentionWorker(directory, interval_s))

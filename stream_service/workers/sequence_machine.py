@@ -93,8 +93,10 @@ class SequenceMachine:
         return Duplicate(index=self._recent.get((publisher_id, sequence), 0))
 
     def stored(self, first_index: int) -> None:
-        """Remembers the new messages of the present append, because it was stored. first_index: the index of its first
-        message."""
+        """Remembers the new messages of the present append, because it was stored.
+
+        first_index: the index of its first message.
+        """
         tentative, self._tentative = self._tentative, {}
         for publisher_id, numbers in tentative.items():
             for sequence, offset in numbers.items():

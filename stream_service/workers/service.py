@@ -81,10 +81,10 @@ class ServiceWorker(Worker):
         return self._create(message)
 
     def demand(self, message: Message) -> Demand:
-        """Returns what the sender of this message must be allowed, see `access.authorizer.Guarded`.
+        """Returns the right that the sender of this message needs (see `access.authorizer.Guarded`).
 
-        Every client sends a create before it uses a stream. So a create of a stream that exists needs any right on the
-        stream, and a create that makes partitions needs the right to create. Raises ProtocolError.
+        Every client sends a create before it uses a stream. So if the stream exists, one right on it is enough,
+        whichever it is. If the create would make partitions, it needs the right to create. Raises ProtocolError.
         """
         payload = message.payload
         if LIST.is_in(payload):
@@ -151,7 +151,8 @@ class ServiceWorker(Worker):
     def _check_may_create(self, message: Message, name: str) -> None:
         """Raises ProtocolError if the sender of this message may not create the stream.
 
-        The gate has decided before. But this request may have waited since, and the stream may have been deleted.
+        On a node with rules, the sender's rights were checked when the message arrived. If the stream existed then, the
+        right to create was not needed. The stream may have been deleted since, so this right is checked here.
         """
         refusal, gate = self._directory.find_create_refusal(message, name), self._directory.node.gate
         if refusal is None and gate is not None and not gate.holds(message.origin, Right.CREATE, name):
@@ -182,7 +183,10 @@ class ServiceWorker(Worker):
         self._list_after(message, request, after)
 
     def _list_after(self, message: Message, request: ListRequest, after: tuple[str, int] | None) -> None:
-        """Answers with the streams after one that the sender may know of. after: name and partition of the stream."""
+        """Answers a list request with the next streams that the sender may see.
+
+        after: name and partition; only streams that follow it are listed. None begins with the first stream.
+        """
         gate = self._directory.node.gate
 
         def listed(found: DescribeStreams) -> None:

@@ -227,7 +227,10 @@ class StreamMachine:
         return place
 
     def end_append(self, stored: int) -> None:
-        """Ends the append. stored: the number of messages that were stored, or 0 if the append failed."""
+        """Ends the append.
+
+        stored: the number of messages that were stored, or 0 if the append failed.
+        """
         self.state = TRANSITIONS[self.state][APPEND_ENDED]
         place, self._place = self._place, None
         self.bounds.next_index += stored
