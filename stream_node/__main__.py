@@ -1,4 +1,4 @@
-"""Runs the command `stream-node`, so that `python -m stream_node` does the same."""
+"""Makes `python -m stream_node` run the command `stream-node`."""
 
 from stream_node.cli import main
 

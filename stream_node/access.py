@@ -28,17 +28,17 @@ INTERVAL_S = 0.5
 """The interval at which the node looks whether the file of rules has changed, in seconds."""
 AUDIT_FILE = "audit.jsonl"
 CHANGED = "access_changed"
-"""The reason why connections are closed after a change of the rules, for counters."""
+"""The reason, for counters, why connections are closed if the rules have changed."""
 
 Closer = Callable[[Callable[[Identity], bool], str], int]
-"""A function that ends connections or channels, and returns their number. Its first argument is a function that says of
-an identity whether its connections end. Its second argument is the reason, for counters."""
+"""A function that ends connections or channels, and returns their number. Its first argument is a function that gets an
+identity and returns whether its connections must end. Its second argument is the reason, for counters."""
 
 logger = structlog.get_logger(__name__)
 
 
 def is_loopback(listen: str) -> bool:
-    """Whether only this machine can connect to a `host:port`."""
+    """Whether only this machine can connect to a node that listens at this `host:port`."""
     host, _ = split_host_port(listen)
     try:
         return ip_address(host).is_loopback
@@ -104,7 +104,8 @@ class NodeAccess:
         self._seen = _state_of(file)
 
     async def watch(self) -> None:
-        """Reads the rules again when their file has changed, and writes the counts of the audit log, without end."""
+        """Runs without end. Reads the rules again when their file has changed. Once a second, writes to the audit log
+        how often each refusal was repeated."""
         ticks, looks = 0, self._seen
         while True:
             await trio.sleep(INTERVAL_S)

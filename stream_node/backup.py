@@ -114,8 +114,10 @@ def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: P
 
 
 def read_manifest(backup: Path) -> Manifest:
-    """Reads the manifest of a backup. Raises BackupError if it cannot be used, and DatabaseTooNew if the database needs
-    a newer program."""
+    """Reads the manifest of a backup.
+
+    Raises BackupError if the backup cannot be used, and DatabaseTooNew if its database needs a newer program.
+    """
     try:
         manifest = msgspec.json.decode((backup / MANIFEST_NAME).read_bytes(), type=Manifest)
     except OSError as error:
@@ -161,8 +163,8 @@ def _copy_pages(source: sqlite3.Connection, part: Path, progress: Progress) -> N
 def verify_file(file: Path, messages: int, progress: Progress) -> None:
     """Reads and checks every message of the database `file`. Raises DatabaseCorrupt if there is a problem.
 
-    messages: the number of messages, for the progress reports. SQLite opens the database as `immutable`, so it creates
-    no other files in the folder.
+    SQLite opens the database as `immutable`, so it creates no other files in the folder.
+    messages: the number of messages, for the progress reports.
     """
     location = f"file:{quote(str(file.absolute()))}?mode=ro&immutable=1"
     with closing(sqlite3.connect(location, uri=True, isolation_level=None)) as connection:

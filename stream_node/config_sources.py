@@ -105,8 +105,8 @@ def _with_lines(mistakes: list[str], file: Path | None, text: str) -> list[str]:
 def _lines_of(text: str) -> dict[str, int]:
     """Returns the line on which each setting of a file begins, by the name of the setting.
 
-    A text that ends in the middle of a value is not TOML. So a setting begins on the first line after the longest valid
-    beginning of the text that does not have the setting.
+    Parses the first line, the first two lines, and so on. A text that ends inside a value is not TOML, and is skipped.
+    When a setting appears for the first time, it begins on the line after the previous text that was valid.
     """
     lines = text.splitlines(keepends=True)
     found: dict[str, int] = {}

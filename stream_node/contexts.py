@@ -42,10 +42,10 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     service, index_service: the names of the services on the target node. If `index_service` is None, its name is made
     from `service`.
     framing: "legacy" for Ockam services from before June 2024, "auto" to find it out, otherwise "head".
-    tls: how to connect with TLS, with absolute paths; None: without TLS.
+    tls: how to connect with TLS, with absolute paths; None means without TLS.
     peer: the identifier of the target node, if a secure channel to it is opened.
-    identity: the file of the own identity for the channel; None: that of the user.
-    token_file: the file with the user's token for the node at `address`; None: without a token.
+    identity: the file with the identity that the user shows in the channel; None means the user's default file.
+    token_file: the file with the user's token for the node at `address`; None means without a token.
     """
 
     address: str

@@ -70,7 +70,7 @@ class Finding(msgspec.Struct, frozen=True):
 
     check: the name of the check.
     text: the observed fact and, unless the status is "ok", advice.
-    values: the figures of the text, by name.
+    values: the facts of the text for programs, by name.
     """
 
     check: str

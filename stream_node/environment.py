@@ -27,7 +27,7 @@ OF_CONTAINERS = re.compile(
 def unknown_variables(environment: Mapping[str, str], settings: Iterable[str]) -> list[str]:
     """Returns an error text for each variable that nothing reads.
 
-    settings: the names of all settings, as in a settings file.
+    settings: the names of all settings, such as `log_level`.
     """
     known = {PREFIX + name.upper() for name in settings} | OTHERS
     unknown = [name for name in sorted(environment) if name.startswith(PREFIX) and name not in known]

@@ -22,7 +22,7 @@ logger = structlog.get_logger(__name__)
 
 
 def make_usages(config: Config) -> Usages:
-    """Returns the usage of all identities of a node with these settings."""
+    """Returns the object that counts what each identity of a node uses, with the limits from these settings."""
     limits = IdentityLimits(**{name: getattr(config, SETTING_PREFIX + name) for name in LIMIT_NAMES})
     return Usages(limits, limits_loopback=config.identity_limits_loopback, on_excess=ExcessLog())
 

@@ -151,8 +151,8 @@ def _copy_log(database: Path) -> None:
 def _forget_leases(part: Path) -> None:
     """Raises all fences (lease numbers) in the copy `part`, and syncs it.
 
-    The backup does not know the leases that were given after it. New fences start at the present time in microseconds,
-    which is above every fence that may have been given: fences rise more slowly than time.
+    The backup does not have the leases that were given after it, so their fences are unknown. But fences rise more
+    slowly than time: the present time in microseconds is above every earlier fence. New fences start there.
     """
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")

@@ -17,7 +17,7 @@ TlsMode: TypeAlias = Literal["off", "server", "optional", "mutual"]
 - `mutual`: with TLS and a certificate of their own.
 """
 ENDING = timedelta(days=14)
-"""A certificate that ends within this time is a warning."""
+"""`examine_tls` warns if the certificate ends within this time."""
 _TEXTS: dict[TlsMode, str] = {
     "off": "off: peers connect without encryption",
     "server": "on; clients prove nothing by certificates",
@@ -35,7 +35,7 @@ def tls_mode(config: Config) -> TlsMode:
 
 
 def tls_text(config: Config) -> str:
-    """Returns the mode as text, for example `on; clients must show a certificate`."""
+    """Returns how peers connect to the node, as text such as `on; clients must show a certificate`."""
     return _TEXTS[tls_mode(config)]
 
 

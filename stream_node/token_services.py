@@ -94,9 +94,9 @@ class NodeTokens:
     """
 
     def __init__(self, config: Config, now_s: Callable[[], float] = lambda: time.time()) -> None:
-        """now_s: returns seconds since 1970.
+        """Does not read the file yet; `start` reads it. Raises ConfigError if a token for another node cannot be read.
 
-        Raises ConfigError.
+        now_s: returns the present time in seconds since 1970.
         """
         self._file = token_file(config.data_dir)
         self._now_s = now_s

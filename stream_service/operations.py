@@ -399,7 +399,7 @@ INDEX_MAX = 2**63 - 1
 
 
 def describe(session: Session, record: StreamRecord) -> StreamInfo:
-    """Returns the description of a stream, as an answer to `node/stream_info/1` contains it."""
+    """Returns the description of a stream with which `node/stream_info/1` is answered."""
     first_time_us = stored.find_time_us(session, record.stream_id, record.first_index)
     last_time_us = stored.find_time_us(session, record.stream_id, record.next_index - 1) if record.next_index else None
     return StreamInfo(

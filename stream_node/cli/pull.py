@@ -144,8 +144,8 @@ async def _tell_of_more(source: Stream, resume_index: int, ctx: typer.Context) -
 def _command_again(ctx: typer.Context, **changed: Any) -> str:
     """Returns the present command as a shell line, with some parameters changed.
 
-    The line has the parameters that were given on the command line. Those from the environment and the contexts apply
-    again without being named. changed: the new values by parameter name; None leaves a parameter out.
+    The line has the parameters that were given on the command line. The environment and the contexts give theirs again.
+    changed: the new values by parameter name; None leaves a parameter out.
     """
     words = ctx.command_path.split()
     values: dict[str, Any] = {}

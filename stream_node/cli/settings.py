@@ -252,7 +252,7 @@ def _context(name: str, target: Target, current: bool) -> dict[str, Any]:
 
 
 def _way(target: Target) -> str:
-    """Returns a text with the addresses of a context, and with those of its settings that are not defaults."""
+    """Describes a context as text: its addresses, and its settings that are not defaults."""
     words = [target.address, *target.via]
     words += [] if target.service == STREAM_SERVICE else [f"service={target.service}"]
     words += [] if target.index_service is None else [f"index_service={target.index_service}"]

@@ -173,9 +173,9 @@ async def _copy_partition(
 async def _check_follows(source: Stream, info: StreamInfo, target: Stream, there: StreamInfo) -> None:
     """Checks that the target is a copy of the source, and that the next source message can be appended to it.
 
-    It compares the last message that both have.
-    info, there: the state of the source, and that of the target.
-    Raises CommandFailed if the check fails.
+    It compares the last message that both have. Raises CommandFailed if the check fails.
+    info: the state of the source.
+    there: the state of the target.
     """
     place, last = f"{target.name}/{target.partition}", there.next_index - 1
     if there.next_index > info.next_index or there.next_index < info.first_index:

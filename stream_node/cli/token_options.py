@@ -32,7 +32,7 @@ TokenFileOption = Annotated[
 
 
 def make_token(file: str | None) -> Token | None:
-    """Returns the token of --token-file, else that of STREAM_NODE_TOKEN; None without both."""
+    """Returns the token of --token-file, otherwise that of STREAM_NODE_TOKEN; None if neither is given."""
     from ockam.token import Token
 
     if file is not None:

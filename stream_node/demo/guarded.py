@@ -35,10 +35,10 @@ RULES = (("publisher", ("create", "write")), ("reader", ("read", "index")))
 class GuardedProof(msgspec.Struct, frozen=True):
     """The result of this part of the demo.
 
-    messages, size_bytes: the pushed messages.
+    messages, size_bytes: the number and the total size of the pushed messages.
     read: the number of messages that the reader got.
     refused: the attempts that were refused, each with the reason.
-    audited: the number of lines of the audit log about them.
+    audited: the number of lines in the audit log about these refusals.
     seconds: the duration.
     broken: one text for each promise that was not kept.
     """

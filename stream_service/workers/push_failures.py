@@ -1,8 +1,9 @@
 """Encodes the answers to pushes that failed: the message is not stored, or it is unknown whether it is stored.
 
 A client of the real services knows only a confirm with the status ERROR, so it gets this confirm. A client whose return
-address begins with `extensions.TOLD` gets `node/push_failed/1` instead, with the outcome and the reason. A flag in each
-request would serve the same purpose, but would make plain pushes larger and slower.
+address begins with `extensions.TOLD` understands `node/push_failed/1`, so it gets this message with the outcome and the
+reason. A flag in each request could also show what the client understands, but would make plain pushes larger and
+slower.
 """
 
 from __future__ import annotations
