@@ -239,6 +239,12 @@ class PeerMemory:
             return most_bytes
         return min(most_bytes, max(SHARE_BYTES_MIN, self.bytes_max // (2 * max(1, self.behind))))
 
+    def change_limit(self, bytes_max: int) -> None:
+        """Changes the limit, and frees memory if more is used."""
+        self.bytes_max = bytes_max
+        if self.size_bytes > bytes_max:
+            self.make_room()
+
     def make_room(self) -> None:
         """Frees memory until at most seven eighths of the limit are used.
 

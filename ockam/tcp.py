@@ -184,6 +184,14 @@ class TcpTransport:
                 raise ConnectFailed(str(error)) from error
         return connection
 
+    def change_limits(self, limits: ConnectionLimits, *, connections_max: int, memory_bytes_max: int) -> None:
+        """Changes the limits of a transport that listens. Connections above the new `connections_max` stay open.
+
+        limits: the time limits of later connections; open connections keep theirs."""
+        self._limits = limits
+        self._connections_max = connections_that_fit(connections_max)
+        self._memory.change_limit(memory_bytes_max)
+
     def allow_forward(self, destinations: Collection[str]) -> None:
         """Sets the `host:port` destinations to which messages of remote peers may be forwarded."""
         self._allow_forward = frozenset(destination.encode() for destination in destinations)

@@ -267,6 +267,15 @@ class Usages:
 
         What is open above a new limit stays open."""
         self._tables = {pattern: dict(table) for pattern, table in tables.items()}
+        self._tell_limits(now_s)
+
+    def replace_limits(self, limits: IdentityLimits, now_s: float, *, limits_loopback: bool) -> None:
+        """Replaces the general limits. What is open above a new limit stays open."""
+        self._limits = limits
+        self._limits_loopback = limits_loopback
+        self._tell_limits(now_s)
+
+    def _tell_limits(self, now_s: float) -> None:
         for key, usage in self._usages.items():
             usage.change_limits(self.limits_of(key), now_s)
 

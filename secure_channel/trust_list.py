@@ -66,7 +66,7 @@ class TrustList:
     def __init__(self, file: Path | None, identifiers: Iterable[str] = (), *, anyone: bool = False) -> None:
         """identifiers: the identifiers in the settings, as text. Raises InvalidIdentifier if one is not valid."""
         self._file = file
-        self._always = {parse_identifier(text): "" for text in identifiers}
+        self._always = dict.fromkeys(map(parse_identifier, identifiers), "")
         self._from_file: dict[bytes, str] = {}
         self._stamp: tuple[int, ...] | None = None
         self.anyone = anyone
@@ -95,6 +95,11 @@ class TrustList:
             self._from_file = {}
             logger.error("trust_file_unusable", reason=str(error))
         return True
+
+    def replace_identifiers(self, identifiers: Iterable[str]) -> None:
+        """Replaces the identifiers of the settings. The next `refresh` returns True. Raises InvalidIdentifier."""
+        self._always = dict.fromkeys(map(parse_identifier, identifiers), "")
+        self._stamp = None
 
     def is_named(self, peer: PeerIdentity) -> bool:
         """Whether the operator has named this identity as trusted."""

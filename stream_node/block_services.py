@@ -141,6 +141,11 @@ class BlockServices:
     def statistics(self) -> BlockServicesStatistics:
         return BlockServicesStatistics(self._blocks.statistics(), self._read.statistics(), self._backfill.statistics())
 
+    def change_retention(self, config: Config) -> None:
+        """Changes how many blocks are kept, and deletes those that are too many."""
+        self._blocks.store.retention = _retention(config)
+        self._blocks.store.apply_retention()
+
     def refuse_blocks(self, reason: str | None) -> None:
         """Makes the node refuse all blocks for this reason. None makes it accept blocks again."""
         self._blocks.store.refusal = reason
@@ -166,14 +171,17 @@ def _settings(config: Config) -> BlockNodeSettings:
         items_max=config.block_items_max,
         item_bytes_max=min(config.block_bytes_max, VerifierSettings().item_bytes_max),
     )
-    retention = BlockRetention(blocks=config.block_retention_blocks, size_bytes=config.block_retention_bytes)
     return BlockNodeSettings(
         first_block=_first_block(config),
         chain=config.block_chain,
-        retention=retention,
+        retention=_retention(config),
         verifier=verifier,
         publish=PublishLimits(**_given(config, "block_publish_")),
     )
+
+
+def _retention(config: Config) -> BlockRetention:
+    return BlockRetention(blocks=config.block_retention_blocks, size_bytes=config.block_retention_bytes)
 
 
 def _given(config: Config, prefix: str) -> dict[str, Any]:

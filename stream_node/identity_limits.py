@@ -23,8 +23,12 @@ logger = structlog.get_logger(__name__)
 
 def make_usages(config: Config) -> Usages:
     """Returns the object that counts what each identity of a node uses, with the limits from these settings."""
-    limits = IdentityLimits(**{name: getattr(config, SETTING_PREFIX + name) for name in LIMIT_NAMES})
-    return Usages(limits, limits_loopback=config.identity_limits_loopback, on_excess=ExcessLog())
+    return Usages(identity_limits(config), limits_loopback=config.identity_limits_loopback, on_excess=ExcessLog())
+
+
+def identity_limits(config: Config) -> IdentityLimits:
+    """Returns the limits of all identities for which the file of the rules names no others."""
+    return IdentityLimits(**{name: getattr(config, SETTING_PREFIX + name) for name in LIMIT_NAMES})
 
 
 class ExcessLog:

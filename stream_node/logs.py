@@ -23,6 +23,18 @@ TRACEBACKS = structlog.processors.ExceptionRenderer(structlog.tracebacks.Excepti
 """Turns an exception into its traceback, without the local variables: these could be keys, tokens or messages."""
 
 
+class NodeLogger(structlog.make_filtering_bound_logger(logging.INFO)):  # type: ignore[misc]
+    """The class of all loggers. `set_level` changes its methods: those below the level do nothing, at no cost."""
+
+
+def set_level(level: str) -> None:
+    """Changes the lowest level that is logged, also for the loggers that exist. level: one of `LEVELS`."""
+    logging.getLogger().setLevel(LEVELS[level])
+    for name, method in vars(structlog.make_filtering_bound_logger(LEVELS[level])).items():
+        if not name.startswith("__"):
+            setattr(NodeLogger, name, method)
+
+
 def configure_logs(level: str) -> None:
     """Sends all log lines of this process to stderr, including those of libraries.
 
@@ -47,10 +59,11 @@ def configure_logs(level: str) -> None:
     logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
     structlog.configure(
         processors=[structlog.contextvars.merge_contextvars, *level_and_time, *written],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        wrapper_class=NodeLogger,
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, writer)),
         cache_logger_on_first_use=True,
     )
+    set_level(level)
 
 
 class HumanLine:

@@ -24,7 +24,6 @@ import trio
 from access.audit import Audit
 from access.authorizer import AccessStatistics
 from ockam.address import split_host_port
-from ockam.connection_machine import ConnectionLimits
 from ockam.node import Node, NodeStatistics
 from ockam.tcp import TcpStatistics, TcpTransport
 from ockam.tls import ServerTls
@@ -39,6 +38,7 @@ from stream_node.channel_services import start_channels
 from stream_node.clock_note import read_known, since_boot_s, write_note
 from stream_node.config import Config, without_effect
 from stream_node.identity_limits import make_usages
+from stream_node.live_settings import LiveParts, change_settings, connection_limits
 from stream_node.services import Services, ServicesStatistics, stored_streams, wall_clock_us
 from stream_node.tls_settings import TlsWatch, make_listener, make_outgoing_tls, make_tls
 from stream_node.token_services import NodeTokens
@@ -78,6 +78,7 @@ class ServerStatistics(msgspec.Struct, frozen=True):
 class Server:
     """One node that serves one data directory. `serve` runs it until `stop` is called.
 
+    config: the settings in force.
     addresses: the `host:port` texts at which the node listens.
     refusing_pushes: whether pushes are refused because the disk is nearly full.
     """
@@ -87,22 +88,37 @@ class Server:
         self.addresses: list[str] = []
         self.refusing_pushes = False
         self._stop = trio.Event()
+        self._listening = trio.Event()
         self._tls_watch: TlsWatch | None = None
         self._statistics: Callable[[], ServerStatistics] | None = None
         self._access: NodeAccess | None = None
+        self._parts: LiveParts | None = None
 
     def stop(self) -> None:
         """Begins to drain the node. `serve` returns when this is done. Safe to repeat."""
         self._stop.set()
 
-    def reload(self) -> bool:
+    async def wait_listening(self) -> None:
+        """Returns when the node listens, or has listened."""
+        await self._listening.wait()
+
+    def reload(self) -> None:
         """Begins to read the certificates and the rules again, and opens the audit log again. A file that is not valid
-        changes nothing. Returns False if the node has no certificates, rules or audit log."""
+        changes nothing."""
         if self._tls_watch is not None:
             self._tls_watch.reload()
         if self._access is not None:
             self._access.reload()
-        return self._tls_watch is not None or self._access is not None
+
+    def change_settings(self, wanted: Config, source: str) -> None:
+        """Changes the settings that change while the node runs, see `stream_node.live_settings`. A server that does not
+        listen changes nothing.
+
+        wanted: valid settings.
+        source: where they were read, for the log.
+        """
+        if self._parts is not None:
+            self.config = change_settings(self._parts, self.config, wanted, source)
 
     def statistics(self) -> ServerStatistics:
         """Returns the present statistics. Raises RuntimeError while the server is not listening."""
@@ -157,17 +173,19 @@ class Server:
                         None if self._access is None else self._access.statistics(),
                         node.usages.statistics(),
                     )
+                    self._parts = LiveParts(node, tcp, services, channels)
                     # This is logged at debug level, because the command prints the addresses on stdout.
                     logger.debug("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))
                     nursery.start_soon(self._watch_disk, services, runner)
                     if tls is not None:
                         self._tls_watch = TlsWatch(tls, tcp, self._audit)
                         nursery.start_soon(self._tls_watch.run)
+                    self._listening.set()
                     task_status.started(self.addresses)
                     await self._stop.wait()
                     await self._drain(tcp, runner, services, channels, node)
                 finally:
-                    self._statistics = None
+                    self._statistics = self._parts = None
                     if self._access is not None:
                         self._access.close()
                     with trio.CancelScope(shield=True):
@@ -179,8 +197,8 @@ class Server:
     async def _watch_disk(self, services: Services, runner: ThreadRunner) -> None:
         """Measures the free space of the disk at intervals. Refuses pushes that would leave too little space for
         deleting and stopping."""
-        least_bytes = self.config.free_disk_bytes_min
         while True:
+            least_bytes = self.config.free_disk_bytes_min
             try:
                 free_bytes = (await trio.to_thread.run_sync(shutil.disk_usage, self.config.data_dir)).free
             except OSError as error:
@@ -235,17 +253,9 @@ def _make_tcp(
         tls=None if tls is None else make_listener(config, tls),
         outgoing_tls=make_outgoing_tls(config),
         allow_forward=config.allow_forward,
-        limits=_connection_machine(config),
+        limits=connection_limits(config),
         connections_max=config.connections_max,
         memory_bytes_max=config.peer_memory_bytes_max,
         authenticator=tokens.authenticator,
         outgoing_tokens=tokens.outgoing,
-    )
-
-
-def _connection_machine(config: Config) -> ConnectionLimits:
-    return ConnectionLimits(
-        frame_s=config.frame_timeout_s,
-        send_s=config.send_timeout_s,
-        idle_s=config.idle_timeout_s,
     )

@@ -93,12 +93,6 @@ class Services:
         known_time: Known = Known(0, None),  # noqa: B008  (immutable)
         note_offset: Callable[[int], None] | None = None,
     ) -> None:
-        limits = StreamLimits(
-            partitions_max=config.partitions_max,
-            streams_max=config.streams_max,
-            pull_bytes_max=config.pull_bytes_max,
-            error_delay_s=config.error_delay_s,
-        )
         clock = Clock(
             now_us,
             steady_s,
@@ -112,7 +106,7 @@ class Services:
         self._directory = StreamDirectory(
             node,
             storage,
-            limits=limits,
+            limits=_stream_limits(config),
             clock=clock,
             new_id=new_id,
             default_retention=_default_retention(config),
@@ -152,6 +146,13 @@ class Services:
         if self._blocks is not None:
             self._blocks.stop()
 
+    def change_settings(self, config: Config) -> None:
+        """Changes the limits of streams, and how long messages and blocks are kept."""
+        self._directory.limits = _stream_limits(config)
+        self._directory.default_retention = _default_retention(config)
+        if self._blocks is not None:
+            self._blocks.change_retention(config)
+
     def leave_room(self, room_bytes: float) -> None:
         """Sets the number of bytes that may be written to the disk until the next call.
 
@@ -160,6 +161,15 @@ class Services:
         self._directory.counters.room_bytes = room_bytes
         if self._blocks is not None:
             self._blocks.refuse_blocks(None if room_bytes > 0 else "the disk is below free_disk_bytes_min")
+
+
+def _stream_limits(config: Config) -> StreamLimits:
+    return StreamLimits(
+        partitions_max=config.partitions_max,
+        streams_max=config.streams_max,
+        pull_bytes_max=config.pull_bytes_max,
+        error_delay_s=config.error_delay_s,
+    )
 
 
 def _default_retention(config: Config) -> Retention | None:

@@ -34,6 +34,7 @@ from stream_node.cli.request_options import (  # noqa: E402
 )
 from stream_node.cli.serve import serve  # noqa: E402
 from stream_node.config import ENVIRONMENT_PREFIX, Config  # noqa: E402
+from stream_node.live_settings import FILES_READ_AGAIN, WHILE_RUNNING  # noqa: E402
 from stream_node.units import SECONDS, parse_duration, parse_size  # noqa: E402
 
 MARK = "<!-- Made by `python tools/reference.py`; change the program, not the lines below. -->"
@@ -111,7 +112,7 @@ def settings_page() -> str:
     parts = []
     for group in settings_groups():
         rows = [_setting_row(fields[name], text) for name, text in group.texts.items()]
-        head = ["| Setting | Default | Unit | Meaning | Environment |", "|---|---|---|---|---|"]
+        head = ["| Setting | Default | Unit | Meaning | Changes | Environment |", "|---|---|---|---|---|---|"]
         parts.append("\n".join([f"## {group.name}", "", _sentence(group.text), "", *head, *rows]))
     return "\n\n".join(parts) + "\n"
 
@@ -120,7 +121,15 @@ def _setting_row(field: msgspec.structs.FieldInfo, text: str) -> str:
     flag = f" Flag: `--{field.name.replace('_', '-')}`." if field.name in inspect.signature(serve).parameters else ""
     default = IN_WORDS.get(field.name) or default_in_words(field)
     variable = f"{ENVIRONMENT_PREFIX}{field.name.upper()}"
-    return f"| `{field.name}` | {default} | {unit_of(field)} | {text}{flag} | `{variable}` |"
+    changes = changes_when(field.name)
+    return f"| `{field.name}` | {default} | {unit_of(field)} | {text}{flag} | {changes} | `{variable}` |"
+
+
+def changes_when(name: str) -> str:
+    """When a changed value in the file takes effect."""
+    if name in WHILE_RUNNING:
+        return "while running"
+    return "at a start; the file while running" if name in FILES_READ_AGAIN else "at a start"
 
 
 def unit_of(field: msgspec.structs.FieldInfo) -> str:

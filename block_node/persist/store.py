@@ -100,7 +100,7 @@ class BlockStore:
         self._now_us = now_us
         self.chain = chain
         self._log = ChainLog(chain)
-        self._retention = retention if retention is not None else BlockRetention()
+        self.retention = retention if retention is not None else BlockRetention()
         self._on_stream_changed = on_stream_changed
         self._when_open: list[Callable[[], None]] = []
         self._evicting = False
@@ -173,7 +173,7 @@ class BlockStore:
         for each in self.available:
             evicted.discard(*each)
         lowest = 0 if evicted.last is None else evicted.last + 1
-        limits = self._retention
+        limits = self.retention
         if limits.blocks is not None:
             lowest = max(lowest, last - limits.blocks + 1)
         if limits.size_bytes is not None and self._size_bytes >= limits.size_bytes:
@@ -210,7 +210,7 @@ class BlockStore:
                 # An earlier operation for the same block failed after this operation was submitted.
                 self._refused_from = None
             on_done(operation.error)
-            self._apply_retention()
+            self.apply_retention()
 
         # If the previous block is being stored, it must be stored first. Several operations may store the same block at
         # a time.
@@ -306,9 +306,9 @@ class BlockStore:
         if block.attempt is not None:
             self.unstage(block.attempt)
 
-    def _apply_retention(self) -> None:
+    def apply_retention(self) -> None:
         """Deletes the lowest blocks while a limit of retention is exceeded, in several transactions."""
-        if self._evicting or not self._retention.is_exceeded(self._blocks, self._size_bytes):
+        if self._evicting or not self.retention.is_exceeded(self._blocks, self._size_bytes):
             return
 
         def evicted(operation: EvictBlocks) -> None:
@@ -327,7 +327,7 @@ class BlockStore:
                     "blocks_deleted", blocks=len(numbers), first=min(numbers), last=max(numbers), by="retention"
                 )
             self._note_stream(operation.stream)
-            self._apply_retention()
+            self.apply_retention()
 
         self._evicting = True
         try:
@@ -339,7 +339,7 @@ class BlockStore:
     def _excess(self) -> int:
         """Returns how many blocks to delete in the next transaction: at most EVICT_BLOCKS blocks above the limit in
         number, or one block if only the limit in bytes is exceeded."""
-        beyond = 1 if self._retention.blocks is None else max(1, self._blocks - self._retention.blocks)
+        beyond = 1 if self.retention.blocks is None else max(1, self._blocks - self.retention.blocks)
         return min(EVICT_BLOCKS, beyond)
 
     def _note_stream(self, stream: StreamRecord | None) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 import trio
@@ -162,6 +162,11 @@ class SecureChannels:
     def _give_up(self, channel: ChannelWorker) -> None:
         if channel in self._admission.handshakes:
             channel.end("handshake_timeout")
+
+    def replace_trusted(self, identifiers: Iterable[str]) -> None:
+        """Replaces the trusted identifiers of the settings. The next `watch` ends the channels of the others. Raises
+        InvalidIdentifier."""
+        self._trust.replace_identifiers(identifiers)
 
     def watch(self, interval: int) -> None:
         """Ends channels that are not trusted any more.

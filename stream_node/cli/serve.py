@@ -39,8 +39,8 @@ def serve(
 ) -> None:
     """Serve streams until SIGTERM, SIGINT or SIGHUP. Then confirm all committed messages and stop.
 
-    A node with TLS or with rules reads its certificates and rules again on SIGHUP, and opens its audit log again. It
-    stops on SIGHUP only if its terminal was closed.
+    A node with a file of settings, with TLS or with rules does not stop on SIGHUP unless its terminal was closed. It
+    reads its settings, certificates and rules again, and opens its audit log again.
 
     The command prints one line when it listens: text at a terminal, otherwise JSON. Log lines go to stderr in the
     same format.
@@ -51,6 +51,7 @@ def serve(
 
     from stream_node.config_sources import load_config
     from stream_node.logs import configure_logs
+    from stream_node.reloading import Reloading
     from stream_node.server import Server
 
     flags = {
@@ -64,6 +65,7 @@ def serve(
     settings = load_config(flags, file=config)
     configure_logs(settings.log_level)
     server = Server(settings)
+    reloading = Reloading(server, flags, config)
     had_terminal = has_terminal()
     _relax_garbage_collector()
 
@@ -76,15 +78,16 @@ def serve(
             ends.append(signal.SIGHUP)
         with trio.open_signal_receiver(*ends) as signals:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(stop_on_signal, signals)
+                nursery.start_soon(obey_signals, signals, nursery)
                 addresses = await nursery.start(serve_to_the_end, nursery.cancel_scope)
                 _tell_listening(settings, addresses, as_json)
 
-    async def stop_on_signal(signals: AsyncIterator[int]) -> None:
+    async def obey_signals(signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
         async for number in signals:
             # A terminal that is closed sends SIGHUP too, and the node must not go on without it.
-            is_order = number == signal.SIGHUP and has_terminal() == had_terminal
-            if not (is_order and server.reload()):
+            if number == signal.SIGHUP and has_terminal() == had_terminal and reloading.has_files:
+                nursery.start_soon(reloading.reload)
+            else:
                 server.stop()
 
     async def serve_to_the_end(scope: trio.CancelScope, *, task_status: trio.TaskStatus[list[str]]) -> None:

@@ -73,7 +73,7 @@ class PullPages:
         self._address = address
         self._bounds = bounds
         self._tail = tail
-        self._page_bytes_max = services.limits.pull_bytes_max
+        self._services = services
         self._counters = services.counters
         self._logged_index = 0
 
@@ -88,7 +88,7 @@ class PullPages:
         # If the return route takes more than half of the frame, the consumer has to change its route: it gets the
         # error.
         page.passes_over = not page.rich and 2 * page.first_bytes_max > origin.frame_bytes_max
-        room_bytes = max(0, self._page_bytes_max - origin.backlog_bytes())
+        room_bytes = max(0, self._services.limits.pull_bytes_max - origin.backlog_bytes())
         page.bytes_max = min(room_bytes, page.first_bytes_max)
 
     def find(self, pull: Pull) -> list[Record] | None:

@@ -27,7 +27,7 @@ def test_every_setting_has_its_row_with_default_unit_text_and_variable() -> None
         [cell.strip() for cell in line.strip("|").split("|")] for line in SETTINGS.splitlines() if line[:3] == "| `"
     ]
     assert [row[0] for row in rows] == [f"`{field.name}`" for field in msgspec.structs.fields(Config)]
-    assert [row[4] for row in rows] == [f"`{ENVIRONMENT_PREFIX}{field.name.upper()}`" for field in _fields()]
+    assert [row[5] for row in rows] == [f"`{ENVIRONMENT_PREFIX}{field.name.upper()}`" for field in _fields()]
     assert all(all(row) and row[3].endswith(".") for row in rows)
 
 

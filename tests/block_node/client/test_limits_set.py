@@ -59,10 +59,13 @@ def test_a_limit_is_read_from_the_environment_and_checked() -> None:
 @pytest.mark.parametrize(
     ("settings", "refusal"),
     [
-        ({"block_known_roots": ["7"]}, "block_known_roots: '7' is not NUMBER:HEX"),
+        ({"block_known_roots": ["7"]}, "block_known_roots on the command line: '7' is not NUMBER:HEX"),
         ({"block_known_roots": ["7:xy"]}, "is not NUMBER:HEX"),
-        ({"block_known_roots": ["7:00"]}, "block_known_roots: the root of block 7 has 1 bytes, not 48"),
-        ({"block_levels": ["merkle"]}, "block_levels: STRUCTURE cannot be switched off"),
+        (
+            {"block_known_roots": ["7:00"]},
+            ": the root of block 7 has 1 bytes, not 48",
+        ),
+        ({"block_levels": ["merkle"]}, "block_levels on the command line: STRUCTURE cannot be switched off"),
         ({"block_levels": ["structure", "all"]}, "'all' is not one of structure, merkle"),
         ({"block_levels": ["structure", "merkle", "tss"]}, "tss needs block_tss_verifier"),
         ({"block_tss_verifier": "nowhere:Verifier"}, "does not make a verifier: ModuleNotFoundError"),
