@@ -63,11 +63,16 @@ class Layout:
         """Raises ExportMismatch if the folder has a table but no ledger, the record of all runs.
 
         A new ledger would not know which messages the table already has."""
-        runs = self.generations.glob(f"*/{RUN_FOLDER_PREFIX}*")
-        if not self.ledger.exists() and (os.path.lexists(self.table) or any(runs)):
+        if not self.ledger.exists() and self.has_table():
             raise ExportMismatch(
-                f"{self.folder} holds a table, and {LEDGER} is missing: put it back, or export into another folder"
+                f"{self.folder} holds a table, and {LEDGER} is missing: put it back, name the table's ledger by "
+                "--ledger if it is elsewhere, or export into another folder"
             )
+
+    def has_table(self) -> bool:
+        """Returns whether the folder has a table, or a run of a table whose link is lost."""
+        runs = self.generations.glob(f"*/{RUN_FOLDER_PREFIX}*")
+        return os.path.lexists(self.table) or any(runs)
 
     def make(self) -> None:
         """Creates the missing folders of the export. Raises ExportError."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -19,14 +19,13 @@ from sqlalchemy import URL, inspect, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from spark_export.exporter.errors import ExportInUse, ExportMismatch, ExtraMissing
-from spark_export.exporter.layout import ExportLock
+from spark_export.exporter.layout import ExportLock, Layout
 from spark_export.exporter.ledger import Identity, Ledger, NewIdentity, load_identity, make_ledger, open_ledger
 from spark_export.exporter.ledger_connection import mapped
 from spark_export.exporter.ledger_schema import LEDGER_VERSION, exports
 from spark_export.exporter.ledger_url import SQLITE, parse_url
-from spark_export.exporter.store_ledger import check_id, settle_table
+from spark_export.exporter.table_mark import TableMark, check_no_table, check_place_of, name_ledger
 from spark_export.store.place import Place
-from spark_export.store.store import Store
 
 SCHEMA: Final = "stream_node_export"
 """The PostgreSQL schema of a ledger whose URL names no schema (`?schema=…`)."""
@@ -35,46 +34,82 @@ CONNECT_S: Final = 10
 
 @asynccontextmanager
 async def open_database_ledger(
-    address: str,
-    place: Place,
-    store: Store | None,
-    *,
-    identity: NewIdentity | None,
-    now_us: int,
-    writes: bool,
+    address: str, layout: Layout, *, identity: NewIdentity | None, now_us: int, writes: bool
 ) -> AsyncIterator[Ledger]:
     """Opens the ledger at the URL `address`.
 
-    place: the address of the table.
-    store: the store of the table, or None for a table in a folder.
+    layout: the folder of the table, or the store of the table.
     identity, now_us: as for `open_ledger`.
     writes: whether the caller will change the ledger. If True, no other exporter can change it at the same time.
 
-    Raises LedgerError, ExportInUse, ExtraMissing, ExportMismatch.
+    Raises LedgerError, ExportInUse, ExtraMissing, StoreError, and ExportMismatch if the table has another ledger.
     """
     url = parse_url(address)
-    table_id = None
-    if identity is not None and store is not None:
-        table_id = await asyncio.to_thread(settle_table, store, uuid.uuid4().hex, identity[0], now_us=now_us)
+    mark = TableMark.of(layout)
+
+    async def settle() -> str | None:
+        """Checks that the table can have a new ledger, and returns the table's id."""
+        if identity is None:
+            return None
+        await asyncio.to_thread(check_no_table, layout, str(url.database))
+        return await asyncio.to_thread(mark.settle, uuid.uuid4().hex, identity[0], name_ledger(url), now_us=now_us)
+
     async with AsyncExitStack() as stack:
         if url.drivername in SQLITE:
             path = Path(str(url.database))
+            _check_only_ledger(layout, path)
             if writes:
                 stack.enter_context(ExportLock(path.parent, f"{path.name}.lock"))
-            opening = open_ledger(path, identity=identity, now_us=now_us, table_id=table_id, place=str(place))
+            table_id = await settle() if _is_new(path) else None
+            opening = open_ledger(path, identity=identity, now_us=now_us, table_id=table_id, place=str(layout.place))
             ledger = await stack.enter_async_context(opening)
         else:
-            ledger = await stack.enter_async_context(_open_postgres(url, place, identity, now_us, table_id, writes))
-        if store is not None:
-            await asyncio.to_thread(check_id, store, ledger.identity.table_id)
+            _check_only_ledger(layout, None)
+            opening = _open_postgres(url, layout.place, identity, now_us, settle, writes)
+            ledger = await stack.enter_async_context(opening)
+        await _check_mark(layout, mark, ledger, name_ledger(url), now_us=now_us, writes=writes)
         if writes:
             await ledger.take_over(now_us)
         yield ledger
 
 
+def _is_new(path: Path) -> bool:
+    """Returns whether the file has no ledger yet. A ledger whose making was interrupted is an empty file."""
+    return not path.exists() or path.stat().st_size == 0
+
+
+def _check_only_ledger(layout: Layout, path: Path | None) -> None:
+    """Raises ExportMismatch if the table's folder has another ledger than the file at `path`."""
+    if (
+        layout.store is None
+        and layout.ledger.exists()
+        and not (path and path.exists() and path.samefile(layout.ledger))
+    ):
+        raise ExportMismatch(f"the table in {layout.folder} has its ledger in {layout.ledger.name}: leave --ledger out")
+
+
+async def _check_mark(layout: Layout, mark: TableMark, ledger: Ledger, name: str, *, now_us: int, writes: bool) -> None:
+    """Raises ExportMismatch if the ledger is of another table. Marks a table of an earlier version in a folder."""
+    identity = ledger.identity
+    if await asyncio.to_thread(mark.check, identity.table_id) or not writes:
+        return
+    if layout.store is not None:
+        raise ExportMismatch(
+            f"{layout.place} holds no table, and the ledger is of the table {identity.table_id}: name another ledger "
+            "by --ledger, or the address of its table"
+        )
+    check_place_of(layout, await ledger.load_place())
+    await asyncio.to_thread(mark.settle, identity.table_id, identity.format, name, now_us=now_us)
+
+
 @asynccontextmanager
 async def _open_postgres(
-    url: URL, place: Place, identity: NewIdentity | None, now_us: int, table_id: str | None, writes: bool
+    url: URL,
+    place: Place,
+    identity: NewIdentity | None,
+    now_us: int,
+    settle: Callable[[], Awaitable[str | None]],
+    writes: bool,
 ) -> AsyncIterator[Ledger]:
     schema = str(url.query.get("schema", SCHEMA))
     plain = url.difference_update_query(["schema"]).set(drivername="postgresql+asyncpg")
@@ -94,7 +129,7 @@ async def _open_postgres(
             if writes:
                 await stack.enter_async_context(_locked(engine, schema))
             async with mapped(engine) as connection:
-                found = await _ensure(connection, schema, place, identity, now_us, table_id)
+                found = await _ensure(connection, schema, place, identity, now_us, settle)
             if identity is not None and found.format != identity[0]:
                 raise ExportMismatch(
                     f"the ledger is of a table in the format {found.format}, not {identity[0]}; say --format "
@@ -127,9 +162,11 @@ async def _ensure(
     place: Place,
     identity: NewIdentity | None,
     now_us: int,
-    table_id: str | None,
+    settle: Callable[[], Awaitable[str | None]],
 ) -> Identity:
     """Makes the tables of a new ledger, or checks the version of an existing ledger. Returns the export's identity.
+
+    settle: checks that the table can have a new ledger, and returns the table's id.
 
     Raises ExportMismatch if there is no ledger and `identity` is None, or if the schema is not a ledger of
     this version.
@@ -139,6 +176,7 @@ async def _ensure(
     if not has_tables:
         if identity is None:
             raise ExportMismatch(f"{place} has no ledger in the schema {schema} of {connection.engine.url.database}")
+        table_id = await settle()
         await connection.execute(text(f'CREATE SCHEMA IF NOT EXISTS "{_name(schema)}"'))
         await connection.execute(text(f"COMMENT ON SCHEMA \"{_name(schema)}\" IS '{mark}'"))
         await make_ledger(connection, identity, now_us, table_id)

@@ -8,21 +8,16 @@ ledger last can change the ledger and publish runs. No lock is needed, and so a 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from spark_export.exporter.errors import ExportMismatch, LedgerError, TakenOver
+from spark_export.exporter.errors import LedgerError, TakenOver
 from spark_export.store.errors import ObjectChanged, ObjectExists, ObjectMissing, StoreError
 from spark_export.store.store import Store
 
 LEDGER_OBJECT = "_export/ledger.sqlite"
-TABLE_OBJECT = "_export/table.json"
-"""The name of the object with the id and format of the table at an address. The object is written once."""
-VERSION = 1
 
 
 class StoredLedger:
@@ -120,52 +115,3 @@ class StoredLedger:
                 raise TakenOver("the ledger was replaced")
             self._tag = found.tag
         self._unclear.clear()
-
-
-def settle_table(store: Store, table_id: str, table_format: str, *, now_us: int) -> str:
-    """Returns the id of the table at the store's address. If there is no table, records a new table.
-
-    Raises StoreError, and ExportMismatch if the existing table has another format.
-
-    table_id, table_format: the id and format of the new table.
-    now_us: the creation time in microseconds since 1970.
-    """
-    made = {"version": VERSION, "table_id": table_id, "format": table_format, "made_us": now_us}
-    try:
-        store.create(TABLE_OBJECT, json.dumps(made).encode())
-    except ObjectExists:
-        found = read_table(store)
-        if found is not None and found["format"] != table_format:
-            raise ExportMismatch(
-                f"{store.place} holds a table in the format {found['format']}, not {table_format}; say --format "
-                f"{found['format']}, or export to another address"
-            ) from None
-        assert found is not None
-        return str(found["table_id"])
-    return table_id
-
-
-def read_table(store: Store) -> dict[str, Any] | None:
-    """Returns the description of the table at the store's address, or None if there is no table.
-
-    Raises ExportMismatch if the description is damaged or of a later version. Raises StoreError.
-    """
-    try:
-        content: dict[str, Any] = json.loads(store.read(TABLE_OBJECT))
-        if content["version"] > VERSION:
-            raise ExportMismatch(f"{store.place} was written by a later version ({content['version']})")
-        return content
-    except ObjectMissing:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ExportMismatch(f"{store.place / TABLE_OBJECT} is not what an exporter writes: {error}") from error
-
-
-def check_id(store: Store, table_id: str) -> None:
-    """Raises ExportMismatch if the id of the table on the store is not `table_id`, the id in the ledger."""
-    found = read_table(store)
-    if found is not None and found["table_id"] != table_id:
-        raise ExportMismatch(
-            f"{store.place} holds the table {found['table_id']}, and the ledger is of the table {table_id}: name the "
-            "ledger of this table, or export to another address"
-        )

@@ -16,10 +16,10 @@ from pathlib import Path
 
 from spark_export.exporter.address import Address
 from spark_export.exporter.errors import ExportMismatch
-from spark_export.exporter.layout import TABLE, ExportLock, Layout
+from spark_export.exporter.layout import ExportLock, Layout
 from spark_export.exporter.ledger import Ledger, NewIdentity, open_ledger
-from spark_export.exporter.manifest import FOLDER
-from spark_export.exporter.store_ledger import LEDGER_OBJECT, StoredLedger, check_id, settle_table
+from spark_export.exporter.store_ledger import LEDGER_OBJECT, StoredLedger
+from spark_export.exporter.table_mark import STORED, TableMark, check_no_table
 from spark_export.store.open import open_store
 from spark_export.store.store import Store
 
@@ -64,9 +64,7 @@ async def open_workplace(
         if address.ledger is not None:
             from spark_export.exporter.ledger_database import open_database_ledger
 
-            opening = open_database_ledger(
-                address.ledger, address.place, layout.store, identity=identity, now_us=now_us, writes=writes
-            )
+            opening = open_database_ledger(address.ledger, layout, identity=identity, now_us=now_us, writes=writes)
             yield Workplace(layout, await stack.enter_async_context(opening))
             return
         if layout.store is None:
@@ -90,20 +88,13 @@ async def _open_stored(
     is_there = await asyncio.to_thread(copy.fetch)
     if not is_there and identity is None:
         raise ExportMismatch(f"{store.place} holds no export: {LEDGER_OBJECT} is missing")
-    if not is_there and await asyncio.to_thread(_has_table, store):
-        raise ExportMismatch(
-            f"{store.place} holds a table, and {LEDGER_OBJECT} is missing: put it back, or export to another address"
-        )
+    mark = TableMark.of(layout)
     table_id = None
-    if identity is not None:
-        table_id = await asyncio.to_thread(settle_table, store, uuid.uuid4().hex, identity[0], now_us=now_us)
+    if not is_there and identity is not None:
+        await asyncio.to_thread(check_no_table, layout, LEDGER_OBJECT)
+        table_id = await asyncio.to_thread(mark.settle, uuid.uuid4().hex, identity[0], STORED, now_us=now_us)
     async with open_ledger(
         layout.ledger, identity=identity, now_us=now_us, table_id=table_id, copy=copy, place=str(store.place)
     ) as ledger:
-        await asyncio.to_thread(check_id, store, ledger.identity.table_id)
+        await asyncio.to_thread(mark.check, ledger.identity.table_id)
         yield ledger
-
-
-def _has_table(store: Store) -> bool:
-    """Returns whether the store has a table: manifests, or the folder of a table of Delta or Iceberg."""
-    return any(next(iter(store.list_objects(folder)), None) is not None for folder in (FOLDER, TABLE))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from stream_node.process import NodeProcess
-from tests.spark_export.exporter.table_readers import COLUMNS
+from tests.spark_export.exporter.table_readers import COLUMNS, LIBRARIES
 from tests.spark_export.store.store_world import Row, StoreWorld
 from tests.support.s3_server import CREDENTIALS, S3Server
 
@@ -72,3 +73,25 @@ class LogWorld(StoreWorld):
                 given += ["--catalog", self.settings.catalog or ""]
                 given += [f"--catalog-option={name}={value}" for name, value in self.catalog.items()]
         return given
+
+
+def tables(*formats: str, usual: str) -> pytest.MarkDecorator:
+    """Tables of these formats; only the usual ones outside of soak runs, since each test starts processes."""
+    marks = {each: () if each in usual.split() else (pytest.mark.soak,) for each in formats}
+    return pytest.mark.parametrize("world", [pytest.param(each, marks=marks[each]) for each in formats], indirect=True)
+
+
+def world_of(table_format: str, server: S3Server, node: NodeProcess, name: str, folder: Path) -> StoreWorld:
+    """An export in this format, with a bucket and a stream of its own. Skips if the format's library is missing."""
+    pytest.importorskip(LIBRARIES[table_format], reason=f"the extra `{table_format}` is not installed")
+    bucket = server.make_bucket(re.sub(r"[^a-z0-9]+", "-", name.lower())[-60:].strip("-"))
+    if table_format == "parquet":
+        return StoreWorld(server, bucket, node, name)
+    return LogWorld(server, bucket, node, name, table_format, folder)
+
+
+def runs(world: StoreWorld, count: int) -> None:
+    """Pushes 50 messages and exports them, so many times."""
+    for _ in range(count):
+        world.push(50)
+        world.run()

@@ -10,6 +10,7 @@ import glob
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -30,6 +31,7 @@ pytest.importorskip("duckdb", reason="DuckDB, of the extra `store-tests`, is not
 from spark_export.exporter.errors import ExportInUse, ExportMismatch, LedgerError
 from spark_export.exporter.ledger_url import parse_url
 from spark_export.exporter.run import Exporter
+from spark_export.store.open import open_store
 from tests.spark_export.store.store_world import StoreWorld
 
 PATIENCE_S = 60
@@ -103,6 +105,29 @@ def test_a_ledger_of_another_table_is_refused(world: StoreWorld, postgres: str, 
     world.assert_whole()
     with pytest.raises(ExportMismatch, match="the ledger is of"):
         world.run(folder=world.place / "elsewhere")
+
+
+def test_a_second_ledger_is_refused_before_the_first_run_is_published(world: StoreWorld, tmp_path: Path) -> None:
+    """Before, a new ledger took the table for its own, and published its run in place of the other one's."""
+    world.push(10)
+    first = f"sqlite+aiosqlite:///{tmp_path / 'first'}"
+    assert world.command("run", "--ledger", first, site="written")[0] == -signal.SIGKILL
+    assert not world.reader_has_manifests()
+    for second in (None, f"sqlite+aiosqlite:///{tmp_path / 'second'}"):
+        with pytest.raises(ExportMismatch, match=r"is the table of another ledger.*name the ledger of this table by"):
+            world.run(ledger=second)
+    assert world.run(ledger=first).recovered == ("run 1, left written: publish",)
+    assert world.rows() == world.stored()
+
+
+def test_the_ledger_of_another_table_is_refused_at_an_empty_address(world: StoreWorld, tmp_path: Path) -> None:
+    ledger = f"sqlite+aiosqlite:///{tmp_path / 'ledger'}"
+    world.push(10)
+    world.run(ledger=ledger)
+    empty = world.place / "elsewhere"
+    with pytest.raises(ExportMismatch, match="holds no table, and the ledger is of the table"):
+        world.run(ledger=ledger, folder=empty)
+    assert list(open_store(empty, world.reader.options).list_objects()) == []
 
 
 def test_a_server_that_is_not_there_is_told(world: StoreWorld) -> None:

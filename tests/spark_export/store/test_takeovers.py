@@ -24,25 +24,18 @@ pytest.importorskip("aiosqlite", reason="the extra `spark` is not installed")
 pytest.importorskip("obstore", reason="the extra `store` is not installed")
 pytest.importorskip("duckdb", reason="DuckDB, of the extra `store-tests`, is not installed")
 
-from spark_export.exporter.errors import ExportError, ExportMismatch, TakenOver
+from spark_export.exporter.errors import ExportError, TakenOver
 from spark_export.exporter.job import open_compactor
 from spark_export.exporter.manifest import FENCE
 from spark_export.exporter.manifest_log import ManifestLog
 from spark_export.exporter.run import Exporter
 from spark_export.store.open import open_store
 from stream_node.process import NodeProcess
-from tests.spark_export.exporter.table_readers import LIBRARIES
-from tests.spark_export.store.log_world import LogWorld
+from tests.spark_export.store.log_world import runs, tables, world_of
 from tests.spark_export.store.store_world import StoreWorld
 from tests.support.s3_server import Fault, Request, S3Server, fault_proxy
 
 PATIENCE_S = 60
-
-
-def tables(*formats: str, usual: str) -> pytest.MarkDecorator:
-    """Tables of these formats; only the usual ones outside of soak runs, since each test starts processes."""
-    marks = {each: () if each in usual.split() else (pytest.mark.soak,) for each in formats}
-    return pytest.mark.parametrize("world", [pytest.param(each, marks=marks[each]) for each in formats], indirect=True)
 
 
 @pytest.fixture
@@ -53,12 +46,7 @@ def world(
     request: pytest.FixtureRequest,
     tmp_path: Path,
 ) -> StoreWorld:
-    pytest.importorskip(LIBRARIES[request.param], reason=f"the extra `{request.param}` is not installed")
-    name = str(request.node.name)
-    bucket = s3_server.make_bucket(re.sub(r"[^a-z0-9]+", "-", name.lower())[-60:].strip("-"))
-    if request.param == "parquet":
-        return StoreWorld(s3_server, bucket, shared_node, name)
-    return LogWorld(s3_server, bucket, shared_node, name, request.param, tmp_path)
+    return world_of(request.param, s3_server, shared_node, str(request.node.name), tmp_path)
 
 
 class Hold:
@@ -137,12 +125,6 @@ def paused(
             child.wait()
     assert child.returncode == 1, err
     assert "another exporter" in err.splitlines()[-1]
-
-
-def runs(world: StoreWorld, count: int) -> None:
-    for _ in range(count):
-        world.push(50)
-        world.run()
 
 
 @tables("parquet", "delta", "iceberg", usual="parquet")
@@ -304,30 +286,6 @@ def test_a_fence_that_has_no_answer_is_taken_for_its_own(s3_server: S3Server, s3
         for _ in range(2):
             with pytest.raises(TakenOver, match="manifest 6"):
                 log.append("table", FENCE)
-
-
-@tables("parquet", "delta", "iceberg", usual="parquet delta")
-def test_a_wrong_ledger_removes_nothing(world: StoreWorld, tmp_path: Path) -> None:
-    """Goal: the ledger of another table, or a new one, is refused before anything is removed.
-
-    Method: a file that another exporter has written and not published yet is in the store.
-    """
-    runs(world, 1)
-    folders = {"delta": "messages/run-000002", "iceberg": "messages/data/run-000002"}
-    folder = folders.get(getattr(world, "format", ""), "data/run=000001")
-    world.reader.create(f"{folder}/part-of-another.parquet", b"1")
-    with pytest.raises(ExportMismatch, match="run 1: the table has it, and the ledger does not know"):
-        world.run(ledger=f"sqlite+aiosqlite:///{tmp_path / 'wrong.sqlite'}")
-    assert f"{folder}/part-of-another.parquet" in world.objects("")
-
-
-@tables("delta", "iceberg", usual="delta")
-def test_a_table_whose_ledger_is_lost_is_refused(world: StoreWorld) -> None:
-    runs(world, 1)
-    world.reader.delete(["_export/ledger.sqlite"])
-    with pytest.raises(ExportMismatch, match=r"holds a table, and _export/ledger\.sqlite is missing"):
-        world.run()
-    assert len(world.rows()) == 50
 
 
 @tables("delta", usual="delta")
