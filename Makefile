@@ -2,12 +2,13 @@
 # Choose an interpreter with PY=/path/to/python3, do without uv with NO_UV=1.
 
 VENV ?= .venv
+DOCS_VENV ?= .venv-docs
 PYTHON = "$(VENV)/bin/python"
 CEILING = $(patsubst %,--ceiling %,$(wildcard ../shared/prototypes/push_ceiling.py))
 SETUP = @VENV="$(VENV)" PY="$(PY)" NO_UV="$(NO_UV)" sh tools/setup.sh
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak check bench smoke venv clean setup-run setup-dev
+.PHONY: help demo test soak check bench smoke docs venv clean setup-run setup-dev
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
@@ -32,6 +33,11 @@ bench: setup-dev ## measure a node on this machine, beside its peers, for docs/p
 
 smoke: setup-run ## a bench of half a minute, to see that it runs
 	@$(PYTHON) -m bench all --quick --peer all
+
+docs: ## build the documentation site into build/site
+	@VENV="$(DOCS_VENV)" PY="$(PY)" NO_UV="$(NO_UV)" sh tools/setup.sh docs
+	@NO_MKDOCS_2_WARNING=1 "$(DOCS_VENV)/bin/python" -m mkdocs build --strict
+	@echo "open build/site/index.html"
 
 venv: setup-dev ## only set up
 

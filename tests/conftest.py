@@ -123,6 +123,7 @@ LONG_SCOPES = (
     "tests/simulation/test_simulation.py",
     "tests/cardinal_streams/test_kills.py",
     "tests/test_readme.py",
+    "tests/test_pages.py",
 )
 """Each takes more than a hundredth of the whole, as `--durations=0` said."""
 

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Write requirements.lock and requirements-dev.lock anew from pyproject.toml, for every platform and Python 3.11 or newer.
+# Write requirements.lock, requirements-dev.lock and requirements-docs.lock anew from pyproject.toml, for every platform and
+# Python 3.11 or newer.
 #
 #   sh tools/lock.sh                what is pinned stays pinned where it still fits
 #   sh tools/lock.sh --upgrade      everything to the newest version that fits
@@ -29,21 +30,23 @@ command -v uv >/dev/null 2>&1 || {
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# compile LOCK [GROUP | CONSTRAINT OPTIONS…]: what is in the lock now is preferred, so that only asked changes happen.
+# compile LOCK SOURCES AND OPTIONS…: what is in the lock now is preferred, so that only asked changes happen.
 compile() {
     lock=$1
     shift
     [ ! -f "$lock" ] || cp "$lock" "$work/$lock"
     uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-        --no-config $upgrade "$@" pyproject.toml -o "$work/$lock" >/dev/null
+        --no-config $upgrade "$@" -o "$work/$lock" >/dev/null
 }
 
-compile requirements.lock --group build
-compile requirements-dev.lock --group build --group dev -c "$work/requirements.lock"
+compile requirements.lock pyproject.toml --group build
+compile requirements-dev.lock pyproject.toml --group build --group dev -c "$work/requirements.lock"
+# The site is built in an environment of its own, which does not have this project.
+compile requirements-docs.lock --group docs
 # The constraint is a file in a temporary folder: its name must not get into the result.
 sed '/^ *#.*-c .*requirements\.lock$/d' "$work/requirements-dev.lock" >"$work/dev" && mv "$work/dev" "$work/requirements-dev.lock"
 
-for lock in requirements.lock requirements-dev.lock; do
+for lock in requirements.lock requirements-dev.lock requirements-docs.lock; do
     if [ -z "$check" ]; then
         cp "$work/$lock" "$lock"
     else

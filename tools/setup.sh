@@ -1,9 +1,10 @@
 #!/bin/sh
 # Make the virtual environment $VENV hold what requirements.lock (`run`) or requirements-dev.lock (`dev`) lists, and
-# this project, editable. Every download is checked against a hash. Safe to repeat: does nothing when nothing changed,
-# starts over when an earlier run was cut short.
+# this project, editable; or what requirements-docs.lock (`docs`) lists, which builds the documentation site and reads
+# this project's sources only. Every download is checked against a hash. Safe to repeat: does nothing when nothing
+# changed, starts over when an earlier run was cut short.
 #
-#   VENV=.venv PY=python3 NO_UV= sh tools/setup.sh run|dev
+#   VENV=.venv PY=python3 NO_UV= sh tools/setup.sh run|dev|docs
 #
 # Three ways, the first that works: uv; python -m venv; python -m venv --without-pip with the outer pip.
 set -eu
@@ -19,7 +20,8 @@ fail() {
 case $set_name in
 run) lock=requirements.lock ;;
 dev) lock=requirements-dev.lock ;;
-*) fail "usage: sh tools/setup.sh run|dev" ;;
+docs) lock=requirements-docs.lock ;;
+*) fail "usage: sh tools/setup.sh run|dev|docs" ;;
 esac
 
 is_new_enough() {
@@ -83,7 +85,7 @@ make_environment() {
 
 install_with() {
     "$@" install --require-hashes -r "$lock" || fail "the packages of $lock could not be installed; run it again to repeat"
-    "$@" install --no-deps --no-build-isolation -e . || fail "this project could not be installed"
+    [ "$set_name" = docs ] || "$@" install --no-deps --no-build-isolation -e . || fail "this project could not be installed"
 }
 
 install() {

@@ -41,7 +41,13 @@ NOT_LOCKED = {
     "pyspark": "half a gigabyte, asked for by name",
 }
 
-LOCKS = {"requirements.lock": ("build",), "requirements-dev.lock": ("build", "dev")}
+LOCKS = {
+    "requirements.lock": ("build",),
+    "requirements-dev.lock": ("build", "dev"),
+    "requirements-docs.lock": ("docs",),
+}
+WITHOUT_PROJECT = "requirements-docs.lock"
+"""This lock is for an environment that holds neither this project nor what it needs."""
 
 PIN = re.compile(r"^(?P<name>[\w.-]+)==(?P<version>\S+)", re.MULTILINE)
 HASH = re.compile(r"--hash=sha256:[0-9a-f]{64}\b")
@@ -76,7 +82,8 @@ def lock_problems(root: Path) -> list[str]:
     for lock, groups in LOCKS.items():
         text = (root / lock).read_text(encoding="utf-8")
         locked[lock] = entries = read_lock(text)
-        wanted = [Requirement(each) for each in project["project"]["dependencies"]]
+        needed = project["project"]["dependencies"] if lock != WITHOUT_PROJECT else []
+        wanted = [Requirement(each) for each in needed]
         wanted += [Requirement(each) for group in groups for each in project["dependency-groups"][group]]
         names = {str(canonicalize_name(each.name)) for each in wanted}
         problems += [f"{lock}: {name} is not pinned" for name in sorted(names - entries.keys())]
@@ -94,7 +101,7 @@ def lock_problems(root: Path) -> list[str]:
         problems += [
             f"{lock}: holds an address or an option: {line}" for line in text.splitlines() if _is_foreign(line)
         ]
-    run, dev = (locked[lock] for lock in LOCKS)
+    run, dev, _ = (locked[lock] for lock in LOCKS)
     problems += [
         f"requirements-dev.lock: {name} is not {pinned.version}, as in requirements.lock"
         for name, pinned in run.items()
@@ -149,10 +156,12 @@ def test_the_locks_are_what_is_asked_for() -> None:
 
 
 def test_the_locks_hold_what_they_should() -> None:
-    run, dev = (read_lock((ROOT / lock).read_text(encoding="utf-8")) for lock in LOCKS)
+    run, dev, docs = (read_lock((ROOT / lock).read_text(encoding="utf-8")) for lock in LOCKS)
     assert {"trio", "sqlalchemy", "hatchling"} <= run.keys()
     assert "pytest" not in run
     assert {"pytest", "ruff"} <= dev.keys()
+    assert "mkdocs" in docs
+    assert "trio" not in docs
 
 
 PROJECT = """
@@ -163,12 +172,14 @@ spark = ["py-spark"]
 [dependency-groups]
 build = ["hatchling"]
 dev = ["pytest"]
+docs = ["mkdocs"]
 [tool.hatch.build.targets.wheel]
 packages = ["bare"]
 """
 SHA = "    --hash=sha256:" + "0" * 64
 RUN = f"trio==0.35.1 \\\n{SHA}\n    # via stream-node (pyproject.toml)\nhatchling==1.0 \\\n{SHA} \\\n{SHA}\n"
 DEV = RUN + f"pytest==9.0 ; sys_platform == 'linux' \\\n{SHA}\n"
+DOCS = f"mkdocs==1.6 \\\n{SHA}\n"
 
 
 def test_right_packaging_is_left_alone(tmp_path: Path) -> None:
@@ -176,6 +187,7 @@ def test_right_packaging_is_left_alone(tmp_path: Path) -> None:
         "pyproject.toml": PROJECT,
         "requirements.lock": RUN,
         "requirements-dev.lock": DEV,
+        "requirements-docs.lock": DOCS,
         "bare/__init__.py": "import os, trio.testing",
     }
     root = plant(tmp_path, files)
@@ -200,7 +212,8 @@ def test_right_packaging_is_left_alone(tmp_path: Path) -> None:
     ],
 )
 def test_a_lock_that_does_not_fit_is_found(tmp_path: Path, run: str, dev: str, problem: str) -> None:
-    plant(tmp_path, {"pyproject.toml": PROJECT, "requirements.lock": run, "requirements-dev.lock": dev})
+    locks = {"requirements.lock": run, "requirements-dev.lock": dev, "requirements-docs.lock": DOCS}
+    plant(tmp_path, {"pyproject.toml": PROJECT, **locks})
     assert any(found.startswith(problem) for found in lock_problems(tmp_path))
 
 

@@ -58,7 +58,7 @@ class House:
         (self.root / "tools").mkdir(parents=True)
         self.bin.mkdir()
         shutil.copy(ROOT / "tools/setup.sh", self.root / "tools/setup.sh")
-        for name in ("pyproject.toml", "requirements.lock", "requirements-dev.lock"):
+        for name in ("pyproject.toml", "requirements.lock", "requirements-dev.lock", "requirements-docs.lock"):
             (self.root / name).write_text(name)
         for tool in ("sh", "cat", "cksum", "cp", "dirname", "env", "mkdir", "rm"):
             (self.bin / tool).symlink_to(str(shutil.which(tool)))
@@ -130,6 +130,11 @@ def test_dev_after_run_only_adds_and_serves_both(house: House) -> None:
     assert house.did() == by("inner", DEV_SET)
     ok(house.setup("run"))
     assert house.did() == []
+
+
+def test_the_environment_of_the_documentation_does_not_hold_the_project(house: House) -> None:
+    ok(house.setup("docs", VENV=".venv-docs"))
+    assert house.did() == ["venv", "inner requirements-docs.lock"]
 
 
 def test_moved_elsewhere_the_project_is_installed_again(house: House) -> None:

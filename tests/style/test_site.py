@@ -1,0 +1,107 @@
+"""The documentation site: mkdocs builds it without a warning, with all pages, and it loads nothing from elsewhere.
+
+The tests that build it need mkdocs, which has an environment of its own: `make docs` makes it, and DOCS_PYTHON names
+another one.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.style.tree import ROOT, files
+from tools.site_hooks import without_outside_links
+
+BUILD_TIMEOUT_S = 120.0
+PARTS = ["Home", "Tutorial", "How-to guides", "Reference", "Explanation"]
+PAGE = re.compile(r"(?P<name>[\w/.-]+\.md)$")
+
+
+@cache
+def nav() -> dict[str, list[str]]:
+    """The parts of the site, each with the names of its pages in their order, as mkdocs.yml says."""
+    _, _, text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
+    parts: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        if line.startswith("  - "):
+            part = line[4:].partition(":")[0]
+            parts[part] = []
+        if found := PAGE.search(line):
+            parts[part].append(found["name"])
+    return parts
+
+
+class Loaded(HTMLParser):
+    """What a browser loads for a page, beside the page itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.targets: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = {name: value or "" for name, value in attrs}
+        if tag == "link" and not {"canonical", "next", "prev", "alternate"} & set(named.get("rel", "").split()):
+            self.targets.append(named.get("href", ""))
+        elif tag in {"script", "img", "iframe", "source", "embed", "object"}:
+            self.targets += [named[name] for name in ("src", "data") if name in named]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site, built in a folder of this run."""
+    python = Path(os.environ.get("DOCS_PYTHON") or ROOT / ".venv-docs/bin/python")
+    if not python.exists():
+        pytest.skip("mkdocs is not installed: `make docs`, or DOCS_PYTHON")
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [python, "-m", "mkdocs", "build", "--strict", "--site-dir", folder],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=BUILD_TIMEOUT_S,
+    )
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def test_every_page_has_its_place_in_one_part() -> None:
+    pages = [page for each in nav().values() for page in each]
+    assert list(nav()) == PARTS
+    assert sorted(pages) == [str(path.relative_to(ROOT / "docs")) for path in files(ROOT / "docs", ".md")]
+
+
+def test_mkdocs_makes_every_page_without_a_warning(site: Path) -> None:
+    """Method: `--strict` makes an error of every warning, such as that of a link to a heading that is not there."""
+    made = {str(path.relative_to(site).with_suffix(".md")) for path in files(site, ".html")}
+    assert made == {page for each in nav().values() for page in each} | {"404.md"}
+
+
+def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:
+    """Method: what the pages load is collected by a parser of HTML; what their styles load, by its notation in CSS."""
+    for page in files(site, ".html"):
+        parser = Loaded()
+        parser.feed(page.read_text(encoding="utf-8"))
+        assert parser.targets, page
+        assert [target for target in parser.targets if re.match(r"(\w+:)?//", target)] == [], page
+    for style in files(site, ".css"):
+        assert re.findall(r"url\(['\"]?(?:https?:)?//[^)]*|@import", style.read_text(encoding="utf-8")) == [], style
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("a.md", "see [x](b.md#c), [y](../LICENSE) and [z](../examples/a.py#b).", "see [x](b.md#c), y and z."),
+        ("how-to/a.md", "[x](../b.md) [y](../../README.md)", "[x](../b.md) y"),
+        ("a.md", "![plot](plots/a.svg) [d](https://example.org/../x) [e](#f)", None),
+    ],
+)
+def test_a_link_out_of_the_folder_becomes_text(name: str, text: str, expected: str | None) -> None:
+    assert without_outside_links(text, name) == (text if expected is None else expected)

@@ -1,0 +1,169 @@
+"""Runs many short Python commands without an interpreter for each: one process imports what they need, and forks.
+
+A page of the documentation is a dozen commands, and each would spend half a second of processor time on its imports.
+Here a command is a process of its own all the same, with its own arguments, environment, folder and standard streams.
+
+    with Prefork(folder) as prefork:
+        program = prefork.program("stream-node")        # a file that a shell can call
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).parents[2]
+REQUEST_BYTES_MAX = 1 << 20
+IMPORTS = (
+    "asyncio",
+    "block_node.client.blocking",
+    "cardinal_streams",
+    "stream_client.blocking",
+    "stream_client.connecting",
+    "stream_node.certificates",
+    "stream_node.cli.app",
+    "stream_node.config_sources",
+    "stream_node.server",
+)
+
+PROGRAM = """#!{python} -IS
+import json, os, signal, socket, sys
+asked = socket.socket(socket.AF_UNIX)
+asked.connect({path!r})
+request = json.dumps([{name!r}, sys.argv[1:], dict(os.environ), os.getcwd()]).encode()
+socket.send_fds(asked, [len(request).to_bytes(4) + request], [0, 1, 2])
+answers = asked.makefile("rb")
+child = int(answers.readline())
+for each in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(each, lambda number, frame: os.kill(child, number))
+sys.exit(int(answers.readline() or 1))
+"""
+"""What a shell calls. It hands over its streams, passes signals on, and ends with the exit code of the command."""
+
+
+class Prefork:
+    """The process that forks. A context manager: at its end, the process and every command that still runs are ended.
+
+    folder: an empty folder for the socket and the programs.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._socket = folder / "socket"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Prefork:
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-m", "tests.support.prefork", str(self._socket)],
+            cwd=self.folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            process_group=0,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n"
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._process is not None
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+    def program(self, name: str) -> Path:
+        """A program that runs `stream-node`, or `python` with a file."""
+        program = self.folder / name
+        program.write_text(PROGRAM.format(python=sys.executable, path=str(self._socket), name=name))
+        program.chmod(0o755)
+        return program
+
+
+def main(path: str) -> NoReturn:
+    """Imports what commands need, and forks for each request that comes over the Unix socket `path`."""
+    import_packages()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(path)
+    listener.listen(64)
+    os.write(1, b"ready\n")
+    while True:
+        asked, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            answer(asked)
+        asked.close()
+
+
+def import_packages() -> None:
+    """Imports what takes long, so that a command finds it imported."""
+    for name in IMPORTS:
+        importlib.import_module(name)
+
+
+def answer(asked: socket.socket) -> NoReturn:
+    """Becomes the command that was asked for, and ends with it."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    data, streams, _, _ = socket.recv_fds(asked, REQUEST_BYTES_MAX, 3)
+    while len(data) < 4 + int.from_bytes(data[:4]):
+        data += asked.recv(REQUEST_BYTES_MAX)
+    name, arguments, environment, folder = json.loads(data[4:])
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    asked.sendall(b"%d\n" % os.getpid())
+    threading.Thread(target=die_with_caller, args=(asked,), daemon=True).start()
+    code = run(name, arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    asked.sendall(b"%d\n" % code)
+    os._exit(0)
+
+
+def die_with_caller(asked: socket.socket) -> None:
+    """Ends this process when the program that the shell called is killed: its end of the socket closes."""
+    asked.recv(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def run(name: str, arguments: list[str]) -> int:
+    """Runs one command; its exit code."""
+    try:
+        if name == "stream-node":
+            sys.argv = [name, *arguments]
+            from stream_node.cli import main as stream_node
+
+            stream_node()
+        sys.argv = arguments
+        runpy.run_path(arguments[0], run_name="__main__")
+    except SystemExit as ended:
+        return exit_code(ended.code)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def exit_code(code: Any) -> int:
+    """What the interpreter makes of the argument of `sys.exit`."""
+    if isinstance(code, int) or code is None:
+        return code or 0
+    sys.stderr.write(f"{code}\n")
+    return 1
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
