@@ -42,16 +42,23 @@ Intervals: TypeAlias = dict[Place, list[Interval]]
 class Repair:
     """The result of a repair.
 
-    damaged: a description of the damage of each damaged, missing or unlisted file.
-    rows: the number of rows that were read from the node again.
-    lost: the number of rows that were given up.
-    generation: the number of the table's new version, or None if no file was damaged.
+    damaged: a description of the damage of each damaged or missing file. These files are no longer in the table.
+    listed_again: a description of each undamaged file that the table did not list, and lists again.
+    rows: the number of rows of damaged files that were read from the node again.
+    losses: the rows of damaged files that were given up.
+    generation: the number of the table's new version, or None if there was nothing to repair.
     """
 
-    damaged: tuple[str, ...]
-    rows: int
-    lost: int
-    generation: int | None
+    damaged: tuple[str, ...] = ()
+    listed_again: tuple[str, ...] = ()
+    rows: int = 0
+    losses: tuple[Loss, ...] = ()
+    generation: int | None = None
+
+    @property
+    def lost(self) -> int:
+        """The number of rows that were given up."""
+        return _count(self.losses)
 
 
 class Repairer:
@@ -92,7 +99,7 @@ class Repairer:
         known = {id(file) for file in sound}
         hidden = [file for file in unlisted if id(file) in known]
         if not damaged and not hidden:
-            return Repair((), 0, 0, None)
+            return Repair()
         account = await self._ledger.load_account(await self._ledger.current_generation())
         ranges = [each for _, each in account.ranges]
         missing = find_missing(ranges, account.losses, there)
@@ -116,9 +123,10 @@ class Repairer:
             runs[group] = max(runs.get(group, 0), file.run_id)
         await self._rewriter.replace(sound, lambda folder: self._take(folder, pieces, runs), lost)
         return Repair(
-            (*(problem for _, problem in damaged), *map(_tell_hidden, hidden)),
+            tuple(problem for _, problem in damaged),
+            tuple(map(_tell_hidden, hidden)),
             sum(each.rows for each in pieces),
-            _count(lost),
+            tuple(lost),
             await self._ledger.current_generation(),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ def verdict_row(verdict: Verdict) -> dict[str, Any]:
         "files": verdict.files,
         "file_bytes": verdict.file_bytes,
         "lost": verdict.lost,
+        "given_up": verdict.given_up,
         "problems": list(verdict.problems),
         "problem_count": verdict.problem_count,
     }
@@ -94,7 +96,9 @@ def verdict_lines(verdict: Verdict) -> Iterator[str]:
     yield from verdict.problems
     counts = ((verdict.runs, "run"), (verdict.rows, "row"), (verdict.files, "file"))
     judgement = "every index once" if verdict.sound else _counted(verdict.problem_count, "problem")
-    lost = f", {_counted(verdict.lost, 'message')} lost to retention" if verdict.lost else ""
+    early = verdict.lost - verdict.given_up
+    lost = f"; {_counted(early, 'message')} lost to retention before the export" if early else ""
+    lost += f"; {_counted(verdict.given_up, 'exported row')} lost, which a repair gave up" if verdict.given_up else ""
     yield f"{', '.join(_counted(number, noun) for number, noun in counts)}: {judgement}{lost}"
 
 
@@ -116,17 +120,31 @@ def compaction_line(done: Compaction) -> str:
 
 
 def repair_row(done: Repair) -> dict[str, Any]:
-    return {"damaged": list(done.damaged), "rows": done.rows, "lost": done.lost, "generation": done.generation}
+    return {
+        "damaged": list(done.damaged),
+        "listed_again": list(done.listed_again),
+        "rows": done.rows,
+        "lost": done.lost,
+        "losses": [asdict(each) for each in done.losses],
+        "generation": done.generation,
+    }
 
 
 def repair_lines(done: Repair) -> Iterator[str]:
     yield from done.damaged
+    yield from done.listed_again
     if done.generation is None:
-        yield "every file is as it was written"
-        return
-    lost = f"; {_counted(done.lost, 'row')} lost, as the ledger notes" if done.lost else ""
-    files, rows = _counted(len(done.damaged), "damaged file"), _counted(done.rows, "row")
-    yield f"{files} replaced, with {rows} from the node{lost}"
+        yield "every file is as it was written, and the table lists it"
+    if done.listed_again:
+        yield f"{_counted(len(done.listed_again), 'undamaged file')} listed again"
+    if done.damaged:
+        files = _counted(len(done.damaged), "damaged or missing file")
+        yield f"{files} taken out; {_counted(done.rows, 'row')} of them read again from the node"
+    for each in done.losses:
+        era = f" (made anew {each.era} times)" if each.era else ""
+        yield f"lost: {each.stream}/{each.partition}{era} from {each.start_index} to {each.end_index - 1}"
+    if done.losses:
+        yield f"{_counted(done.lost, 'row')} lost for good, as the ledger notes"
 
 
 def _counted(number: int, noun: str) -> str:

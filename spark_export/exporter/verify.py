@@ -36,7 +36,8 @@ class Verdict:
     """The result of a verification.
 
     file_bytes: the size of all files.
-    lost: the number of messages that retention removed before they could be exported.
+    lost: the number of messages that retention removed before they could be exported, and of rows in `given_up`.
+    given_up: the number of exported rows that repairs gave up: their file was damaged, and the node no longer had them.
     problems: descriptions of the first PROBLEMS_MAX problems.
     problem_count: the number of all problems.
     """
@@ -47,6 +48,7 @@ class Verdict:
     files: int
     file_bytes: int
     lost: int
+    given_up: int
     problems: tuple[str, ...]
     problem_count: int
 
@@ -92,14 +94,15 @@ async def verify(
     if account.rewrite is not None:
         at_work.add(layout.rewrite_staging(account.rewrite))
     problems += _find_orphans(path for path in staged if not at_work & set(path.parents))
+    given_up = sum(each.end_index - each.start_index for each in account.losses)
     return Verdict(
         runs=len({run_id for run_id, _ in account.ranges}),
         partitions=len({(each.stream, each.partition) for _, each in account.ranges}),
         rows=sum(file.entry.rows for file in files),
         files=len(files),
         file_bytes=sum(file.entry.file_bytes for file in files),
-        lost=sum(each.lost for _, each in account.ranges)
-        + sum(each.end_index - each.start_index for each in account.losses),
+        lost=sum(each.lost for _, each in account.ranges) + given_up,
+        given_up=given_up,
         problems=tuple(problems[:PROBLEMS_MAX]),
         problem_count=len(problems),
     )

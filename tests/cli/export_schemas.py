@@ -50,6 +50,7 @@ class ExportVerified(Strict, frozen=True):
     files: int
     file_bytes: int
     lost: int
+    given_up: int
     problems: list[str]
     problem_count: int
 
@@ -63,10 +64,20 @@ class Compacted(Strict, frozen=True):
     expired: int
 
 
+class RowsLost(Strict, frozen=True):
+    stream: str
+    era: int
+    partition: int
+    start_index: int
+    end_index: int
+
+
 class Repaired(Strict, frozen=True):
     damaged: list[str]
+    listed_again: list[str]
     rows: int
     lost: int
+    losses: list[RowsLost]
     generation: int | None
 
 

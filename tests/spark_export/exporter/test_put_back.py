@@ -24,6 +24,7 @@ from spark_export.exporter.compact import Compactor
 from spark_export.exporter.errors import TableDamaged
 from spark_export.exporter.job import open_compactor
 from spark_export.exporter.model import RunFile
+from spark_export.exporter.report import repair_lines
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.exporter.table_readers import LIBRARIES, rows_in
 from tests.spark_export.exporter.test_repair import repair
@@ -77,7 +78,8 @@ def test_files_that_the_table_no_longer_lists_are_listed_again(world: World, tab
         for part in client.get_stream(world.stream).partitions:
             part.truncate(80)
     done = repair(world)
-    assert (len(done.damaged), done.rows, done.lost) == (len(lacking) // 60, 0, 0)
+    assert (done.damaged, len(done.listed_again), done.rows, done.lost) == ((), len(lacking) // 60, 0, 0)
+    assert list(repair_lines(done))[-1] in ("1 undamaged file listed again", "3 undamaged files listed again")
     assert rows_in(world) == before
     assert world.verify().problems == ()
     world.push(5)

@@ -24,6 +24,7 @@ from spark_export.exporter.errors import DataLost, ExportError
 from spark_export.exporter.failpoint import ENVIRONMENT_VARIABLE
 from spark_export.exporter.job import open_repairer
 from spark_export.exporter.repair import Repair
+from spark_export.exporter.report import repair_lines, verdict_lines
 from stream_client.blocking import set_position
 from tests.cli.export_schemas import Repaired
 from tests.spark_export.exporter.export_world import World
@@ -119,7 +120,14 @@ def test_rows_that_the_node_has_no_more_are_told_and_given_up_only_on_request(ex
     assert not exported.verify().sound
     done = repair(exported, accept_lost=True)
     assert (done.rows, done.lost) == (45, 15)
+    said = [f"lost: {exported.stream}/{partition} from 0 to 4" for partition in range(3)]
+    assert list(repair_lines(done))[1:] == [
+        "1 damaged or missing file taken out; 45 rows of them read again from the node",
+        *said,
+        "15 rows lost for good, as the ledger notes",
+    ]
     verdict = exported.verify()
+    assert list(verdict_lines(verdict))[-1].endswith("every index once; 15 exported rows lost, which a repair gave up")
     assert (verdict.problems, verdict.rows, verdict.lost) == ((), 165, 15)
     assert rows_in(exported) == exported.stored()
     exported.compact()

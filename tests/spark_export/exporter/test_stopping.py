@@ -10,7 +10,11 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
+import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -25,6 +29,7 @@ from tests.spark_export.exporter.export_process import HELD_BYTES, exporting, ta
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.exporter.test_crashes import export_child
 from tests.spark_export.exporter.test_spark_process import jvm_below
+from tests.spark_export.exporter.test_true_tables import data_files, flip
 from tests.spark_export.exporter.test_verify import files_of
 
 PATIENCE_S = 200.0
@@ -124,6 +129,48 @@ def test_told_to_end_in_a_step_that_is_not_given_up(world: World, step: str) -> 
     world.with_exporter(main)
     assert len(files_of(world)) == (step == "publish")
     world.run()
+    world.assert_whole()
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("command", ["compact", "repair"])
+def test_ctrl_c_while_a_table_is_rewritten(world: World, command: str, times: int) -> None:
+    """Goal: the command ends with 130 and without a trace-back, and the table and the folder are as before.
+
+    Method: a file of the table is replaced by a pipe, from which the compaction cannot read on; the repair's rows are
+    held by a door before the node. Ctrl-C comes once or twice before they go on.
+    """
+    for _ in range(2):
+        world.push(ROWS // 4, size=SIZE)
+        world.run()
+    first = data_files(world)[0]
+    content, go_on = first.read_bytes(), threading.Event()
+    if command == "compact":
+        first.unlink()
+        os.mkfifo(first)
+    else:
+        flip(first)
+    with door(world.node.address, [HELD_BYTES // 8] * 100, go_on) as address:
+        given = ["--node", address] if command == "repair" else []
+        arguments = [sys.executable, "-m", "stream_node", "export", command, str(world.folder), *given]
+        with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            try:
+                wait_until(lambda: list(world.folder.glob("staging/rewrite-*/attempts")), process, PATIENCE_S)
+                time.sleep(1)
+                for _ in range(times):
+                    process.send_signal(signal.SIGINT)
+                    time.sleep(0.5)
+                if command == "compact":
+                    with suppress(BrokenPipeError):
+                        first.write_bytes(content)
+                go_on.set()
+                out, err = process.communicate(timeout=PATIENCE_S)
+            finally:
+                process.kill()
+    assert (process.returncode, out, err) == (130, "", "")
+    first.unlink()
+    first.write_bytes(content)
+    assert world.compact(keep_s=0.0).files_after == 1
     world.assert_whole()
 
 
