@@ -134,6 +134,20 @@ class ThreadRunner:
         """
         self._writer.save_room(tight)
 
+    @property
+    def writing_passes(self) -> int:
+        """How often the writing thread has emptied its queue since the start."""
+        return self._writer.passes
+
+    @property
+    def writing_failed(self) -> bool:
+        """Whether the writing thread does not write any more, because of a fatal error."""
+        return self._writer.failure is not None
+
+    def wake_writer(self) -> None:
+        """Make the writing thread do one more pass, also if nothing waits, so that a watchdog sees whether it lives."""
+        self._writer.wake_up()
+
     async def wait_idle(self) -> None:
         await self._completions.wait_idle()
 
@@ -223,6 +237,7 @@ class WritingThread(threading.Thread):
 
     post: a function that this thread calls with each finished batch, in the order of submission.
     failure: the reason why the thread does not write any more, or None if it writes.
+    passes: how often the thread has emptied its queue.
 
     Invariant: each submitted operation is passed to `post` exactly once.
     """
@@ -230,6 +245,7 @@ class WritingThread(threading.Thread):
     def __init__(self, session: SqliteSession, post: Callable[[list[Operation]], None]) -> None:
         super().__init__(name="storage-writer", daemon=False)
         self.failure: StorageError | None = None
+        self.passes = 0
         self.commits = 0
         self.operations = 0
         self.rows = 0
@@ -302,6 +318,7 @@ class WritingThread(threading.Thread):
             # Copy the log after the batch is posted, so that no confirm waits for the copy.
             if self.failure is None and not stopping:
                 self.failure = self.checkpointer.after_commit(self.commits, waiting=bool(queue), tight=self._tight)
+            self.passes += 1
         failpoint("before_close")
         if self.failure is None:
             self.checkpointer.close()

@@ -11,6 +11,7 @@ import trio
 
 from stream_node.config import Config, ConfigError
 from stream_node.config_sources import check_start, load_config
+from stream_node.notify import Notifier
 from stream_node.server import Server
 
 logger = structlog.get_logger(__name__)
@@ -22,27 +23,36 @@ class Reloading:
 
     flags: the settings of the command line, which replace those of the file here, too.
     file: the file of the settings, or None.
+    notifier: tells a service manager when the reading begins and ends.
     """
 
-    def __init__(self, server: Server, flags: Mapping[str, Any], file: Path | None) -> None:
+    def __init__(self, server: Server, flags: Mapping[str, Any], file: Path | None, notifier: Notifier) -> None:
         self._server = server
+        self._notifier = notifier
         self._flags = dict(flags)
         self._file = file
         self._one_at_a_time = trio.Lock()
 
     @property
     def has_files(self) -> bool:
-        """Whether the node has a file that can be read again: settings, certificates, rules or an audit log."""
+        """Whether the node may have a file that can be read again: settings, certificates, rules or an audit log."""
         config = self._server.config
+        # A service manager sends SIGHUP only to make the node read files, whichever it has.
+        if self._notifier.is_active:
+            return True
         return any(each is not None for each in (self._file, config.tls_certificate, config.access_rules))
 
     async def reload(self) -> None:
         """Reads all files again. Waits until the node listens: before, it reads them for the first time."""
         await self._server.wait_listening()
         async with self._one_at_a_time:
-            if self._file is not None:
-                await self._reload_settings(self._file)
-            self._server.reload()
+            self._notifier.reloading()
+            try:
+                if self._file is not None:
+                    await self._reload_settings(self._file)
+                self._server.reload()
+            finally:
+                self._notifier.ready()
 
     async def _reload_settings(self, file: Path) -> None:
         try:

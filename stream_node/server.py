@@ -39,6 +39,7 @@ from stream_node.clock_note import read_known, since_boot_s, write_note
 from stream_node.config import Config, without_effect
 from stream_node.identity_limits import make_usages
 from stream_node.live_settings import LiveParts, change_settings, connection_limits
+from stream_node.notify import Notifier
 from stream_node.services import Services, ServicesStatistics, stored_streams, wall_clock_us
 from stream_node.tls_settings import TlsWatch, make_listener, make_outgoing_tls, make_tls
 from stream_node.token_services import NodeTokens
@@ -83,8 +84,10 @@ class Server:
     refusing_pushes: whether pushes are refused because the disk is nearly full.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, notifier: Notifier | None = None) -> None:
+        """notifier: tells a service manager that the node makes progress, and that it stops; None: nobody is told."""
         self.config = config
+        self._notifier = Notifier({}) if notifier is None else notifier
         self.addresses: list[str] = []
         self.refusing_pushes = False
         self._stop = trio.Event()
@@ -177,6 +180,7 @@ class Server:
                     # This is logged at debug level, because the command prints the addresses on stdout.
                     logger.debug("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))
                     nursery.start_soon(self._watch_disk, services, runner)
+                    nursery.start_soon(self._notifier.report_progress, runner)
                     if tls is not None:
                         self._tls_watch = TlsWatch(tls, tcp, self._audit)
                         nursery.start_soon(self._tls_watch.run)
@@ -222,6 +226,7 @@ class Server:
         node: Node,
     ) -> None:
         logger.info("draining")
+        self._notifier.stopping()
         deadline_s = trio.current_time() + self.config.drain_timeout_s
         # Take no new work. Otherwise a busy peer could prevent that the node ever becomes idle.
         tcp.stop_accepting()

@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,6 +16,8 @@ from stream_node.cli.output import say
 
 if TYPE_CHECKING:
     from stream_node.config import Config
+    from stream_node.reloading import Reloading
+    from stream_node.server import Server
 
 GC_OBJECTS = 20_000
 """The number of new objects after which Python's garbage collector runs, in place of the default of 700."""
@@ -51,6 +53,7 @@ def serve(
 
     from stream_node.config_sources import load_config
     from stream_node.logs import configure_logs
+    from stream_node.notify import Notifier
     from stream_node.reloading import Reloading
     from stream_node.server import Server
 
@@ -64,23 +67,29 @@ def serve(
     }
     settings = load_config(flags, file=config)
     configure_logs(settings.log_level)
-    server = Server(settings)
-    reloading = Reloading(server, flags, config)
-    had_terminal = has_terminal()
+    notifier = Notifier()
+    server = Server(settings, notifier)
+    reloading = Reloading(server, flags, config, notifier)
     _relax_garbage_collector()
 
-    async def run() -> None:
-        ends = [signal.SIGTERM, signal.SIGINT]
-        # A closed terminal sends SIGHUP, which would end the process without draining it. A node started with
-        # `nohup` ignores SIGHUP, and must keep ignoring it. A node that has files to read again and no terminal is run
-        # by a service manager, which sends SIGHUP for that.
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-            ends.append(signal.SIGHUP)
-        with trio.open_signal_receiver(*ends) as signals:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(obey_signals, signals, nursery)
-                addresses = await nursery.start(serve_to_the_end, nursery.cancel_scope)
-                _tell_listening(settings, addresses, as_json)
+    def tell_ready() -> None:
+        _tell_listening(settings, server.addresses, as_json)
+        notifier.ready()
+
+    trio.run(_serve_until_stopped, server, reloading, tell_ready)
+
+
+async def _serve_until_stopped(server: Server, reloading: Reloading, tell_ready: Callable[[], None]) -> None:
+    """Runs the server, and obeys the signals of this process. tell_ready: called when the node listens."""
+    import trio
+
+    had_terminal = has_terminal()
+    ends = [signal.SIGTERM, signal.SIGINT]
+    # A closed terminal sends SIGHUP, which would end the process without draining it. A node started with `nohup`
+    # ignores SIGHUP, and must keep ignoring it. A node that has files to read again and no terminal is run by a service
+    # manager, which sends SIGHUP for that.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        ends.append(signal.SIGHUP)
 
     async def obey_signals(signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
         async for number in signals:
@@ -94,7 +103,11 @@ def serve(
         await server.serve(task_status=task_status)
         scope.cancel()
 
-    trio.run(run)
+    with trio.open_signal_receiver(*ends) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(obey_signals, signals, nursery)
+            await nursery.start(serve_to_the_end, nursery.cancel_scope)
+            tell_ready()
 
 
 def has_terminal() -> bool:
