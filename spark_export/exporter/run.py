@@ -216,6 +216,8 @@ class Exporter:
         """
         ends = await asyncio.to_thread(self._node.list_ends, self._selection)
         positions = await asyncio.to_thread(self._node.load_positions, self._ledger.identity.client_id)
+        if not ends and self._selection.pattern is not None:
+            logger.warning("no stream of the node matches", pattern=self._selection.pattern)
         wanted = [each for each in ends if each.stream not in left_out]
         exported = await self._ledger.load_exported()
         try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -74,12 +74,14 @@ class Report:
     rows: the number of new messages that were read.
     steps: the number of versions that were published.
     rebuilt: whether all tables were built again.
+    notes: a line for each setting that has had no effect yet, such as the start of a chain that is not in the export.
     """
 
     folder: Path
     rows: int
     steps: int
     rebuilt: bool
+    notes: tuple[str, ...] = ()
 
 
 class PipelineMismatch(ExportError):
@@ -110,17 +112,18 @@ def run_pipeline(export: Path, out: Path, settings: Settings, *, rebuild: bool =
             return _rebuild(export, export_id, versions, settings)
         _check(dumped, settings, export_id, out)
         taken, rows, steps = Taken.load(dumped["taken"]), 0, 0
+        notes: list[str] = dumped.get("notes", [])
         for files in _steps(_list_new(export, taken), settings.step_bytes):
             version = versions.begin(versions.latest())
             step = _Step(version, versions.latest(), settings)
             new = step.take(files, taken)
-            step.finish(taken)
-            _save_state(version, taken, settings, export_id)
+            notes = step.finish(taken)
+            _save_state(version, taken, settings, export_id, notes)
             versions.publish(version)
             rows, steps = rows + new, steps + 1
         folder = versions.latest()
         assert folder is not None
-        return Report(folder, rows, steps, rebuilt=False)
+        return Report(folder, rows, steps, rebuilt=False, notes=tuple(notes))
 
 
 def _rebuild(export: Path, export_id: str | None, versions: Versions, settings: Settings) -> Report:
@@ -128,10 +131,10 @@ def _rebuild(export: Path, export_id: str | None, versions: Versions, settings: 
     version, taken = versions.begin(None), Taken()
     step = _Step(version, None, settings)
     rows = sum(step.take(files, taken) for files in _steps(_list_new(export, taken), settings.step_bytes))
-    step.finish(taken)
-    _save_state(version, taken, settings, export_id)
+    notes = step.finish(taken)
+    _save_state(version, taken, settings, export_id, notes)
     versions.publish(version)
-    return Report(version.folder, rows, 1, rebuilt=True)
+    return Report(version.folder, rows, 1, rebuilt=True, notes=tuple(notes))
 
 
 class _Step:
@@ -172,14 +175,20 @@ class _Step:
         failpoint("pipeline_taken")
         return count
 
-    def finish(self, taken: Taken) -> None:
-        """Completes all tables, so that the version can be published. taken: the messages that were read so far."""
+    def finish(self, taken: Taken) -> list[str]:
+        """Completes all tables, so that the version can be published. Returns the `notes` of a `Report`.
+
+        taken: the messages that were read so far.
+        """
         self._blocks.finish()
+        notes: list[str] = []
         if self._cardinal is not None:
             self._cardinal.finish()
+            notes = self._cardinal.find_notes()
         self._messages.finish(taken, BLOCKS)
         for tables in MERGED:
             merge_small(self._version, tables)
+        return notes
 
 
 def merge_small(version: Version, tables: tuple[str, ...]) -> int:
@@ -218,10 +227,18 @@ def load_state(folder: Path) -> Any:
     return dumped
 
 
-def _save_state(version: Version, taken: Taken, settings: Settings, export_id: str | None) -> None:
+def _save_state(
+    version: Version, taken: Taken, settings: Settings, export_id: str | None, notes: Sequence[str]
+) -> None:
     path = version.folder / STATE_FILE
     path.parent.mkdir(exist_ok=True)
-    dumped = {"format": STATE_FORMAT, "export": export_id, "settings": _named(settings), "taken": taken.dump()}
+    dumped = {
+        "format": STATE_FORMAT,
+        "export": export_id,
+        "settings": _named(settings),
+        "taken": taken.dump(),
+        "notes": list(notes),
+    }
     write_durably(path, json.dumps(dumped).encode())
 
 

@@ -37,7 +37,15 @@ def main(arguments: list[str] | None = None) -> int:
     except (ExportError, ValueError, OSError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
-    told = {"folder": str(report.folder), "rows": report.rows, "steps": report.steps, "rebuilt": report.rebuilt}
+    for note in report.notes:
+        sys.stderr.write(f"warning: {note}\n")
+    told = {
+        "folder": str(report.folder),
+        "rows": report.rows,
+        "steps": report.steps,
+        "rebuilt": report.rebuilt,
+        "notes": report.notes,
+    }
     sys.stdout.write(json.dumps(told) + "\n")
     return 0
 

@@ -86,6 +86,8 @@ OPEN_SCHEMA = pa.schema(
 
 block: the name of the chain, a zero byte and the block hash.
 """
+CHAINS_TOLD = 10
+"""The largest number of chains that a line of `find_notes` names."""
 
 
 class CardinalTables:
@@ -94,6 +96,7 @@ class CardinalTables:
     def __init__(self, version: Version, topics: Topics, starts: Mapping[str, bytes]) -> None:
         self._version = version
         self._topics = topics
+        self._starts = starts
         self._known = KnownBlocks(version, starts)
         self._incomplete: dict[Block, tuple[Assembled, int]] = {}
         self._open = OPEN_SCHEMA.empty_table()
@@ -197,6 +200,28 @@ class CardinalTables:
             ]
             self._version.write(BATCHES, table_of(SCHEMAS[BATCHES], rows), "open")
         self._version.write(OPEN_MESSAGES, self._open)
+
+    def find_notes(self) -> list[str]:
+        """Returns a line for each setting that has had no effect yet, for example because a name is misspelt.
+
+        The caller has called `finish`. A setting is `--cardinal`, or the start of one chain.
+        """
+        in_memory = {chain for chain, _ in (*self._known.blocks, *self._incomplete)}
+        chains = in_memory | {_split(block)[0] for block in self._open["block"].unique().to_pylist()}
+        if not chains:
+            yet = "no stream of the export that matches has a message of Cardinal Streams yet"
+            return [f"--cardinal {self._topics.pattern}: {yet}"]
+        notes = []
+        for chain, hash_ in sorted(self._starts.items()):
+            option = f"--start {chain}={hash_.hex()}" if self._topics.has_group else f"--start {hash_.hex()}"
+            if chain not in chains:
+                known = ", ".join(sorted(chains)[:CHAINS_TOLD])
+                notes.append(f"{option}: the export has no block of the chain {chain} yet, but of {known}")
+            elif chain not in self._known.on_chain:
+                notes.append(
+                    f"{option}: no complete block of the chain has this hash or this parent yet, so all its blocks wait"
+                )
+        return notes
 
     def _group(self, blocks: list[bytes]) -> Any:
         """Yields each of these blocks, its messages, and the time when its first Batch message (the message that begins

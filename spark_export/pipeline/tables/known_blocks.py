@@ -60,6 +60,7 @@ class KnownBlocks:
 
     blocks: the blocks that are in memory.
     changed: the blocks that were added, or whose storage time changed, since the version began.
+    on_chain: the chains that have a canonical block, after `finish`.
     """
 
     def __init__(self, version: Version, starts: Mapping[str, bytes]) -> None:
@@ -68,6 +69,7 @@ class KnownBlocks:
         self._settled: dict[str, tuple[int, bytes]] = {}
         self.blocks: dict[Block, Complete] = {}
         self.changed: set[Block] = set()
+        self.on_chain: frozenset[str] = frozenset()
 
     def load(self, state: Path | None) -> None:
         """Reads the blocks that a run needs at first.
@@ -138,6 +140,7 @@ class KnownBlocks:
                 heads[chain] = max(block.link.number, heads.get(chain, 0))
             elif block.mark.state == WAITING:
                 waiting.add(chain)
+        self.on_chain = frozenset(heads)
         settled: dict[str, tuple[int, bytes]] = {}
         for (chain, hash_), block in self.blocks.items():
             number = block.link.number

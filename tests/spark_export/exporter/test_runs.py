@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
@@ -74,6 +75,9 @@ def test_a_selection_is_by_name_or_pattern(world: World) -> None:
     assert {row[0] for row in world.rows()} == {"a.1", "b.1"}
     with pytest.raises(StreamNotFound, match="nosuch"):
         world.run(selection=Selection(("nosuch",)))
+    with capture_logs() as logs:
+        assert world.run(selection=Selection(pattern="nosuch-.*")).run_id is None
+    assert {"event": "no stream of the node matches", "pattern": "nosuch-.*", "log_level": "warning"} in logs
 
 
 def test_what_retention_took_is_reported(world: World) -> None:

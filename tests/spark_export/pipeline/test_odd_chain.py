@@ -104,3 +104,33 @@ def test_a_start_counts_for_its_chain_alone(tmp_path: Path) -> None:
     rows = read_rows(tmp_path / "out" / "latest", "silver/batches")
     canonical = sorted((row["chain"], row["number"]) for row in rows if row["state"] == "canonical")
     assert canonical == [("one", 101), ("one", 102), *(("two", number) for number in range(2, 6))]
+
+
+def test_a_start_that_was_never_seen_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Goal: a misspelt chain, hash or expression is told until the export has it, also by a run with nothing new."""
+    lake = Lake(tmp_path / "lake")
+    first, second = (Batch(name_of(str(at)), at, name_of(str(at - 1)), at) for at in (5, 6))
+
+    def add(stream: str, index: int, batch: Batch) -> None:
+        record = encode(batch)
+        lake.add_run({stream: [(0, index, index, record.key, [], record.value)]})
+
+    def told(*given: str) -> list[str]:
+        assert main([str(lake.folder), str(tmp_path / "out"), "--cardinal", "(one|two)-.*", *given]) == 0
+        return capsys.readouterr().err.splitlines()
+
+    add("three-blocks", 0, first)
+    (line,) = told()
+    assert line.startswith("warning: --cardinal (one|two)-.*: no stream of the export")
+    add("one-blocks", 0, first)
+    assert told() == []
+    starts = [f"--start=one={second.hash.hex()}", f"--start=two={second.hash.hex()}"]
+    for more in (["--rebuild"], []):
+        unknown_hash, unknown_chain = told(*starts, *more)
+        assert unknown_hash.startswith(f"warning: --start one={second.hash.hex()}: no complete block of the chain")
+        assert unknown_chain.endswith("the export has no block of the chain two yet, but of one")
+    add("one-blocks", 1, second)
+    (line,) = told(*starts)
+    assert "--start two=" in line
+    add("two-blocks", 0, second)
+    assert told(*starts) == told(*starts) == []
