@@ -135,6 +135,15 @@ class Authorizer:
         decision = self._decide(origin, Demand(Right.FORWARD, destination), "")
         return None if decision.allowed else DENIED + decision.reason
 
+    def decide(self, origin: Origin, demand: Demand, request: str, *, is_act: bool) -> Decision:
+        """Decides about a request that came in another protocol than messages, such as HTTP. Counts and audits a
+        refusal.
+
+        request: the name of the request in the audit log. is_act: whether the use of an administrative right is in the
+        audit log; False for a request that only looks at things.
+        """
+        return self._decide(origin, demand, request, is_act=is_act)
+
     def note_tls_refused(self, peer: str, identity: Identity, reason: str) -> None:
         """Audits a peer that was refused for its certificate."""
         self.audit.refused(Entry("tls_refused", str(identity), peer, reason=reason))
@@ -212,10 +221,10 @@ class Authorizer:
             return False
         return source.open_requests.is_sender(connection.own_address)
 
-    def _decide(self, origin: Origin, demand: Demand, request: str) -> Decision:
+    def _decide(self, origin: Origin, demand: Demand, request: str, *, is_act: bool = True) -> Decision:
         """Decides one demand. Counts and audits a refusal, and audits the use of an administrative right."""
         allowed = self.rules.allows(origin.identity, demand)
-        if allowed and not demand.rights & ACTS:
+        if allowed and not (is_act and demand.rights & ACTS):
             return Decision(True, None, "")
         decision = self.rules.decide(origin.identity, demand)
         entry = Entry(

@@ -36,7 +36,7 @@ class Proof(NamedTuple):
 
 
 class Authenticator:
-    """Judges the tokens of all connections of a node.
+    """Judges the tokens of all connections of a node. `judge` is for its own protocol, and `judge_text` for others.
 
     Invariant: for each host, at most `waiting_max` refused connections wait for their answer.
     """
@@ -73,45 +73,62 @@ class Authenticator:
         is_encrypted: whether the connection uses TLS.
         Returns None if too many refusals to this host wait already; then the connection is closed without an answer.
         """
-        host = peer.rpartition(":")[0]
-        # A host can have all addresses of its IPv6 network.
-        key = party_key(ANONYMOUS, peer)
-        request_id, verdict = self._decide(message.payload, host, known, is_encrypted)
-        if verdict.identity is None:
-            if self._waiting[key] >= self._waiting_max:
-                return None
-            self._on_refused(peer, verdict)
-            self._waiting[key] += 1
-            try:
-                await trio.sleep(self._refusal_delay_s)
-            finally:
-                self._waiting[key] -= 1
-                if not self._waiting[key]:
-                    del self._waiting[key]
+        request_id, verdict = self._decide(message.payload, peer, known, is_encrypted)
+        if verdict.identity is None and not await self._refuse(peer, verdict):
+            return None
         answer = reply_to(message, NODE_AUTHENTICATE, _answer(request_id, verdict))
         return Proof(verdict.identity, answer, verdict.reason)
 
-    def _decide(self, payload: bytes, host: str, known: Identity, is_encrypted: bool) -> tuple[int, Verdict]:
+    async def judge_text(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> Verdict | None:
+        """Judges the text of a token that came in another protocol, such as HTTP, and waits before it refuses one.
+
+        The other parameters and the result None are those of `judge`.
+        """
+        verdict = self._judge(text, peer, known, is_encrypted)
+        if verdict.identity is None and not await self._refuse(peer, verdict):
+            return None
+        return verdict
+
+    async def _refuse(self, peer: str, verdict: Verdict) -> bool:
+        """Reports a refusal and waits. Returns False at once if too many refusals to this host wait already."""
+        # A host can have all addresses of its IPv6 network.
+        key = party_key(ANONYMOUS, peer)
+        if self._waiting[key] >= self._waiting_max:
+            return False
+        self._on_refused(peer, verdict)
+        self._waiting[key] += 1
+        try:
+            await trio.sleep(self._refusal_delay_s)
+        finally:
+            self._waiting[key] -= 1
+            if not self._waiting[key]:
+                del self._waiting[key]
+        return True
+
+    def _decide(self, payload: bytes, peer: str, known: Identity, is_encrypted: bool) -> tuple[int, Verdict]:
         try:
             if len(payload) > REQUEST_BYTES_MAX:
                 raise ProtocolError("the payload is too large")
             request = AUTHENTICATE.decode_request(payload)
         except ProtocolError:
             return 0, Verdict(Status.UNKNOWN, reason="this is no authentication with a token (docs/wire.md)")
+        return request.request_id, self._judge(request.token, peer, known, is_encrypted)
+
+    def _judge(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> Verdict:
         # A token that others may have read is not judged at all: the answer must not tell them whether it is valid.
-        if not is_encrypted and not is_this_machine(host):
+        if not is_encrypted and not is_this_machine(peer.rpartition(":")[0]):
             reason = (
                 "a token is taken over TLS only, except from the same machine; the token went over the network without "
                 "encryption, so revoke it, make a new one, and connect with TLS"
             )
-            return request.request_id, Verdict(Status.UNENCRYPTED, reason=reason)
+            return Verdict(Status.UNENCRYPTED, reason=reason)
         if known.source != "anonymous":
             reason = (
                 f"this connection is {known} already, by its certificate; a connection has one identity, so leave out "
                 "the token or the certificate"
             )
-            return request.request_id, Verdict(Status.SECOND, reason=reason)
-        return request.request_id, self._find(request.token)
+            return Verdict(Status.SECOND, reason=reason)
+        return self._find(text)
 
 
 class LateAuthentication(Worker):

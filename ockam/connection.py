@@ -61,6 +61,7 @@ class Connection(Worker):
         tls: TlsLayer | None = None,
         tls_listener: TlsListener | None = None,
         authenticator: Authenticator | None = None,
+        identity: Identity | None = None,
     ) -> None:
         """Creates the worker.
 
@@ -68,7 +69,7 @@ class Connection(Worker):
         on_spoken: called once, when the first message of the peer is received.
         tls: if we have connected to the peer with TLS, the TLS connection after its handshake; else None.
         tls_listener: completes the TLS handshake of a peer that has connected to us; None if that peer uses no TLS.
-        authenticator: judges the token of such a peer.
+        authenticator: judges the token of such a peer. identity: what the peer has proved already; None: nothing.
         """
         self._node = node
         self._stream = stream
@@ -77,7 +78,7 @@ class Connection(Worker):
         self._tls: TlsLayer | None = None
         self._tls_listener = tls_listener
         self._authenticator = authenticator
-        self._proved: Identity | None = None
+        self._proved = identity
         self._receive_some: Callable[[int], Awaitable[bytes | bytearray]] = stream.receive_some
         self.fault: RemoteProtocolError | None = None
         self.own_address = address
@@ -87,14 +88,13 @@ class Connection(Worker):
         self._usage = ConnectionUsage(node.usages, peer, self.holdings, self._share)
         # Nodes that we have called have no limits: we want their answers.
         if wire is None:
-            self._usage.join(ANONYMOUS)
+            self._usage.join(identity or ANONYMOUS)
         self._machine = ConnectionMachine(wire, address, limits, memory.share_bytes, self._origin)
         if tls is not None:
             self._use(tls)
             self._machine.encrypt_hello(tls.encrypt)
         self._partial_frames = partial_frames
-        self._on_spoken = on_spoken
-        self._turns = turns
+        self._on_spoken, self._turns = on_spoken, turns
         self._mailbox = Mailbox()
         self._nursery: trio.Nursery | None = None
         self._sends = False
@@ -495,6 +495,6 @@ class Connection(Worker):
         return self._machine.backlog.size_bytes
 
     def statistics(self) -> ConnectionStatistics:
-        machine = self._machine
-        received, sent = (machine.received, machine.received_bytes), (machine.sent, machine.sent_bytes)
-        return ConnectionStatistics(self.peer, self.framing, *received, *sent, self.backlog_bytes)
+        of = self._machine
+        moved = (of.received, of.received_bytes, of.sent, of.sent_bytes)
+        return ConnectionStatistics(self.peer, self.framing, *moved, self.backlog_bytes)

@@ -161,13 +161,20 @@ class TcpTransport:
         self._connections_max = connections_that_fit(self._connections_max)
         listeners = await trio.open_tcp_listeners(port, host=host)
         self._nursery.start_soon(self._serve, listeners)
-        return [_name(listener.socket.getsockname()) for listener in listeners]
+        return [socket_name(listener.socket.getsockname()) for listener in listeners]
 
     async def connect(self, destination: str, framing: Framing = "head") -> Address:
         """Connects to a node. Returns the connection's address, with which every route to the node begins.
 
         Raises ConnectFailed."""
         return (await self._connect(destination, framing)).own_address
+
+    def attach(self, stream: trio.SocketStream, peer: str, identity: Identity) -> None:
+        """Serves a peer that has proved its identity in another way, such as over HTTP, as if it had connected.
+
+        peer: the `host:port` of the peer."""
+        connection = self._add(stream, None, peer, None, identity)
+        self._nursery.start_soon(self._run, connection)
 
     async def _connect(self, destination: str, framing: Framing = "head", is_own: bool = True) -> Connection:
         tokens = self._outgoing_tokens
@@ -267,7 +274,7 @@ class TcpTransport:
             stream.socket.close()
             return
         try:
-            peer = _name(stream.socket.getpeername())
+            peer = socket_name(stream.socket.getpeername())
         except OSError:
             self._closed["closed_before_header"] += 1
             stream.socket.close()
@@ -305,7 +312,15 @@ class TcpTransport:
             if not self._give_way():
                 return
 
-    def _add(self, stream: trio.abc.Stream, wire: Wire | None, peer: str, tls: TlsLayer | None) -> Connection:
+    def _add(
+        self,
+        stream: trio.abc.Stream,
+        wire: Wire | None,
+        peer: str,
+        tls: TlsLayer | None,
+        identity: Identity | None = None,
+    ) -> Connection:
+        """Makes the worker of a connection. identity: what the peer has proved already; None: it proves it here."""
         address = local(CONNECTION_PREFIX + self._new_id().encode())
         connection = Connection(
             self._node,
@@ -319,8 +334,9 @@ class TcpTransport:
             turns=self._turns,
             on_spoken=self._silent.discard,
             tls=tls,
-            tls_listener=self._tls if wire is None else None,
-            authenticator=self._authenticator if wire is None else None,
+            tls_listener=self._tls if wire is None and identity is None else None,
+            authenticator=self._authenticator if wire is None and identity is None else None,
+            identity=identity,
         )
         self._node.register([address], lambda: connection)
         self._connections.add(connection)
@@ -474,7 +490,7 @@ def _through(connection: Address, message: Message) -> Message:
     return Message((connection, *message.onward_route[1:]), message.return_route, message.payload, message.origin)
 
 
-def _name(socket_name: tuple[Any, ...]) -> str:
+def socket_name(address: tuple[Any, ...]) -> str:
     """Returns the `host:port` of a socket address, with brackets around an IPv6 host."""
-    host, port = socket_name[:2]
+    host, port = address[:2]
     return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

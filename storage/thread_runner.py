@@ -171,6 +171,11 @@ class ThreadRunner:
                 self._database.distrust()
             self._ended.set()
 
+    @property
+    def is_writing(self) -> bool:
+        """Whether the writing thread runs, and still writes."""
+        return self._writer.is_alive() and self._writer.failure is None
+
     def statistics(self) -> RunnerStatistics:
         writer, checkpointer, completions = self._writer, self._writer.checkpointer, self._completions
         return RunnerStatistics(

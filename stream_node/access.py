@@ -47,15 +47,17 @@ def is_loopback(listen: str) -> bool:
 
 
 def lacking(config: Config) -> str | None:
-    """Returns a sentence that says which protection (TLS, rules) the node lacks.
+    """Returns a sentence that says which protection (TLS, rules) the node lacks, for its own protocol and for HTTP.
 
     Returns None if it lacks neither, or if only this machine can connect to it.
     """
     has_tls = config.tls_certificate is not None
     lacks = [text for text, there in (("TLS", has_tls), ("rules", config.access_rules is not None)) if not there]
-    if is_loopback(config.listen) or not lacks:
+    exposed = [address for address in (config.listen, *config.http) if not is_loopback(address)]
+    if not exposed or not lacks:
         return None
-    return f"{config.listen} is reached from other machines, without {' and without '.join(lacks)}"
+    reached = "is reached" if len(exposed) == 1 else "are reached"
+    return f"{' and '.join(exposed)} {reached} from other machines, without {' and without '.join(lacks)}"
 
 
 def check_exposure(config: Config) -> None:
@@ -67,9 +69,10 @@ def check_exposure(config: Config) -> None:
     if found is None:
         return
     if not config.insecure:
+        setting = "http" if is_loopback(config.listen) else "listen"
         raise ConfigError(
-            f"listen: {found}; set tls_certificate, tls_certificate_key and access_rules (docs/security.md), listen at "
-            "127.0.0.1, or say --insecure if everybody who reaches this address may do everything"
+            f"{setting}: {found}; set tls_certificate, tls_certificate_key and access_rules (docs/security.md), listen "
+            "at 127.0.0.1, or say --insecure if everybody who reaches this address may do everything"
         )
     logger.warning("insecure", reason=found)
 
@@ -126,6 +129,10 @@ class NodeAccess:
         except OSError as error:
             logger.error("audit_not_opened", reason=str(error))
         self._load()
+
+    @property
+    def authorizer(self) -> Authorizer:
+        return self._authorizer
 
     def statistics(self) -> AccessStatistics:
         return self._authorizer.statistics()

@@ -113,6 +113,31 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     insecure: bool = False
     """Whether the node may listen beyond this machine without TLS or without rules."""
 
+    # Group "HTTP": whether and how the node answers over HTTP. See [http.md](http.md).
+    http: tuple[str, ...] = ()
+    """The HOST:PORT at which the node listens for HTTP. Several are allowed; port 0 picks a free port. Without this
+    setting, the node has no HTTP. TLS, client certificates, tokens and rules are those of the node."""
+    http_hosts: tuple[str, ...] = ()
+    """The names by which clients call the node over HTTP, such as node.example.org. An IP address is always allowed,
+    and localhost at a loopback address. With this setting, every other name is refused; without it, only at a loopback
+    address."""
+    http_origins: tuple[str, ...] = ()
+    """The origins of other web sites whose pages may change something over HTTP, such as https://shop.example.org."""
+    http_connections_max: Count = 1_000
+    """The maximum number of open HTTP connections. A further one is closed at once. One host or certificate can have a
+    quarter of them."""
+    http_body_bytes_max: Count = 16 * 1024 * 1024
+    """The maximum size of the body of an HTTP request."""
+    http_header_bytes_max: Annotated[int, msgspec.Meta(ge=1024, le=1024 * 1024)] = 16 * 1024
+    """The maximum size of the first line and the headers of an HTTP request together."""
+    http_idle_timeout_s: Seconds = 60.0
+    """The node closes an HTTP connection if the headers of its next request are not complete within this time."""
+    http_body_timeout_s: Seconds = 30.0
+    """The node closes an HTTP connection if the next part of a request's body does not arrive within this time."""
+    http_clients_max: Count = 1_000
+    """The maximum number of identities, each with its host, that use streams over HTTP at one time. Each of them has
+    one connection inside the node."""
+
     # Group "Streams": how long messages are kept, and for how long a consumer keeps its partitions.
     retention_age_s: Amount | None = None
     """The node keeps messages for this long. This setting and the next two apply to streams that have no retention of

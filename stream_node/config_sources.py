@@ -128,6 +128,7 @@ def _address_mistakes(config: Config) -> list[str]:
         ("listen", (config.listen,)),
         ("allow_forward", config.allow_forward),
         ("tls_forward_plaintext", config.tls_forward_plaintext),
+        ("http", config.http),
     ):
         for destination in destinations:
             try:

@@ -27,6 +27,7 @@ class NodeProcess:
     environment: variables that the child gets in addition to those of this process.
     log_file: the file for the child's stderr; None chooses a file next to the data directory.
     address: the address of the node after its first start.
+    http: the addresses at which the node listens for HTTP.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class NodeProcess:
         self.log_file = log_file if log_file is not None else data_dir.with_suffix(".log")
         self._process: subprocess.Popen[bytes] | None = None
         self.address = ""
+        self.http: list[str] = []
 
     def __enter__(self) -> NodeProcess:
         self.start()
@@ -85,7 +87,9 @@ class NodeProcess:
             code = self._process.wait()
             self._forget()
             raise NodeNotStarted(f"the node ended with {code}: {self._log_end()}")
-        self.address = json.loads(line)["addresses"][0]
+        told = json.loads(line)
+        self.address = told["addresses"][0]
+        self.http = told.get("http", [])
 
     def stop(self, timeout_s: float = 30.0) -> int:
         """Asks the node to stop (SIGTERM) and returns its exit code. Kills the node if it has not ended after

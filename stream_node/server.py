@@ -16,22 +16,20 @@ import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 import trio
 
 from access.audit import Audit
-from access.authorizer import AccessStatistics
 from ockam.address import split_host_port
-from ockam.node import Node, NodeStatistics
-from ockam.tcp import TcpStatistics, TcpTransport
+from ockam.identity import Identity
+from ockam.node import Node
+from ockam.tcp import TcpTransport
 from ockam.tls import ServerTls
-from ockam.usage import LimitStatistics
-from secure_channel.limits import ChannelStatistics
 from secure_channel.workers.channels import SecureChannels
 from storage.database import Database
-from storage.runner import RunnerStatistics
 from storage.thread_runner import ThreadRunner
 from stream_node.access import NodeAccess, check_exposure, open_access
 from stream_node.channel_services import start_channels
@@ -40,9 +38,14 @@ from stream_node.config import Config, without_effect
 from stream_node.identity_limits import make_usages
 from stream_node.live_settings import LiveParts, change_settings, connection_limits
 from stream_node.notify import Notifier
-from stream_node.services import Services, ServicesStatistics, stored_streams, wall_clock_us
+from stream_node.parts import NodeCondition, NodeParts
+from stream_node.services import Services, stored_streams, wall_clock_us
+from stream_node.statistics import ServerStatistics
 from stream_node.tls_settings import TlsWatch, make_listener, make_outgoing_tls, make_tls
 from stream_node.token_services import NodeTokens
+
+if TYPE_CHECKING:
+    from stream_node.http.listener import HttpListener
 
 DISK_INTERVAL_S = 1.0
 """The interval between two measurements of the free disk space, in seconds."""
@@ -59,29 +62,13 @@ class CannotListen(OSError):
     the address."""
 
 
-class ServerStatistics(msgspec.Struct, frozen=True):
-    """The statistics of all parts of the node.
-
-    channels: the statistics of secure channels; None if they are off.
-    access: the statistics of the rules; None without rules.
-    limits: the statistics of the limits per identity.
-    """
-
-    node: NodeStatistics
-    tcp: TcpStatistics
-    storage: RunnerStatistics
-    services: ServicesStatistics
-    channels: ChannelStatistics | None
-    access: AccessStatistics | None
-    limits: LimitStatistics
-
-
 class Server:
     """One node that serves one data directory. `serve` runs it until `stop` is called.
 
     config: the settings in force.
     addresses: the `host:port` texts at which the node listens.
-    refusing_pushes: whether pushes are refused because the disk is nearly full.
+    http: the `host:port` texts at which the node listens for HTTP.
+    condition: what the server knows about its condition.
     """
 
     def __init__(self, config: Config, notifier: Notifier | None = None) -> None:
@@ -89,13 +76,20 @@ class Server:
         self.config = config
         self._notifier = Notifier({}) if notifier is None else notifier
         self.addresses: list[str] = []
-        self.refusing_pushes = False
+        self.http: list[str] = []
+        self.condition = NodeCondition()
         self._stop = trio.Event()
         self._listening = trio.Event()
         self._tls_watch: TlsWatch | None = None
         self._statistics: Callable[[], ServerStatistics] | None = None
         self._access: NodeAccess | None = None
         self._parts: LiveParts | None = None
+        self._http: HttpListener | None = None
+
+    @property
+    def refusing_pushes(self) -> bool:
+        """Whether pushes are refused because the disk is nearly full."""
+        return self.condition.refusing_pushes
 
     def stop(self) -> None:
         """Begins to drain the node. `serve` returns when this is done. Safe to repeat."""
@@ -122,6 +116,8 @@ class Server:
         """
         if self._parts is not None:
             self.config = change_settings(self._parts, self.config, wanted, source)
+            if self._http is not None:
+                self._http.parts.config = self.config
 
     def statistics(self) -> ServerStatistics:
         """Returns the present statistics. Raises RuntimeError while the server is not listening."""
@@ -152,7 +148,7 @@ class Server:
                     tokens = NodeTokens(config)
                     tcp = _make_tcp(config, node, nursery, tls, tokens)
                     self._access = open_access(config, node, tcp, wall_clock_us, nursery)
-                    tokens.start(node, tcp, nursery, self._audit)
+                    tokens.start(node, partial(self._close_identities, tcp), nursery, self._audit)
                     services = Services(
                         node,
                         runner,
@@ -163,26 +159,28 @@ class Server:
                     )
                     services.start(stored)
                     channels = start_channels(node, nursery, config, self._access)
-                    try:
-                        self.addresses = await tcp.listen(*split_host_port(config.listen))
-                    except OSError as error:
-                        raise CannotListen(f"cannot listen at {config.listen}: {error}") from error
-                    self._statistics = lambda: ServerStatistics(
-                        node.statistics(),
-                        tcp.statistics(),
-                        runner.statistics(),
-                        services.statistics(),
-                        None if channels is None else channels.statistics(),
-                        None if self._access is None else self._access.statistics(),
-                        node.usages.statistics(),
+                    self._statistics = partial(self._gather, node, tcp, runner, services, channels)
+                    authorizer = None if self._access is None else self._access.authorizer
+                    parts = NodeParts(
+                        config=config,
+                        node=node,
+                        tcp=tcp,
+                        runner=runner,
+                        services=services,
+                        authenticator=tokens.authenticator,
+                        authorizer=authorizer,
+                        tls=tls,
+                        statistics=self.statistics,
+                        condition=self.condition,
                     )
+                    await self._listen(parts, nursery)
                     self._parts = LiveParts(node, tcp, services, channels)
                     # This is logged at debug level, because the command prints the addresses on stdout.
                     logger.debug("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))
                     nursery.start_soon(self._watch_disk, services, runner)
                     nursery.start_soon(self._notifier.report_progress, runner)
                     if tls is not None:
-                        self._tls_watch = TlsWatch(tls, tcp, self._audit)
+                        self._tls_watch = TlsWatch(tls, partial(self._end_refused, tcp), self._audit)
                         nursery.start_soon(self._tls_watch.run)
                     self._listening.set()
                     task_status.started(self.addresses)
@@ -198,6 +196,57 @@ class Server:
         finally:
             database.close()
 
+    def _gather(
+        self,
+        node: Node,
+        tcp: TcpTransport,
+        runner: ThreadRunner,
+        services: Services,
+        channels: SecureChannels | None,
+    ) -> ServerStatistics:
+        return ServerStatistics(
+            node.statistics(),
+            tcp.statistics(),
+            runner.statistics(),
+            services.statistics(),
+            None if channels is None else channels.statistics(),
+            None if self._access is None else self._access.statistics(),
+            node.usages.statistics(),
+            None if self._http is None else self._http.statistics(),
+        )
+
+    async def _listen(self, parts: NodeParts, nursery: trio.Nursery) -> None:
+        """Starts to accept connections, also for HTTP if the settings say so. Raises CannotListen."""
+        listen = parts.config.listen
+        try:
+            self.addresses = await parts.tcp.listen(*split_host_port(listen))
+        except OSError as error:
+            raise CannotListen(f"cannot listen at {listen}: {error}") from error
+        if not parts.config.http:
+            return
+        # Only a node with HTTP waits for hypercorn and starlette, which take a quarter of a second.
+        from stream_node.http.endpoints import ENDPOINTS
+        from stream_node.http.listener import HttpListener
+
+        self._http = HttpListener(parts, ENDPOINTS, nursery)
+        try:
+            self.http = await self._http.listen()
+        except OSError as error:
+            raise CannotListen(f"cannot listen for HTTP at {' and '.join(parts.config.http)}: {error}") from error
+        if self._access is not None:
+            self._access.closers.append(self._http.close_identities)
+
+    def _close_identities(self, tcp: TcpTransport, is_meant: Callable[[Identity], bool], reason: str) -> int:
+        """Ends all connections of some identities, see `TcpTransport.close_identities`."""
+        over_http = 0 if self._http is None else self._http.close_identities(is_meant, reason)
+        return tcp.close_identities(is_meant, reason) + over_http
+
+    def _end_refused(self, tcp: TcpTransport) -> None:
+        """Ends all connections whose certificate was revoked or has expired."""
+        tcp.end_refused()
+        if self._http is not None:
+            self._http.end_refused()
+
     async def _watch_disk(self, services: Services, runner: ThreadRunner) -> None:
         """Measures the free space of the disk at intervals. Refuses pushes that would leave too little space for
         deleting and stopping."""
@@ -207,13 +256,15 @@ class Server:
                 free_bytes = (await trio.to_thread.run_sync(shutil.disk_usage, self.config.data_dir)).free
             except OSError as error:
                 # The free space is unknown, so the limits stay as they are.
+                self.condition.free_disk_bytes = None
                 logger.error("disk_not_seen", data_dir=self.config.data_dir, reason=str(error))
                 await trio.sleep(DISK_INTERVAL_S)
                 continue
+            self.condition.free_disk_bytes = free_bytes
             services.leave_room(free_bytes - least_bytes if least_bytes else math.inf)
             runner.save_room(free_bytes - least_bytes < TIGHT_BYTES)
             if (free_bytes < least_bytes) != self.refusing_pushes:
-                self.refusing_pushes = free_bytes < least_bytes
+                self.condition.refusing_pushes = free_bytes < least_bytes
                 logger.warning("disk_floor", refusing_pushes=self.refusing_pushes, free_bytes=free_bytes)
             await trio.sleep(DISK_INTERVAL_S)
 
@@ -227,7 +278,10 @@ class Server:
     ) -> None:
         logger.info("draining")
         self._notifier.stopping()
+        self.condition.is_draining = True
         deadline_s = trio.current_time() + self.config.drain_timeout_s
+        if self._http is not None:
+            await self._http.stop_accepting()
         # Take no new work. Otherwise a busy peer could prevent that the node ever becomes idle.
         tcp.stop_accepting()
         tcp.stop_reading()
@@ -243,6 +297,8 @@ class Server:
                 channels.stop()
         # Connections close only after the peers have been sent their confirms.
         await tcp.close_when_sent(deadline_s)
+        if self._http is not None:
+            await self._http.aclose(deadline_s)
         statistics = self.statistics()
         stored = {"commits": statistics.storage.commits, "stored": statistics.storage.rows}
         connections = statistics.tcp.accepted

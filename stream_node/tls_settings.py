@@ -6,13 +6,13 @@ It makes no certificates.
 from __future__ import annotations
 
 import ssl
+from collections.abc import Callable
 from functools import partial
 
 import structlog
 import trio
 
 from access.audit import Audit, Entry
-from ockam.tcp import TcpTransport
 from ockam.tls import PLAINTEXT, OutgoingTls, ServerTls, ServerTlsFiles, Tls, TlsFilesError
 from ockam.tls_listener import TlsListener
 from stream_node.config import Config, ConfigError
@@ -80,11 +80,13 @@ class TlsWatch:
     line, and the earlier contents remain in use.
     """
 
-    def __init__(self, tls: ServerTls, tcp: TcpTransport, audit: Audit | None = None) -> None:
-        """audit: the audit log, which also gets a line for each change."""
+    def __init__(self, tls: ServerTls, end_refused: Callable[[], None], audit: Audit | None = None) -> None:
+        """end_refused: ends the connections whose certificate was revoked or has expired.
+        audit: the audit log, which also gets a line for each change.
+        """
         self._audit = audit
         self._tls = tls
-        self._tcp = tcp
+        self._end_refused = end_refused
         self._asked = trio.Event()
 
     def reload(self) -> None:
@@ -104,7 +106,7 @@ class TlsWatch:
             except TlsFilesError as error:
                 logger.error("tls_files_refused", reason=str(error), stays="the certificates that were read before")
                 self._note(Entry("tls_files_refused", reason=str(error)))
-            self._tcp.end_refused()
+            self._end_refused()
 
     def _note(self, entry: Entry) -> None:
         if self._audit is not None:

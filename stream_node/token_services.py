@@ -24,7 +24,6 @@ from ockam.identity import Identity
 from ockam.message import Message
 from ockam.node import Node
 from ockam.outgoing_tokens import ANSWERS, AuthenticationAnswers, OutgoingTokens
-from ockam.tcp import TcpTransport
 from ockam.token import Token, TokenError
 from stream_node.config import Config, ConfigError
 
@@ -109,9 +108,16 @@ class NodeTokens:
         )
         self.outgoing = make_outgoing_tokens(config)
 
-    def start(self, node: Node, tcp: TcpTransport, nursery: trio.Nursery, audit: Audit | None) -> None:
+    def start(
+        self,
+        node: Node,
+        close_identities: Callable[[Callable[[Identity], bool], str], int],
+        nursery: trio.Nursery,
+        audit: Audit | None,
+    ) -> None:
         """Reads the file, and watches it until the nursery is cancelled.
 
+        close_identities: ends connections, see `TcpTransport.close_identities`.
         audit: the audit log; None without rules.
         """
         self._audit = audit
@@ -119,16 +125,16 @@ class NodeTokens:
         if self.outgoing:
             node.register([ANSWERS], lambda: _Answers(self.outgoing))
         self._refresh()
-        nursery.start_soon(self._watch, tcp)
+        nursery.start_soon(self._watch, close_identities)
 
-    async def _watch(self, tcp: TcpTransport) -> None:
+    async def _watch(self, close_identities: Callable[[Callable[[Identity], bool], str], int]) -> None:
         while True:
             await trio.sleep(INTERVAL_S)
             before = self._tokens
             self._refresh()
             if not before and not self._tokens:
                 continue
-            closed = tcp.close_identities(partial(self._has_ended, before, self._now_s()), ENDED)
+            closed = close_identities(partial(self._has_ended, before, self._now_s()), ENDED)
             if closed:
                 logger.info("tokens_ended", connections_closed=closed)
 

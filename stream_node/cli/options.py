@@ -37,6 +37,12 @@ ConfigOption = Annotated[Path | None, typer.Option(help="A TOML file with settin
 ListenOption = Annotated[
     str | None, typer.Option(metavar="HOST:PORT", help="The address to listen at. Port 0 picks a free port.")
 ]
+HttpOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--http", metavar="HOST:PORT", help="Listen for HTTP, too. Port 0 picks a free port. May be repeated."
+    ),
+]
 ForwardOption = Annotated[
     list[str] | None,
     typer.Option(metavar="HOST:PORT", help="Another node that clients may reach through this node. May be repeated."),

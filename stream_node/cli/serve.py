@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from stream_node.cli.options import ConfigOption, ForwardOption, ListenOption, LogLevelOption
+from stream_node.cli.options import ConfigOption, ForwardOption, HttpOption, ListenOption, LogLevelOption
 from stream_node.cli.output import say
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def serve(
     config: ConfigOption = None,
     data_dir: Annotated[str | None, typer.Option(help="The folder of the database.")] = None,
     listen: ListenOption = None,
+    http: HttpOption = None,
     allow_forward: ForwardOption = None,
     log_level: LogLevelOption = None,
     access_rules: Annotated[str | None, typer.Option(help="The TOML file with the rules: who may do what.")] = None,
@@ -60,6 +61,7 @@ def serve(
     flags = {
         "data_dir": data_dir,
         "listen": listen,
+        "http": tuple(http) if http else None,
         "allow_forward": tuple(allow_forward) if allow_forward else None,
         "log_level": log_level,
         "access_rules": access_rules,
@@ -73,7 +75,7 @@ def serve(
     _relax_garbage_collector()
 
     def tell_ready() -> None:
-        _tell_listening(settings, server.addresses, as_json)
+        _tell_listening(settings, server.addresses, server.http, as_json)
         notifier.ready()
 
     trio.run(_serve_until_stopped, server, reloading, tell_ready)
@@ -119,14 +121,19 @@ def has_terminal() -> bool:
     return True
 
 
-def _tell_listening(settings: Config, addresses: list[str], as_json: bool) -> None:
+def _tell_listening(settings: Config, addresses: list[str], http: list[str], as_json: bool) -> None:
     """Prints where the node listens, and the protection that it lacks."""
     from stream_node.access import lacking
     from stream_node.tls_state import tls_mode, tls_text
 
     line: dict[str, object] = {"event": "listening", "addresses": addresses, "pid": os.getpid()}
+    if http:
+        line["http"] = http
     line |= {"data_dir": settings.data_dir, "tls": tls_mode(settings)}
     text = f"listening at {' and '.join(addresses)}, with the data in {settings.data_dir}; Ctrl-C stops it"
+    if http:
+        scheme = "http" if settings.tls_certificate is None else "https"
+        text += f"\nHTTP is at {' and '.join(f'{scheme}://{each}' for each in http)}"
     if settings.tls_certificate is not None:
         text += f"\nTLS is {tls_text(settings)}"
     missing = lacking(settings)

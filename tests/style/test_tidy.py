@@ -23,6 +23,7 @@ FUNCTION_LINES = 70
 # What is longer, and why it is better in one piece: "path" or "path::function" -> reason.
 LARGE: dict[str, str] = {
     "stream_node/cli/export.py": "one group of commands, each a short function; half of it is options and help",
+    "stream_node/config.py": "one list of all settings, most of which is their explanations",
     "ockam/frames.py": "the reader and the writer of one format, with what each remembers to be fast",
     "ockam/tcp.py": "accepting, calling and forwarding share the connections of a node and their limits",
     "index_service/lease_machine.py": "one table, and the members and partitions that it is about",

@@ -13,7 +13,8 @@ from ockam.address import split_host_port
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from stream_node.config import Config
-from stream_node.server import Server, ServerStatistics
+from stream_node.server import Server
+from stream_node.statistics import ServerStatistics
 from tests.support.stream_peer import StreamPeer
 
 PATIENCE_S = 30.0

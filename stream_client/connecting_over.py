@@ -1,0 +1,50 @@
+"""`connect_over`: opens an async client over a stream that is connected to a node already."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from ockam.wire_head import HEAD
+from stream_client.client import StreamClient
+from stream_client.core.client_core import ClientCore
+from stream_client.core.service_route import STREAM_SERVICE
+from stream_client.secure import connection_of
+from stream_client.shell.async_dial import Dialled
+from stream_client.shell.async_shell import AsyncShell
+from stream_client.shell.background import background_tasks
+from stream_client.shell.defaults import ANSWER_TIMEOUT_S
+
+if TYPE_CHECKING:
+    from anyio.abc import SocketStream
+
+
+@asynccontextmanager
+async def connect_over(
+    stream: SocketStream,
+    address: str,
+    *,
+    service: str = STREAM_SERVICE,
+    index_service: str | None = None,
+    answer_timeout_s: float | None = ANSWER_TIMEOUT_S,
+) -> AsyncIterator[StreamClient]:
+    """Open a client over a stream that is connected to a node already. The end of the block closes both.
+
+    address: the `host:port` in the texts of errors. The client does not connect again: after the end of the stream,
+    every request fails with ConnectionLost. The other parameters are those of `connect`.
+    """
+    core = ClientCore(
+        via=(),
+        service=service,
+        index_service=index_service,
+        asks_route=False,
+        connection=connection_of(None, (), "head"),
+    )
+    shell = AsyncShell(address, core, "head")
+    async with background_tasks() as tasks:
+        shell.start(tasks, Dialled(stream, HEAD), None)
+        try:
+            yield StreamClient(address, core, shell, answer_timeout_s)
+        finally:
+            await shell.close()

@@ -1,0 +1,195 @@
+"""HttpApp: the application that answers HTTP requests. It finds the endpoint, checks the right, and tells every error.
+
+What it checks, in this order: the name of the host, the origin, the size of the body, the identity, the right.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple
+
+import msgspec
+import structlog
+import trio
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+from starlette.types import Message, Receive, Scope, Send
+
+from access.rights import Demand, rights_text
+from ockam.gate import DENIED
+from stream_client import ClientError, StreamClient
+from stream_node.http.body import RequestBody
+from stream_node.http.clients import HttpClients
+from stream_node.http.guard import SAFE_METHODS, check_headers, check_host, check_origin
+from stream_node.http.identity import Caller, identify, peer_of
+from stream_node.http.problems import Problem, problem_of, problem_of_status
+from stream_node.parts import NodeParts
+
+SECURITY_HEADERS = {
+    "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+"""The headers of every answer that does not set them itself."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Call(NamedTuple):
+    """One request to an endpoint.
+
+    caller: who sends it; an endpoint that demands no right from anybody gets the identity of the connection.
+    """
+
+    request: Request
+    caller: Caller
+    parts: NodeParts
+    clients: HttpClients
+
+    def client(self) -> AbstractAsyncContextManager[StreamClient]:
+        """Opens a client of this node with the identity of the caller, see `HttpClients.client`."""
+        return self.clients.client(self.caller)
+
+
+class Endpoint(NamedTuple):
+    """What answers one method of one path.
+
+    path: as starlette writes it, for example `/v1/streams/{name}`.
+    handle: returns the answer. It can raise Problem, and every error of our client.
+    demand: the right that the caller needs. None: none, because `handle` uses streams only by `Call.client`, which the
+    node checks like everybody else.
+    is_open: whether even a token that is not valid is no error, as for the health of the node.
+    """
+
+    method: str
+    path: str
+    handle: Callable[[Call], Awaitable[Response]]
+    demand: Demand | None = None
+    is_open: bool = False
+
+
+class HttpApp:
+    """An application of ASGI. answered: the number of answered requests, by status."""
+
+    def __init__(self, parts: NodeParts, clients: HttpClients, endpoints: Sequence[Endpoint]) -> None:
+        self._parts = parts
+        self._clients = clients
+        self._endpoints: dict[str, dict[str, Endpoint]] = {}
+        for endpoint in endpoints:
+            self._endpoints.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        routes = [
+            Route(path, self._function_of(methods), methods=list(methods)) for path, methods in self._endpoints.items()
+        ]
+        self._router = Router(routes, redirect_slashes=False)
+        self.answered: Counter[int] = Counter()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+        if scope["type"] != "http":
+            return
+        config = self._parts.config
+        body = RequestBody(receive, bytes_max=config.http_body_bytes_max, part_s=config.http_body_timeout_s)
+        async with trio.open_nursery() as nursery:
+            answer = _Answer(send, body, nursery, self.answered)
+            problem = await self._answer(scope, body, answer)
+            if problem is not None and not answer.has_begun:
+                await problem.response()(scope, body.receive, answer.send)
+            nursery.cancel_scope.cancel()
+
+    async def _answer(self, scope: Scope, body: RequestBody, answer: _Answer) -> Problem | None:
+        """Answers a request. Returns the problem that is still to be told."""
+        request = Request(scope)
+        # The router tells by errors that it has found nothing, if there is an application.
+        scope["app"] = self
+        try:
+            check_headers(request, self._parts.config)
+            check_host(request, self._parts.config)
+            check_origin(request, scope["method"], self._parts.config)
+            body.check_announced(request.headers.get("content-length"))
+            await self._router(scope, body.receive, answer.send)
+        except Exception as error:
+            return self._problem(error, scope)
+        return None
+
+    def _problem(self, error: BaseException, scope: Scope) -> Problem | None:
+        """Returns the problem to tell, or None if the peer has gone."""
+        # A streaming answer wraps its errors.
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        if isinstance(error, Problem):
+            return error
+        if isinstance(error, ClientError):
+            return problem_of(error)
+        if isinstance(error, HTTPException):
+            return problem_of_status(error.status_code, scope["path"], error.headers)
+        if isinstance(error, ClientDisconnect):
+            return None
+        logger.error("http_request_failed", method=scope["method"], path=scope["path"][:200], exc_info=error)
+        return Problem(500, "internal-error", "the node could not answer; its log has the reason")
+
+    def _function_of(self, methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
+        """Returns the function that answers all methods of one path."""
+
+        async def answer(request: Request) -> Response:
+            endpoint = methods.get(request.method) or methods["GET"]
+            if endpoint.is_open:
+                peer = peer_of(request)
+                caller = Caller(peer.identity, peer)
+            else:
+                caller = await identify(request, self._parts.authenticator)
+            if endpoint.demand is not None:
+                self._check(caller, endpoint, endpoint.demand)
+            return await endpoint.handle(Call(request, caller, self._parts, self._clients))
+
+        return answer
+
+    def _check(self, caller: Caller, endpoint: Endpoint, demand: Demand) -> None:
+        """Raises Problem if the rules do not give the right. The refusal is counted and in the audit log."""
+        if self._parts.authorizer is None:
+            return
+        request = f"{endpoint.method} {endpoint.path}"
+        is_act = endpoint.method not in SAFE_METHODS
+        decision = self._parts.authorizer.decide(caller.origin, demand, request, is_act=is_act)
+        if not decision.allowed:
+            rule = None if decision.rule is None else decision.rule.name
+            members = {"right": rights_text(demand.rights), "rule": rule}
+            raise Problem(403, "access-denied", DENIED + decision.reason, members=members)
+
+
+class _Answer:
+    """Sends one answer: adds the security headers, and reads what is left of the body.
+
+    has_begun: whether the first bytes of the answer were sent.
+    """
+
+    def __init__(self, send: Send, body: RequestBody, nursery: trio.Nursery, answered: Counter[int]) -> None:
+        self._send = send
+        self._body = body
+        self._nursery = nursery
+        self._answered = answered
+        self.has_begun = False
+
+    async def send(self, event: Message) -> None:
+        if event["type"] == "http.response.start":
+            self.has_begun = True
+            self._answered[event["status"]] += 1
+            present = {name.lower() for name, _ in event["headers"]}
+            added = [(name.encode(), text.encode()) for name, text in SECURITY_HEADERS.items()]
+            event["headers"] = [*event["headers"], *(each for each in added if each[0] not in present)]
+            await self._body.discard_some()
+        elif not event.get("more_body", False) and not self._body.is_complete:
+            # Hypercorn would wait for ever to hand on a body that nobody reads.
+            self._nursery.start_soon(self._body.discard)
+        await self._send(event)
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """Returns an answer with a value as JSON."""
+    return Response(msgspec.json.encode(value), status, media_type="application/json")

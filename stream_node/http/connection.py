@@ -1,0 +1,148 @@
+"""HttpConnection: one connection of HTTP/1.1. Hypercorn reads and writes HTTP; this module bounds what a peer can do.
+
+HTTP/2 is left out: hypercorn ends a connection after 1,000 streams of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+from hypercorn.config import Config as HypercornConfig
+from hypercorn.protocol.events import Body, EndBody
+from hypercorn.protocol.events import Response as HttpResponse
+from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
+from hypercorn.trio.task_group import TaskGroup
+from hypercorn.trio.tcp_server import TCPServer
+from hypercorn.trio.worker_context import WorkerContext
+from hypercorn.typing import AppWrapper, ConnectionState
+
+from ockam.errors import RemoteProtocolError
+from ockam.sockets import send_nowait
+from ockam.tls_layer import PeerCertificate, TlsLayer, identity_of
+from ockam.tls_stream import receive_decrypted
+from stream_node.http.identity import PEER_STATE, Peer
+from stream_node.http.problems import problem_of_status
+
+
+class HttpStream:
+    """The bytes of one connection, encrypted if it uses TLS. It has the methods of a stream that hypercorn needs.
+
+    send_s: the longest time, in seconds, in which the peer may take no part of an answer.
+    tls: a connection of TLS whose handshake is complete; None: the connection is not encrypted.
+    """
+
+    def __init__(self, stream: trio.SocketStream, tls: TlsLayer | None, send_s: float) -> None:
+        self.socket = stream.socket
+        self._stream = stream
+        self._tls = tls
+        self._send_s = send_s
+
+    async def send_all(self, data: bytes) -> None:
+        """Sends the bytes. Raises trio.BrokenResourceError if the peer does not take them in time."""
+        if self._tls is not None:
+            data = self._tls.encrypt(data)
+        with trio.move_on_after(self._send_s) as scope:
+            await self._stream.send_all(data)
+        if scope.cancelled_caught:
+            self.socket.close()
+            raise trio.BrokenResourceError("the peer does not take its answer")
+
+    async def receive_some(self, bytes_max: int) -> bytes:
+        if self._tls is None:
+            return bytes(await self._stream.receive_some(bytes_max))
+        try:
+            return await receive_decrypted(self._stream, self._tls, self._put_raw, bytes_max)
+        except RemoteProtocolError as error:
+            raise trio.BrokenResourceError(str(error)) from error
+
+    async def send_eof(self) -> None:
+        if self._tls is None:
+            await self._stream.send_eof()
+        else:
+            self._put_raw(self._tls.goodbye())
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+    def _put_raw(self, data: bytes) -> None:
+        if data:
+            send_nowait(self.socket, data)
+
+
+class _Http11(H11Protocol):
+    async def _check_protocol(self, event: Any) -> None:
+        """Ignores every wish for HTTP/2."""
+
+    async def _send_error_response(self, status_code: int) -> None:
+        """Answers what is no valid request of HTTP, or has too large headers."""
+        response = problem_of_status(status_code, "").response()
+        headers = [*response.raw_headers, (b"connection", b"close")]
+        await self.stream_send(HttpResponse(STREAM_ID, headers, status_code))
+        await self.stream_send(Body(STREAM_ID, bytes(response.body)))
+        await self.stream_send(EndBody(STREAM_ID))
+
+
+class HttpConnection(TCPServer):
+    """Serves the requests of one connection, one after the other.
+
+    certificate: the certificate that the peer has proved to own.
+    """
+
+    def __init__(
+        self,
+        app: AppWrapper,
+        config: HypercornConfig,
+        context: WorkerContext,
+        stream: HttpStream,
+        peer: Peer,
+        certificate: PeerCertificate | None,
+    ) -> None:
+        state = ConnectionState({PEER_STATE: peer})
+        super().__init__(app, config, context, state, stream)  # type: ignore[arg-type]
+        self.peer = peer
+        self.certificate = certificate
+        self._scope = trio.CancelScope()
+
+    async def run(self) -> None:
+        """Serves until either side ends the connection. After the end, no request is worked on any more."""
+        host, _, port = self.peer.address.rpartition(":")
+        try:
+            with self._scope:
+                async with TaskGroup() as task_group:
+                    self._task_group = task_group
+                    self.protocol = _Http11(  # type: ignore[assignment]
+                        self.app,
+                        self.config,
+                        self.context,
+                        task_group,
+                        ConnectionState(self.state),
+                        self.peer.is_encrypted,
+                        (host.strip("[]"), int(port)),
+                        (self.peer.server_host, 0),
+                        self.protocol_send,
+                    )
+                    await self.idle_task.restart(task_group, self._idle_timeout)
+                    await self._read_data()
+                    await self.idle_task.stop()
+        except OSError:
+            # The socket failed; there is nobody to tell.
+            return
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
+        # A body that nobody reads would keep the reading task waiting for ever.
+        self._scope.cancel()
+        with trio.CancelScope(shield=True):
+            await super()._close()
+
+    def close(self) -> None:
+        """Ends the connection at once, and drops all answers."""
+        self.stream.socket.close()
+        self._scope.cancel()
+
+
+def make_peer(address: str, server_host: str, tls: TlsLayer | None) -> Peer:
+    """Returns the peer of a connection. address: its `host:port`. server_host: the IP address that it has called."""
+    return Peer(address, identity_of(None if tls is None else tls.certificate), tls is not None, server_host)

@@ -1,0 +1,8 @@
+"""The list of everything that the node answers over HTTP."""
+
+from __future__ import annotations
+
+from stream_node.http import health
+from stream_node.http.app import Endpoint
+
+ENDPOINTS: tuple[Endpoint, ...] = (*health.ENDPOINTS,)

@@ -1,0 +1,100 @@
+"""Problem: an error of HTTP, as the problem details of RFC 9457. It also makes problems of the errors of our client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from stream_client import errors
+
+MEDIA_TYPE = "application/problem+json"
+TYPE_PREFIX = "urn:stream-node:problem:"
+"""The beginning of the `type` of a problem. The name of the problem follows, for example `access-denied`."""
+RETRY_AFTER_S = 1
+"""The seconds after which a client should repeat a request that the node could not answer at the moment."""
+
+
+class Problem(Exception):
+    """The error of one request. The answer is a JSON object with type, title, status and detail.
+
+    name: what went wrong, as a short fixed word, for example `access-denied`.
+    detail: a sentence that says what went wrong and what to do.
+    headers: headers of the answer. members: further members of the JSON object.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        name: str,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        members: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.name = name
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.members = dict(members or {})
+
+    def response(self) -> Response:
+        title = self.name.replace("-", " ").capitalize()
+        details = {"type": TYPE_PREFIX + self.name, "title": title, "status": self.status, "detail": self.detail}
+        body = msgspec.json.encode(details | self.members)
+        return Response(body, self.status, self.headers, MEDIA_TYPE)
+
+
+_KINDS: tuple[tuple[type[errors.ClientError], int, str], ...] = (
+    (errors.InvalidArgument, 400, "invalid-request"),
+    (errors.AccessDenied, 403, "access-denied"),
+    (errors.LimitExceeded, 429, "limit-exceeded"),
+    (errors.NotSupported, 501, "not-supported"),
+    (errors.RequestRefused, 400, "request-refused"),
+    (errors.StreamNotFound, 404, "stream-not-found"),
+    (errors.PositionBeyondEnd, 409, "position-beyond-end"),
+    (errors.LeaseLost, 409, "lease-lost"),
+    (errors.PushNotStored, 507, "not-stored"),
+    (errors.PushUnknown, 500, "unknown-whether-stored"),
+    (errors.PushFailed, 500, "push-failed"),
+    (errors.NodeFailed, 503, "node-failed"),
+    (errors.RequestTimeout, 504, "timeout"),
+    (errors.ConnectionLost, 503, "connection-lost"),
+    (errors.ClientClosed, 503, "connection-lost"),
+)
+"""For each error of our client the status and the name of its problem. An earlier error is a subclass of a later
+one."""
+
+
+def problem_of(error: errors.ClientError) -> Problem:
+    """Returns the problem that tells an error of the client inside the node to a client of HTTP.
+
+    Its member `retriable` says whether the same request can succeed later, and `in_doubt` whether the node may have
+    carried it out.
+    """
+    found = ((status, name) for kind, status, name in _KINDS if isinstance(error, kind))
+    status, name = next(found, (500, "internal-error"))
+    members: dict[str, Any] = {"retriable": error.retriable, "in_doubt": error.in_doubt}
+    if isinstance(error, errors.AccessDenied) and error.right:
+        members |= {"right": error.right, "rule": error.rule}
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if error.retriable else None
+    return Problem(status, name, str(error), headers=headers, members=members)
+
+
+def problem_of_status(status: int, path: str, headers: Mapping[str, str] | None = None) -> Problem:
+    """Returns the problem for a request that no endpoint answers."""
+    if status == 404:
+        return Problem(404, "no-such-path", f"there is nothing at {path[:200]}; docs/http.md lists all paths")
+    if status == 405:
+        allowed = (headers or {}).get("allow") or (headers or {}).get("Allow", "")
+        return Problem(405, "method-not-allowed", f"this path takes {allowed}", headers={"Allow": allowed})
+    if status == 431:
+        detail = "the first line and the headers are too large (http_header_bytes_max); send shorter ones"
+        return Problem(431, "headers-too-large", detail)
+    if status == 400:
+        return Problem(400, "not-http", "this is no valid request of HTTP/1.1; look at its first line and its headers")
+    return Problem(status, "request-failed", HTTPStatus(status).phrase, headers=headers)

@@ -1,0 +1,52 @@
+"""NodeParts: the parts of a running node, for what looks at the node from within, such as HTTP and the metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from access.authorizer import Authorizer
+from ockam.authenticator import Authenticator
+from ockam.node import Node
+from ockam.tcp import TcpTransport
+from ockam.tls import ServerTls
+from storage.thread_runner import ThreadRunner
+from stream_node.config import Config
+from stream_node.services import Services
+from stream_node.statistics import ServerStatistics
+
+
+@dataclass
+class NodeCondition:
+    """What the server knows about its own condition at present.
+
+    refusing_pushes: whether pushes are refused because the disk is nearly full.
+    free_disk_bytes: the free space of the disk with the data; None if it could not be measured.
+    is_draining: whether the node is stopping.
+    """
+
+    refusing_pushes: bool = False
+    free_disk_bytes: int | None = None
+    is_draining: bool = False
+
+
+@dataclass
+class NodeParts:
+    """The parts of a running node.
+
+    authorizer: decides by the rules; None: everybody may do everything.
+    config: the settings in force.
+    tls: the TLS of the listeners; None: peers connect without TLS.
+    statistics: returns the present statistics of all parts.
+    """
+
+    config: Config
+    node: Node
+    tcp: TcpTransport
+    runner: ThreadRunner
+    services: Services
+    authenticator: Authenticator
+    authorizer: Authorizer | None
+    tls: ServerTls | None
+    statistics: Callable[[], ServerStatistics]
+    condition: NodeCondition

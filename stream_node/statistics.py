@@ -1,0 +1,33 @@
+"""ServerStatistics: the statistics of all parts of a running node. It counts nothing itself."""
+
+from __future__ import annotations
+
+import msgspec
+
+from access.authorizer import AccessStatistics
+from ockam.node import NodeStatistics
+from ockam.tcp import TcpStatistics
+from ockam.usage import LimitStatistics
+from secure_channel.limits import ChannelStatistics
+from storage.runner import RunnerStatistics
+from stream_node.http.statistics import HttpStatistics
+from stream_node.services import ServicesStatistics
+
+
+class ServerStatistics(msgspec.Struct, frozen=True):
+    """The statistics of all parts of the node.
+
+    channels: the statistics of secure channels; None if they are off.
+    access: the statistics of the rules; None without rules.
+    limits: the statistics of the limits per identity.
+    http: the statistics of HTTP; None if it is off.
+    """
+
+    node: NodeStatistics
+    tcp: TcpStatistics
+    storage: RunnerStatistics
+    services: ServicesStatistics
+    channels: ChannelStatistics | None
+    access: AccessStatistics | None
+    limits: LimitStatistics
+    http: HttpStatistics | None = None
