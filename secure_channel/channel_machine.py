@@ -144,9 +144,11 @@ class ChannelMachine:
     def receive_3(self, data: bytes, now_s: int) -> None:
         """Reads message 3; the channel is then open.
 
-        Raises HandshakeFailed if the message is not a message 3 of this handshake; a correct one is still accepted
-        later. Raises PeerRefused if the other side is not accepted; the error has an encrypted Close for it, and the
-        channel has ended.
+        Raises HandshakeFailed if the message is not a message 3 of this handshake. The handshake goes on: it still
+        accepts a correct message 3 that comes later.
+
+        Raises PeerRefused if the other side is not accepted. The channel has then ended, and `close` of the error is an
+        encrypted message Close, which the caller must send to the other side.
 
         now_s: seconds since 1970.
         """

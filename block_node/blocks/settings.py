@@ -47,8 +47,8 @@ class VerifierSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     skip_unknown_signers: bool = False
     """Whether a signature of a node that is not in the address book is ignored, as in the reference block node. If
-    False, such a signature makes the block invalid. If True, whoever passes the block on can add signatures of unknown
-    nodes, and can make a valid signature ignored by changing its node number."""
+    False, such a signature makes the block invalid. If True, a sender of the block can add signatures of unknown nodes.
+    It can also change the node number of a valid signature to an unknown one, and the signature is then ignored."""
 
     block_bytes_max: int = 1 << 30
     items_max: int = 5_000_000

@@ -57,9 +57,12 @@ def check_state_proof(
 
 
 def _resolve(paths: tuple[MerklePath, ...], rules: HashRules) -> bytes:
-    """Returns the root hash at which the paths end. Raises _BadPaths if they do not form a tree.
+    """Returns the root hash at which the paths end.
 
-    Each path must precede the path at which it continues, so one pass over the list is enough.
+    The end of a path is the root of the tree, or the beginning of a path that stands later in the list. So one pass
+    over the list is enough.
+
+    Raises _BadPaths if the paths do not form a tree.
     """
     arrived: list[list[bytes]] = [[] for _ in paths]
     for index, path in enumerate(paths):

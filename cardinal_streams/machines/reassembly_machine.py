@@ -150,12 +150,13 @@ class Reassembler:
         self._finished.discard(hash_)
 
     def set_floor(self, number: int, weight: int) -> Sequence[Outdated]:
-        """Sets which blocks are too old: those with a number below `number` and a weight of at most `weight`. From now
-        on, a block is given up when its Batch message shows that it is too old.
+        """Sets which blocks are too old: those with a number below `number` and a weight of at most `weight`.
 
-        Incomplete blocks that are too old are searched for at most once in N messages, where N is the number of
-        incomplete blocks, because the search visits all of them. Returns an event for each block that this call has
-        found and dropped.
+        From now on, a block whose Batch message arrives and shows that the block is too old is dropped. A call can also
+        drop blocks whose Batch message has arrived before. A call looks at all incomplete blocks for this, so it does
+        so only if as many messages have arrived since the last such look as there are incomplete blocks.
+
+        Returns an event for each block that this call has dropped.
         """
         self._floor = floor = (number, weight)
         if floor != self._floor_scanned and self._messages - self._messages_scanned >= len(self._blocks):

@@ -21,14 +21,14 @@ from stream_service.names import stream_address
 
 
 class StreamsInUse:
-    """All streams in use by name, and all push queues by return address.
+    """The handles of the streams that the application uses, and the push queues of these handles.
 
-    queues: the push queues, by return address.
-    service: the route to the stream service.
-    via: this route without its last address, which is the service's own.
+    queues: the push queues. The key of a queue is the address to which the answers to its pushes are sent.
+    service: the route to the stream service. Its last address is the address of the service.
+    via: the route `service` without its last address.
 
-    Invariant: every queue of every handle in use is in `queues` under its return address. A handle is OPEN only while
-    there is a connection.
+    Invariant: every queue of every handle in use is in `queues`. A handle has the state OPEN only while there is a
+    connection.
     """
 
     def __init__(

@@ -21,9 +21,9 @@ AUTO_WAIT_S = 0.3
 """With the framing "auto", the seconds that the client waits for an answer to the first byte that it sends. Connecting
 to an older node, which uses the framing "legacy", takes this much longer. Nodes that use "head" answer at once."""
 AUTO_WAIT_S_MAX = 2.0
-"""With the framing "auto", the seconds that the client waits for an answer to its first byte if the previous connection
-has brought no bytes. The node is perhaps distant: after only AUTO_WAIT_S, the client would take a node that uses "head"
-for one that uses "legacy"."""
+"""With the framing "auto", as AUTO_WAIT_S, but for a connection that follows one on which the node has sent no bytes.
+Such a node can be so distant that its answer takes longer than AUTO_WAIT_S. The client would then use "legacy" with a
+node that wants "head"."""
 ANSWER_TIMEOUT_S = 30.0
 CHECK_INTERVAL_S = 2.0
 """The seconds between two checks for late answers. An unanswered request is sent again after one to two intervals.
