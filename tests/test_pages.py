@@ -23,6 +23,9 @@ PAGES = [
 ]
 """The pages whose blocks are run here. README.md has a test of its own."""
 
+NEEDS = {"docs/how-to/export-spark.md": "pyspark"}
+"""Pages that need an extra, with a package of it."""
+
 
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
@@ -45,6 +48,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_what_a_page_says_to_do_works_and_prints_what_it_shows(
     tmp_path: Path, programs: Path, page: str, request: pytest.FixtureRequest
 ) -> None:
+    if page in NEEDS:
+        pytest.importorskip(NEEDS[page], reason="the extra `spark` is not installed")
     text = (ROOT / page).read_text(encoding="utf-8")
     address = "" if "stream-node serve" in text else request.getfixturevalue("address")
     with Reader(tmp_path, programs, address) as reader:

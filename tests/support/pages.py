@@ -4,7 +4,8 @@ compares what they print with what the page shows.
 A page's blocks mean:
 
 - `sh`: commands, one after the other, typed into a shell in an empty folder. `stream-node serve …` goes to the
-  background once it listens, with or without `&`; `kill %1` stops the first node, `kill -9 %1` ends it at once.
+  background once it listens, with or without `&`; `kill %1` stops the first node, `kill -9 %1` ends it at once, and
+  `kill -HUP %1` has it read its settings again.
 - `python`: a program, which runs; if its first line is a comment with the name of a file, it is saved there instead.
 - `text`: what the last block of commands, or the last program, printed. `…` stands for any text within a line.
 - `toml`, `json`: if the first line is a comment with the name of a file, the file; otherwise nothing happens.
@@ -29,8 +30,8 @@ DEFAULT_ADDRESS = "127.0.0.1:4000"
 ADDRESS_OPTION = re.compile(r"(--listen|--http) (127\.0\.0\.1:\d+)")
 FILE_NAME = re.compile(r"# ([\w.-]+\.\w+)\n")
 HERE_DOCUMENT = re.compile(r"<<'?(\w+)'?")
-KILL = re.compile(r"kill (?P<kill>-9 )?%(?P<node>\d+)")
-RUN_TIMEOUT_S = 60.0
+KILL = re.compile(r"kill (?:-(?P<signal>9|HUP) )?%(?P<node>\d+)")
+RUN_TIMEOUT_S = 120.0
 
 
 class Block(NamedTuple):
@@ -79,8 +80,9 @@ class Reader:
                 program = programs / name
                 program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -W error {arguments} "$@"\n')
                 program.chmod(0o755)
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("STREAM_NODE_", "XDG_"))}
         self._environment = {
-            **os.environ,
+            **kept,
             "HOME": str(directory),
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT)))),
@@ -122,7 +124,11 @@ class Reader:
             return ""
         if found := KILL.fullmatch(command):
             node = self._nodes[int(found["node"]) - 1]
-            assert self._stop(node, kill=found["kill"] is not None) == (-signal.SIGKILL if found["kill"] else 0)
+            if found["signal"] == "HUP":
+                node.send_signal(signal.SIGHUP)
+            else:
+                kill = found["signal"] == "9"
+                assert self._stop(node, kill=kill) == (-signal.SIGKILL if kill else 0)
             return ""
         return self._run(["sh", "-c", self._with_real_addresses(command)])
 
@@ -172,10 +178,12 @@ class Reader:
             self._environment["STREAM_NODE_ADDRESS"] = started["addresses"][0]
 
     def _run(self, command: list[str]) -> str:
+        # The variable stands for the default address. A page that names a node in another way does not have it.
+        left_out = "STREAM_NODE_ADDRESS" if "--context" in command[-1] else ""
         result = subprocess.run(
             command,
             cwd=self._directory,
-            env=self._environment,
+            env={name: value for name, value in self._environment.items() if name != left_out},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -44,7 +44,7 @@ request = json.dumps([{name!r}, sys.argv[1:], dict(os.environ), os.getcwd()]).en
 socket.send_fds(asked, [len(request).to_bytes(4) + request], [0, 1, 2])
 answers = asked.makefile("rb")
 child = int(answers.readline())
-for each in (signal.SIGTERM, signal.SIGINT):
+for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     signal.signal(each, lambda number, frame: os.kill(child, number))
 sys.exit(int(answers.readline() or 1))
 """
@@ -148,6 +148,7 @@ def run(name: str, arguments: list[str]) -> int:
 
             stream_node()
         sys.argv = arguments
+        sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
         runpy.run_path(arguments[0], run_name="__main__")
     except SystemExit as ended:
         return exit_code(ended.code)
