@@ -24,6 +24,8 @@ from spark_export.options import ReadOptions
 from spark_export.plan import Range
 from spark_export.write_rows import digest_of
 
+DOUBTED_MAX = 10_000
+"""The largest number of pushes of a partition that are compared together (see `Doubts`)."""
 QUERY_BYTES = 12
 BATCH_BYTES = 8
 TASK_BYTES = 4
@@ -140,6 +142,38 @@ class EarlierRows:
         self._others[digest] -= 1
         self.missing -= 1
         return True
+
+
+class Doubts:
+    """The pushes of one execution of a task that the node answered as duplicates, until they are compared.
+
+    Such a push was stored before, by this execution (before a reconnect) or by another one. If the other one has stored
+    another row under this sequence number, the present execution must stop. So the first push is compared at once, and
+    later ones in growing groups.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[tuple[str, int], dict[int, tuple[int, bytes]]] = {}
+        self._limits: dict[tuple[str, int], int] = {}
+
+    def add(self, place: tuple[str, int], number: int, index: int, digest: bytes) -> bool:
+        """Adds a push. Returns whether the pushes are to be compared now.
+
+        place: the stream and partition.
+        number: the sequence number of the push.
+        index: the index of the stored message, or 0 if the node does not say it.
+        digest: the digest of the row.
+        """
+        waiting = self._waiting.setdefault(place, {})
+        waiting[number] = (index, digest)
+        return len(waiting) >= self._limits.get(place, 1)
+
+    def take(self) -> dict[tuple[str, int], dict[int, tuple[int, bytes]]]:
+        """Removes and returns all pushes: for each place and sequence number, the index and the digest."""
+        taken, self._waiting = self._waiting, {}
+        for place in taken:
+            self._limits[place] = min(10 * self._limits.get(place, 1), DOUBTED_MAX)
+        return taken
 
 
 def consecutive(found: dict[int, bytes], place: tuple[str, int]) -> list[bytes]:

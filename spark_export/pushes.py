@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import secrets
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from spark_export.attempts import Attempt, EarlierRows, Found, consecutive, find_messages
+from spark_export.attempts import Attempt, Doubts, EarlierRows, Found, consecutive, find_messages
 from spark_export.errors import BadAnswer, ConnectionBroken, NodeUnreachable, OptionError, PushFailed, RowsDiffer
 from spark_export.node_client import NodeConnection, body_of
 from spark_export.node_wire import BareReader, data, optional, partition_of, stream_address, uint
 from spark_export.options import FETCH_BYTES, WriteOptions
 from spark_export.plan import Range
 from spark_export.range_reader import RETRY_DELAY_S, pause
-from spark_export.sink_record import MARK, Place, load_record, next_batch, save_place
+from spark_export.sink_record import MARK, Place, count_partitions, find_bounds, load_record, next_batch, save_place
 from spark_export.write_rows import RowToPush, digest_of
 
 T = TypeVar("T")
@@ -36,9 +38,6 @@ SETTLE_S = 0.3
 If the node stores a late push of the earlier execution after the search, it answers the new push with the same sequence
 number as a duplicate. The task then fails if the contents of the two pushes differ.
 """
-DOUBTED_MAX = 10_000
-"""The number of pushes of a partition that the node has answered as duplicates, at which the task compares these
-pushes with the stored messages."""
 
 
 class Pushes:
@@ -56,8 +55,7 @@ class Pushes:
     there. New rows wait in `_held`, so that nothing is stored if the rows differ.
 
     `_retries`: the number of reconnects since the last answer.
-    `_doubted`: the pushes that the node answered as duplicates, until they are compared with the stored messages. For
-        each partition and sequence number: the index of the stored message (0 if unknown) and the digest of the push.
+    `_pushed_s`: the monotonic time of the latest push to each partition, in seconds.
     """
 
     def __init__(
@@ -83,7 +81,8 @@ class Pushes:
         self._record: dict[Place, int] = {}
         self._earlier: dict[Place, EarlierRows] = {}
         self._held: dict[Place, list[bytes]] = {}
-        self._doubted: dict[Place, dict[int, tuple[int, bytes]]] = {}
+        self._doubts = Doubts()
+        self._pushed_s: dict[Place, float] = {}
         if attempt is not None:
             self._asked(lambda node: self._find_earlier(node, attempt))
         self._node = NodeConnection.to(options)
@@ -128,7 +127,10 @@ class Pushes:
         self._check_doubted()
 
     def drain(self) -> None:
-        """Waits until the node has confirmed all sent messages, without the checks of `flush`. Raises SourceError."""
+        """Waits until the node has confirmed all sent messages. Does not check that all earlier rows came again.
+
+        Raises SourceError.
+        """
         while self._unconfirmed:
             self._kept(self._confirm_one)
 
@@ -141,14 +143,14 @@ class Pushes:
             return
         for place in (each for each in self._record if each[0] != MARK):
             # The first execution can ignore messages that other tasks have stored since the batch began.
-            bounds = self._now(node, place) if attempt.repeated else self._ends.get(place)
+            bounds = find_bounds(node, place) if attempt.repeated else self._ends.get(place)
             if bounds is None:
                 continue
             found = self._find(node, place, *bounds)
             # Pushes of the earlier execution may still be on their way to the node.
             while found.own:
                 pause(SETTLE_S)
-                first, until = bounds[1], self._now(node, place)
+                first, until = bounds[1], find_bounds(node, place)
                 if until is None or until[1] <= first:
                     break
                 bounds = first, until[1]
@@ -177,23 +179,16 @@ class Pushes:
             return Found({}, set())
         return find_messages(node, Range(*place, start, end), self._attempt, FETCH_BYTES)
 
-    def _now(self, node: NodeConnection, place: Place) -> tuple[int, int] | None:
-        for each in node.list_partitions(place[0]):
-            if each.partition == place[1]:
-                return each.first_index, each.next_index
-        return None
-
     def _check_doubted(self) -> None:
         """Checks the pushes that the node has answered as duplicates. Raises RowsDiffer if the stored message of such a
         push has another content.
         """
-        doubted, self._doubted = self._doubted, {}
-        for place, numbers in doubted.items():
+        for place, numbers in self._doubts.take().items():
             indexes = [index for index, _ in numbers.values()]
 
             def find(node: NodeConnection, place: Place = place, indexes: list[int] = indexes) -> Found:
                 assert self._attempt is not None
-                bounds = self._now(node, place)
+                bounds = find_bounds(node, place)
                 if bounds is None:
                     return Found({}, set())
                 if min(indexes) > 0:
@@ -238,7 +233,8 @@ class Pushes:
         stream = row.stream
         count = self._partitions.get(stream)
         if count is None:
-            count = self._partitions[stream] = self._count(stream)
+            with NodeConnection.to(self._options) as node:
+                count = self._partitions[stream] = count_partitions(node, stream)
         partition = row.partition
         if partition is None and row.key is not None:
             partition = partition_of(row.key, count)
@@ -249,14 +245,6 @@ class Pushes:
         if not 0 <= partition < count:
             raise OptionError(f"a row is for partition {partition} of {stream!r}, which has {count}")
         return stream, int(partition)
-
-    def _count(self, stream: str) -> int:
-        """Returns the number of partitions of a stream. Creates a missing stream with one partition."""
-        with NodeConnection.to(self._options) as node:
-            found = node.list_partitions(stream)
-            if not found:
-                node.create_stream(stream, 1)
-            return max((each.partition + 1 for each in found), default=1)
 
     def _number(self, place: Place) -> int:
         """Returns the next sequence number for a partition.
@@ -276,6 +264,21 @@ class Pushes:
     # The window of unconfirmed pushes
 
     def _push(self, place: Place, content: bytes) -> None:
+        """Sends a row as a message.
+
+        Before and after the first push to a partition, and a push after a pause, waits for all answers: another
+        execution of the task may be at work, and if it has other rows, this one must stop before it stores more.
+        """
+        now_s = time.monotonic()
+        is_first = self._attempt is not None and now_s - self._pushed_s.get(place, -math.inf) > SETTLE_S
+        if is_first:
+            self.drain()
+        self._send_next(place, content)
+        if is_first:
+            self.drain()
+        self._pushed_s[place] = time.monotonic()
+
+    def _send_next(self, place: Place, content: bytes) -> None:
         number = self._number(place)
         body = content + optional(data(self._publisher_id) + uint(number))
         while self._unconfirmed and (
@@ -314,11 +317,9 @@ class Pushes:
             )
         if status not in (OK, DUPLICATE):
             raise BadAnswer(f"{place[0]}/{place[1]}: the node answered status {status} to a push")
-        if status == DUPLICATE and self._attempt is not None:
-            doubted = self._doubted.setdefault(place, {})
-            doubted[number] = (index, digest_of(content))
-            if len(doubted) >= DOUBTED_MAX:
-                self._check_doubted()
+        is_doubted = status == DUPLICATE and self._attempt is not None
+        if is_doubted and self._doubts.add(place, number, index, digest_of(content)):
+            self._check_doubted()
         self.counts[place] = self.counts.get(place, 0) + 1
 
     def _kept(self, step: Any) -> None:

@@ -91,3 +91,19 @@ def commit_batch(node: NodeConnection, client_id: str, batch: int, written: set[
                 lower_place(node, client_id, place, each.next_index)
             elif place in places and saved < each.next_index:
                 save_place(node, client_id, place, each.next_index)
+
+
+def find_bounds(node: NodeConnection, place: Place) -> tuple[int, int] | None:
+    """Returns the first index and the next index of a partition, or None if it does not exist."""
+    for each in node.list_partitions(place[0]):
+        if each.partition == place[1]:
+            return each.first_index, each.next_index
+    return None
+
+
+def count_partitions(node: NodeConnection, stream: str) -> int:
+    """Returns the number of partitions of a stream. Creates a missing stream with one partition."""
+    found = node.list_partitions(stream)
+    if not found:
+        node.create_stream(stream, 1)
+    return max((each.partition + 1 for each in found), default=1)

@@ -79,6 +79,13 @@ class Sink:
             return Written(pushes.counts, task, self.query, pushes.seen)
 
 
+def feed(pushes: Pushes, sink: Sink, rows: Sequence[bytes]) -> None:
+    for row in rows:
+        taken = read_row({"data": row}, sink.options)
+        assert taken is not None
+        pushes.push(taken)
+
+
 def rows_of(number: int, first: int = 0) -> list[bytes]:
     return [b"row %d" % each for each in range(first, first + number)]
 
@@ -176,16 +183,56 @@ def test_two_attempts_at_once_with_rows_in_another_order(node: NodeProcess) -> N
         Pushes(sink.options, Attempt(sink.query, 0, 0), ends) as first,
         Pushes(sink.options, Attempt(sink.query, 0, 0), ends) as second,
     ):
-        for pushes, ordered in ((first, rows), (second, rows[::-1])):
-            for row in ordered:
-                taken = read_row({"data": row}, sink.options)
-                assert taken is not None
-                pushes.push(taken)
+        feed(first, sink, rows)
         first.flush()
         with pytest.raises(RowsDiffer, match="its row 0 is another one than that of an attempt before"):
-            second.flush()
+            feed(second, sink, rows[::-1])
     sink.attempt(rows[::-1], repeated=True)
     assert stored(node, sink.stream) == [rows]
+
+
+@pytest.mark.parametrize("ahead", [0, 100])
+def test_of_two_attempts_at_once_one_stores_its_rows(node: NodeProcess, ahead: int) -> None:
+    """Goal: an attempt with another order of rows stores nothing beside one that is at work, and no row comes twice.
+
+    Method: the first attempt has stored `ahead` rows when the second one begins, or goes on, and does not end.
+    """
+    sink = Sink(node.address)
+    rows, ends = rows_of(400), sink.ends()
+    with (
+        Pushes(sink.options, Attempt(sink.query, 0, 0), ends) as first,
+        Pushes(sink.options, Attempt(sink.query, 0, 0), ends) as second,
+    ):
+        feed(first, sink, rows[:ahead])
+        first.drain()
+        winner, loser = (first, second) if ahead else (second, first)
+        if not ahead:
+            feed(second, sink, rows[:-2:-1])
+        with pytest.raises(RowsDiffer, match="its row 0 is another one"):
+            feed(loser, sink, rows if loser is first else rows[::-1])
+        feed(winner, sink, rows[ahead:] if winner is first else rows[::-1][1:])
+        winner.flush()
+    assert everything(node, sink) == Counter(rows)
+    sink.attempt(rows, repeated=True)
+    assert everything(node, sink) == Counter(rows)
+
+
+def test_an_attempt_that_was_paused_stores_nothing_beside_the_next_one(node: NodeProcess) -> None:
+    """Method: the first attempt goes on while the second one, with the rows in another order, is in its middle."""
+    sink = Sink(node.address)
+    rows, ends = rows_of(400), sink.ends()
+    with Pushes(sink.options, Attempt(sink.query, 0, 0), ends) as first:
+        feed(first, sink, rows[:100])
+        first.drain()
+        with Pushes(sink.options, Attempt(sink.query, 0, 0, repeated=True), ends) as second:
+            # The second attempt pushes nothing new before it has had all rows that are stored.
+            feed(second, sink, [*rows[:100], *rows[:300:-1]])
+            second.drain()
+            with pytest.raises(RowsDiffer, match="its row 100 is another one"):
+                feed(first, sink, rows[100:])
+            feed(second, sink, rows[300:99:-1])
+            second.flush()
+    assert everything(node, sink) == Counter(rows)
 
 
 def test_a_batch_that_changed_is_refused(node: NodeProcess) -> None:
