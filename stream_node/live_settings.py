@@ -26,6 +26,7 @@ WHILE_RUNNING = frozenset(
     (
         *("allow_forward", "idle_timeout_s", "frame_timeout_s", "send_timeout_s", "drain_timeout_s"),
         *("connections_max", "peer_memory_bytes_max", "free_disk_bytes_min", "log_level"),
+        *("http_hosts", "http_origins", "http_connections_max", "http_body_bytes_max", "http_body_timeout_s"),
         *("streams_max", "partitions_max", "pull_bytes_max", "identity_limits_loopback", "secure_channel_trusted"),
         *(SETTING_PREFIX + name for name in LIMIT_NAMES),
         *("retention_age_s", "retention_messages", "retention_bytes"),
@@ -91,7 +92,8 @@ def connection_limits(config: Config) -> ConnectionLimits:
 
 
 def _apply(parts: LiveParts, config: Config) -> None:
-    """Gives the settings to the parts. The server itself obeys `free_disk_bytes_min` and `drain_timeout_s`."""
+    """Gives the settings to the parts. The server obeys `free_disk_bytes_min` and `drain_timeout_s` itself, and gives
+    HTTP the settings in force."""
     parts.tcp.allow_forward(config.allow_forward)
     parts.tcp.change_limits(
         connection_limits(config),

@@ -108,6 +108,12 @@ def _limits(server: Server) -> ConnectionLimits:
     return limits
 
 
+def _http(server: Server) -> Config:
+    """The settings that HTTP asks at each request and each connection."""
+    assert server._http is not None
+    return server._http.parts.config
+
+
 def _default_retention(server: Server) -> Retention:
     retention: Retention = _directory(server).default_retention
     return retention
@@ -128,6 +134,11 @@ LIVE: dict[str, tuple[Any, Callable[[Server], Any], Any]] = {
     "connections_max": (71, lambda server: _parts(server).tcp._connections_max, 71),
     "peer_memory_bytes_max": (2**21, lambda server: _parts(server).tcp.statistics().memory.bytes_max, 2**21),
     "free_disk_bytes_min": (2**60, lambda server: server.config.free_disk_bytes_min, 2**60),
+    "http_hosts": (("a.test",), lambda server: _http(server).http_hosts, ("a.test",)),
+    "http_origins": (("https://a.test",), lambda server: _http(server).http_origins, ("https://a.test",)),
+    "http_connections_max": (75, lambda server: _http(server).http_connections_max, 75),
+    "http_body_bytes_max": (76, lambda server: _http(server).http_body_bytes_max, 76),
+    "http_body_timeout_s": (80.0, lambda server: _http(server).http_body_timeout_s, 80.0),
     "log_level": ("error", lambda server: server.config.log_level, "error"),
     "streams_max": (72, lambda server: _directory(server).limits.streams_max, 72),
     "partitions_max": (73, lambda server: _directory(server).limits.partitions_max, 73),
@@ -154,7 +165,7 @@ async def test_every_live_setting_reaches_the_part_that_obeys_it(tmp_path: Path)
     assert set(LIVE) | limits == WHILE_RUNNING
     assert set(Config.__struct_fields__) >= WHILE_RUNNING | FILES_READ_AGAIN
     assert not WHILE_RUNNING & FILES_READ_AGAIN
-    async with served(tmp_path / "data") as running:
+    async with served(tmp_path / "data", http=("127.0.0.1:0",)) as running:
         server = running.server
         for name, (value, ask, answer) in LIVE.items():
             assert name.startswith("retention_") or ask(server) != answer, name

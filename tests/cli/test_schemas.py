@@ -13,6 +13,7 @@ from tests.cli.block_schemas import BLOCK_SCHEMAS
 from tests.cli.cardinal_schemas import CARDINAL_SCHEMAS
 from tests.cli.cert_schemas import CERT_SCHEMAS
 from tests.cli.export_schemas import EXPORT_SCHEMAS
+from tests.cli.health_schemas import HEALTH_SCHEMAS
 from tests.cli.identity_schemas import IDENTITY_SCHEMAS
 from tests.cli.repair_schemas import REPAIR_SCHEMAS
 from tests.cli.rule_schemas import RULE_SCHEMAS
@@ -23,7 +24,7 @@ from tests.cli.token_schemas import TOKEN_SCHEMAS
 
 def test_every_command_has_a_schema() -> None:
     promised = {*SCHEMAS, *CARDINAL_SCHEMAS, *BLOCK_SCHEMAS, *EXPORT_SCHEMAS, *IDENTITY_SCHEMAS}
-    promised |= {*REPAIR_SCHEMAS, *CERT_SCHEMAS, *RULE_SCHEMAS, *TOKEN_SCHEMAS}
+    promised |= {*REPAIR_SCHEMAS, *CERT_SCHEMAS, *RULE_SCHEMAS, *TOKEN_SCHEMAS, *HEALTH_SCHEMAS}
     assert sorted(" ".join(name) for name in COMMANDS) == sorted(promised)
 
 
