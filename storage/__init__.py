@@ -7,6 +7,7 @@
 - `Log` is the interface of the log of messages. `Database` keeps the log on disk, `MemoryDatabase` keeps it in memory.
 - An `Operation` is one write or read. A `Runner` commits many writes in one transaction (`storage.commit`).
 - `storage.verify.verify(session)` checks a whole database.
+- `storage.upgrade` brings a database of an older version up to date, by the revisions in `storage.migrations`.
 - `storage.wal` reads a damaged write-ahead log; `storage.bulk` reads pages of messages as Arrow in another process.
 - Other packages define their tables on `metadata`, and read and write these tables through `Session.connection`.
 
@@ -26,10 +27,13 @@ if TYPE_CHECKING:
         DatabaseCorrupt,
         DatabaseInUse,
         DatabaseTooNew,
+        DatabaseTooOld,
         DiskFailed,
         DiskFull,
         DiskReadFailed,
         IndexConflict,
+        MigrationFailed,
+        NoRoomToUpgrade,
         OperationFailed,
         StorageBusy,
         StorageClosed,
@@ -54,6 +58,7 @@ __all__ = [
     "DatabaseCorrupt",
     "DatabaseInUse",
     "DatabaseTooNew",
+    "DatabaseTooOld",
     "DiskFailed",
     "DiskFull",
     "DiskReadFailed",
@@ -61,6 +66,8 @@ __all__ = [
     "InlineRunner",
     "Log",
     "MemoryDatabase",
+    "MigrationFailed",
+    "NoRoomToUpgrade",
     "Operation",
     "OperationFailed",
     "Reclaim",
@@ -89,6 +96,7 @@ _MODULES = {
     "DatabaseCorrupt": "errors",
     "DatabaseInUse": "errors",
     "DatabaseTooNew": "errors",
+    "DatabaseTooOld": "errors",
     "DiskFailed": "errors",
     "DiskFull": "errors",
     "DiskReadFailed": "errors",
@@ -96,6 +104,8 @@ _MODULES = {
     "InlineRunner": "inline_runner",
     "Log": "contract",
     "MemoryDatabase": "memory",
+    "MigrationFailed": "errors",
+    "NoRoomToUpgrade": "errors",
     "Operation": "contract",
     "OperationFailed": "errors",
     "Reclaim": "reclaim",

@@ -14,11 +14,18 @@ from urllib.parse import quote
 import structlog
 
 from storage.durable_files import make_folder, sync
-from storage.errors import DatabaseCorrupt, DatabaseTooNew, StorageError, corrupt_text, storage_error
+from storage.errors import (
+    DatabaseCorrupt,
+    DatabaseTooNew,
+    DatabaseTooOld,
+    StorageError,
+    corrupt_text,
+    storage_error,
+)
 from storage.leftovers import check_not_replaced, remove_parts, remove_scratch
 from storage.lock import DirectoryLock
-from storage.migrate import migrate
-from storage.schema import APPLICATION_ID, SCHEMA_VERSION, create_statements
+from storage.migrate import MIGRATIONS, Migrations, version_of
+from storage.schema import APPLICATION_ID, create_statements
 from storage.seal import stream_seal
 from storage.session import SqliteSession
 from storage.statements import SEALED_STREAMS
@@ -69,16 +76,23 @@ class Database:
     Invariant: at most one session that writes is open.
     """
 
-    def __init__(self, directory: Path, lock: DirectoryLock | None) -> None:
+    def __init__(
+        self, directory: Path, lock: DirectoryLock | None, *, migrate: bool = True, migrations: Migrations = MIGRATIONS
+    ) -> None:
         self.directory = directory
         self.path = directory / FILE_NAME
         self._lock = lock
+        self._migrate = migrate
+        self._migrations = migrations
         self._writer: SqliteSession | None = None
         self._distrusted = False
 
     @classmethod
-    def open(cls, path: Path, *, read_only: bool = False) -> Database:
-        """Open the database of the data directory `path`. Create the database if it does not exist.
+    def open(
+        cls, path: Path, *, read_only: bool = False, migrate: bool = True, migrations: Migrations = MIGRATIONS
+    ) -> Database:
+        """Open the database of the data directory `path`. Create the database if it does not exist. Bring a database of
+        an older schema version up to date, after a backup (see `storage.upgrade`).
 
         read_only: whether to take no lock and create nothing. A database that a node is using can only be opened in
         this way.
@@ -87,12 +101,12 @@ class Database:
         other StorageError.
         """
         if read_only:
-            database = cls(path, None)
+            database = cls(path, None, migrations=migrations)
             database._check_exists()
             refuse_damaged(database.path)
             connection = database._open_file()
             try:
-                _check_version(connection)
+                database._check_version(connection)
             finally:
                 connection.close()
             return database
@@ -100,7 +114,7 @@ class Database:
         _make_folder(path)
         lock = DirectoryLock(path)
         try:
-            database = cls(path, lock)
+            database = cls(path, lock, migrate=migrate, migrations=migrations)
             database._clear_unfinished()
             # Check the log before SQLite opens the file: SQLite stops reading the log at a damaged place and ignores
             # all commits after that place.
@@ -147,16 +161,24 @@ class Database:
         3. After an unclean stop, check the structure of the file (up to CHECKED_BYTES_MAX), copy the write-ahead log
            into the file, and sync the file. If a sync failed before the stop, some pages can be readable but not
            on the disk.
-        4. Migrate the file to the current schema version, and create missing tables.
+        4. Bring an older database up to date, after a backup. Create missing tables.
         5. Check the row of every stream: with a wrong next index, an index would be assigned twice.
         """
         version = self._inspect()
+        head = self._migrations.head
+        if 0 < version < head and not self._migrate:
+            raise DatabaseTooOld(version, head)
         session = self.session()
         try:
             if unclean and version:
                 _check_structure(session.connection, self.path)
                 session.checkpoint("TRUNCATE")
-            _create_schema(session, version)
+            if 0 < version < head:
+                # Imported here, since a database is usually up to date.
+                from storage.upgrade import upgrade
+
+                upgrade(session, self.path, self._migrations)
+            _create_schema(session, None if version else head)
             _check_streams(session.connection)
         finally:
             session.close()
@@ -180,7 +202,7 @@ class Database:
         """Returns the schema version of the file, or 0 for a new file. Writes FILE_PRAGMAS into a new file."""
         connection = self._open_file()
         try:
-            version = _check_version(connection)
+            version = self._check_version(connection)
             if not version:
                 connection.execute(f"PRAGMA page_size={PAGE_BYTES}")
                 connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
@@ -193,6 +215,26 @@ class Database:
             # SQLite ends the change of the journal mode by removing a journal file. The removal must be on disk before
             # a write-ahead log begins. Otherwise, after a power cut, the old journal and the new log could both exist.
             _sync_folder(self.directory)
+        return version
+
+    def _check_version(self, connection: sqlite3.Connection) -> int:
+        """Returns the schema version of the database, or 0 if the database is empty. Raises DatabaseTooNew,
+        DatabaseCorrupt."""
+        try:
+            version = version_of(connection)
+            application: int = connection.execute("PRAGMA application_id").fetchone()[0]
+            tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
+        if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
+            raise DatabaseCorrupt(
+                f"{FILE_NAME} in the data directory is another program's database; choose another data directory"
+            )
+        if version > self._migrations.head:
+            from storage.upgrade import find_way_back
+
+            backup = find_way_back(self.directory, self._migrations.head)
+            raise DatabaseTooNew(version, self._migrations.head, backup)
         return version
 
     def _connect(self, *, query_only: bool) -> sqlite3.Connection:
@@ -239,24 +281,6 @@ def _configure(connection: sqlite3.Connection, *, query_only: bool) -> None:
             )
 
 
-def _check_version(connection: sqlite3.Connection) -> int:
-    """Returns the schema version of the database, or 0 if the database is empty. Raises
-    DatabaseTooNew, DatabaseCorrupt."""
-    try:
-        version: int = connection.execute("PRAGMA user_version").fetchone()[0]
-        application: int = connection.execute("PRAGMA application_id").fetchone()[0]
-        tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
-    if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
-        raise DatabaseCorrupt(
-            f"{FILE_NAME} in the data directory is another program's database; choose another data directory"
-        )
-    if version > SCHEMA_VERSION:
-        raise DatabaseTooNew(version, SCHEMA_VERSION)
-    return version
-
-
 def _check_structure(connection: sqlite3.Connection, file: Path) -> None:
     size_bytes = file.stat().st_size
     if size_bytes > CHECKED_BYTES_MAX:
@@ -270,21 +294,18 @@ def _check_structure(connection: sqlite3.Connection, file: Path) -> None:
         raise DatabaseCorrupt(corrupt_text(problem))
 
 
-def _create_schema(session: SqliteSession, version: int) -> None:
-    """Migrate an older schema, create missing tables, and write APPLICATION_ID and SCHEMA_VERSION, in one transaction.
-    Writes nothing if nothing is missing.
+def _create_schema(session: SqliteSession, version: int | None) -> None:
+    """Create missing tables in one transaction. Writes nothing if nothing is missing.
 
-    version: the schema version of the file; 0 for a new file.
+    version: the schema version that is written, with APPLICATION_ID, into a new file; None for an existing file.
     """
     session.begin()
     try:
-        if version:
-            migrate(session.connection)
         for statement in create_statements():
             session.connection.execute(statement)
-        if version != SCHEMA_VERSION:
+        if version is not None:
             session.connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            session.connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            session.connection.execute(f"PRAGMA user_version={version}")
     except sqlite3.Error as error:
         raise storage_error(error) from error
     session.commit()

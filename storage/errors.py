@@ -97,15 +97,67 @@ class DatabaseTooNew(StorageError):
 
     found: the schema version of the database.
     supported: the latest schema version that this program knows.
+    backup: the backup from before the upgrade, which this program can restore; None if there is none.
     """
 
-    def __init__(self, found: int, supported: int) -> None:
-        super().__init__(
-            f"the database has schema version {found}, this program knows versions up to {supported}; "
-            "install the newer program that wrote it, or choose another data directory"
-        )
+    def __init__(self, found: int, supported: int, backup: Path | None = None) -> None:
+        text = f"the database has schema version {found}, this program knows versions up to {supported}; "
+        text += "install the newer program that wrote it, or choose another data directory"
+        if backup is not None:
+            text += f", or go back to before the upgrade and lose what was stored since: stream-node restore {backup} "
+            text += f"--data-dir {backup.parent} --over"
+        super().__init__(text)
         self.found = found
         self.supported = supported
+        self.backup = backup
+
+
+class DatabaseTooOld(StorageError):
+    """The error of opening a database of an earlier schema version when it must not be brought up to date.
+
+    found: the schema version of the database.
+    wanted: the schema version of this program.
+    """
+
+    def __init__(self, found: int, wanted: int) -> None:
+        super().__init__(
+            f"the database has schema version {found}, this program uses version {wanted}, and migrating is off; start "
+            "with --migrate, which makes a backup first, or install the program that wrote the database"
+        )
+        self.found = found
+        self.wanted = wanted
+
+
+class NoRoomToUpgrade(DiskFull):
+    """The error of an upgrade that was not begun, because the disk has no room for its backup. The database is as it
+    was.
+
+    needed_bytes, free_bytes: the room that the upgrade needs, and the room that the disk has.
+    """
+
+    def __init__(self, directory: Path, needed_bytes: int, free_bytes: int) -> None:
+        super().__init__(
+            f"the database in {directory} has an older schema version, and the backup before its upgrade needs "
+            f"{needed_bytes} bytes of free disk, of which {free_bytes} are there; free space, or move the data "
+            "directory to a larger disk, then start again; nothing was changed"
+        )
+        self.needed_bytes = needed_bytes
+        self.free_bytes = free_bytes
+
+
+class MigrationFailed(StorageError):
+    """The error of a revision that has a mistake, or that the database does not fit. The revision changed nothing, so
+    the database has the version before it.
+
+    version: the schema version that the revision leads to.
+    """
+
+    def __init__(self, version: int, reason: str) -> None:
+        super().__init__(
+            f"the database cannot be brought to schema version {version}: {reason}; it is as it was before this step: "
+            "start the program that wrote it, run `stream-node verify`, and report this"
+        )
+        self.version = version
 
 
 class DatabaseCorrupt(StorageError):

@@ -25,6 +25,11 @@ SITES: Final = frozenset(
         "before_checkpoint",
         "after_checkpoint",
         "before_close",
+        "within_upgrade_backup",
+        "before_upgrade_backup_named",
+        "after_upgrade_backup",
+        "before_revision_commit",
+        "after_revision_commit",
     }
 )
 

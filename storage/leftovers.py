@@ -1,4 +1,4 @@
-"""Finds and removes the files that an interrupted restore, survey or repair has left in a data directory.
+"""Finds and removes the files that an interrupted restore, survey, repair or upgrade has left in a data directory.
 
 A restore writes a new database under the name of the old database with `PART_SUFFIX` added. When the new database is
 complete, the restore renames it. A survey lists the messages in a damaged write-ahead log. A survey and a repair work
@@ -25,6 +25,9 @@ SURVEY_PREFIX = ".wal-survey-"
 REPAIR_PREFIX = ".repair-"
 """The name prefix of the folders in which `stream-node repair` makes a write-ahead log without the lost frames.
 """
+UPGRADE_PREFIX = "backup-schema-"
+"""The name prefix of the backups that `storage.upgrade` makes in the data directory. The schema version and the time
+follow. While such a backup is incomplete, its name also ends in PART_SUFFIX."""
 
 
 def part_path(database: Path) -> Path:
@@ -49,10 +52,15 @@ def remove_parts(database: Path) -> int:
 
 
 def find_scratch(database: Path) -> list[Path]:
-    """Returns the temporary folders of interrupted surveys and repairs of the write-ahead log, and incomplete copies of
-    the log.
+    """Returns the temporary folders of interrupted surveys and repairs of the write-ahead log, incomplete copies of the
+    log, and incomplete backups of interrupted upgrades.
     """
-    patterns = (f"{SURVEY_PREFIX}*", f"{REPAIR_PREFIX}*", f"{database.name}-wal*{PART_SUFFIX}")
+    patterns = (
+        f"{SURVEY_PREFIX}*",
+        f"{REPAIR_PREFIX}*",
+        f"{database.name}-wal*{PART_SUFFIX}",
+        f"{UPGRADE_PREFIX}*{PART_SUFFIX}",
+    )
     return sorted(path for pattern in patterns for path in database.parent.glob(pattern))
 
 

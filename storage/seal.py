@@ -35,6 +35,20 @@ FIRST_FACTOR, NEXT_FACTOR, SIZE_FACTOR = 1_000_003, 1_000_033, 1_000_037
 STREAM_COLUMNS: Final = "name, partition, created_us, attributes, first_index, next_index, size_bytes"
 """The columns of the table of streams that are the arguments of `stream_seal`, in the same order."""
 
+SEALED: Final = (
+    "streams",
+    "saved_indexes",
+    "lease_fences",
+    "lease_floor",
+    "time_falls",
+    "block_chains",
+    "block_index",
+    "block_evicted",
+    "backfill_targets",
+)
+"""The tables whose rows have a seal, since schema version 2. Tables of other packages are named here, because a file is
+verified as a whole, even if these packages are not imported."""
+
 
 def seal_column() -> Column[int]:
     """Returns the column for the seal (the checksum of a row). It must be the last column of a table."""
@@ -65,6 +79,12 @@ def stream_seal(
         return None
     fixed = seal_of("streams", (name, partition, created_us, attributes))
     return (fixed + FIRST_FACTOR * first_index + NEXT_FACTOR * next_index + SIZE_FACTOR * size_bytes) % MODULUS
+
+
+def has_seal(connection: sqlite3.Connection, table: str) -> bool | None:
+    """Whether a table has a column for the seal, the checksum of a row. Returns None if the table does not exist."""
+    columns = [row[1] for row in connection.execute(f"PRAGMA table_info('{table}')")]
+    return SEAL in columns if columns else None
 
 
 def find_broken(connection: sqlite3.Connection, table: str) -> Iterable[str]:

@@ -14,10 +14,9 @@ import msgspec
 
 from storage.contract import Session, StreamRecord
 from storage.errors import storage_error
-from storage.migrate import SEALED, has_seal
 from storage.page import find_damage
 from storage.schema import APPLICATION_ID, SCHEMA_VERSION, messages, metadata, streams
-from storage.seal import SEAL, find_broken
+from storage.seal import SEAL, SEALED, find_broken, has_seal
 from storage.statements import COUNT_MESSAGES, GET_STREAM, HAS_STREAM, NEXT_MESSAGES, NEXT_STREAM, READ_STREAM
 
 PROBLEMS_MAX = 1_000

@@ -56,6 +56,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Group "Storage": where the data is, and when pushes are refused because the disk is nearly full.
     data_dir: str = platformdirs.user_data_dir(APPLICATION)
     """The folder of the database. Only one node at a time may use it."""
+    migrate: bool = True
+    """Whether the node brings a database of an earlier version up to date at its start. It first makes a backup in the
+    data directory. Without this, it refuses to start."""
     free_disk_bytes_min: Amount = 64 * 1024 * 1024
     """The node refuses pushes that would leave less free disk space than this, so that deleting still works. With 0,
     the node may fill the disk."""

@@ -22,6 +22,8 @@ import msgspec
 from storage.database import FILE_NAME, Database
 from storage.errors import StorageError
 from storage.lock import owner_of
+from storage.migrate import version_of
+from storage.schema import SCHEMA_VERSION
 from stream_node.access import is_loopback, lacking
 from stream_node.config import Config
 from stream_node.tls_state import examine_tls, tls_mode
@@ -215,12 +217,18 @@ def check_database(directory: Path) -> tuple[Finding, int | None]:
     try:
         session = Database.open(directory, read_only=True).read_session()
         try:
+            version = version_of(session.connection)
             newest_us = max((stream.last_time_us for stream in list_stored(session)), default=0)
         finally:
             session.close()
     except (StorageError, sqlite3.Error) as error:
         return Finding("database", "wrong", str(error), {"size_bytes": size_bytes}), None
-    return Finding("database", "ok", f"{size_bytes / 2**20:,.1f} MiB", {"size_bytes": size_bytes}), newest_us or None
+    values: Values = {"size_bytes": size_bytes, "schema_version": version}
+    text = f"{size_bytes / 2**20:,.1f} MiB, schema version {version}"
+    if version < SCHEMA_VERSION:
+        text += f"; the next start brings it to {SCHEMA_VERSION}, and needs as much free disk for a backup first"
+        return Finding("database", "warning", text, values), newest_us or None
+    return Finding("database", "ok", text, values), newest_us or None
 
 
 def check_clock(now_us: int, newest_us: int | None) -> Finding:

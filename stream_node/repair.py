@@ -288,8 +288,8 @@ def _install_salvage(database: Path, log: Examined, plan: Plan) -> None:
                 file.write(piece)
         with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
             connection.execute("PRAGMA wal_autocheckpoint=0")
-            connection.execute("BEGIN IMMEDIATE")
             migrate(connection)
+            connection.execute("BEGIN IMMEDIATE")
             with opened_with_log(database, rebuild(log.wal, log.found)) as behind:
                 for stream in plan.salvage:
                     _restore_partition(connection, behind, stream)

@@ -1,4 +1,6 @@
-"""Restores a backup into a new data directory, or replaces the database of an existing one. `backup.py` takes backups.
+"""Restores a backup into a new data directory, or replaces the database of an existing one.
+
+`storage.backup` takes backups.
 
 The new database is written to a separate file in the data directory. When this file is complete, checked and synced,
 one rename replaces the old database. So a power cut at any moment leaves either the old database or the new one.
@@ -19,15 +21,7 @@ import msgspec
 import structlog
 
 from index_service.lease_storage import raise_fences
-from storage.database import BUSY_TIMEOUT_MS, FILE_NAME, Database
-from storage.durable_files import make_folder, remove_folders, rename_durably, sync
-from storage.errors import DatabaseCorrupt, StorageBusy, StorageError, WalDamaged, storage_error
-from storage.leftovers import FILE_SUFFIXES, find_parts, part_path, remove_parts
-from storage.lock import FILE_NAME as LOCK_NAME
-from storage.lock import DirectoryLock, left_in_this_boot
-from storage.migrate import migrate
-from storage.wal.check import prepare_log
-from stream_node.backup import (
+from storage.backup import (
     CHUNK_BYTES,
     BackupError,
     Manifest,
@@ -38,6 +32,14 @@ from stream_node.backup import (
     read_manifest,
     verify_file,
 )
+from storage.database import BUSY_TIMEOUT_MS, FILE_NAME, Database
+from storage.durable_files import make_folder, remove_folders, rename_durably, sync
+from storage.errors import DatabaseCorrupt, StorageBusy, StorageError, WalDamaged, storage_error
+from storage.leftovers import FILE_SUFFIXES, UPGRADE_PREFIX, find_parts, part_path, remove_parts
+from storage.lock import FILE_NAME as LOCK_NAME
+from storage.lock import DirectoryLock, left_in_this_boot
+from storage.migrate import migrate
+from storage.wal.check import prepare_log
 from stream_node.clock_note import FILE_NAME as CLOCK_NAME
 
 logger = structlog.get_logger(__name__)
@@ -155,8 +157,9 @@ def _forget_leases(part: Path) -> None:
     slowly than time: the present time in microseconds is above every earlier fence. New fences start there.
     """
     with closing(sqlite3.connect(part, isolation_level=None)) as connection:
-        connection.execute("BEGIN IMMEDIATE")
+        # A backup of an older version is brought up to date here. The backup itself stays as it is.
         migrate(connection)
+        connection.execute("BEGIN IMMEDIATE")
         raise_fences(connection, time.time_ns() // 1_000)
         connection.execute("COMMIT")
     # Closing the connection copies the log too, but reports no failure. After a failure the fences would be lost
@@ -213,7 +216,9 @@ def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
     """
     # The files of an interrupted restore may always be replaced.
     unfinished = {path.name for path in find_parts(target / FILE_NAME)}
-    if not set(names) - {LOCK_NAME, CLOCK_NAME} - unfinished:
+    # The same is true of the backups that an upgrade has left, if they are all that is there: one of them is restored.
+    kept = {name for name in names if name.startswith(UPGRADE_PREFIX)}
+    if not set(names) - {LOCK_NAME, CLOCK_NAME} - unfinished - kept:
         return Present(found=False)
     if not over:
         raise BackupError(

@@ -136,7 +136,7 @@ class Server:
         check_exposure(config)
         for setting, reason in without_effect(config).items():
             logger.warning("setting_without_effect", setting=setting, reason=reason)
-        database = await trio.to_thread.run_sync(Database.open, Path(config.data_dir))
+        database = await trio.to_thread.run_sync(partial(Database.open, Path(config.data_dir), migrate=config.migrate))
         try:
             stored = await trio.to_thread.run_sync(stored_streams, database)
             newest_us = max((each.last_time_us for each in stored), default=0)

@@ -160,7 +160,7 @@ CODES: dict[int, frozenset[str]] = {
             "ockam.protocol.ProtocolError",
             "secure_channel.errors.SecureChannelError",
             "storage.errors.StorageError",
-            "stream_node.backup.BackupError",
+            "storage.backup.BackupError",
             "stream_node.certificates.CertificateError",
             "stream_node.cli.values.CommandFailed",
             "stream_node.demo.errors.DemoFailed",

@@ -33,7 +33,7 @@ def backup(
 
     Example: stream-node backup /backups/monday --data-dir ./data --verify
     """
-    from stream_node.backup import back_up
+    from storage.backup import back_up
     from stream_node.config_sources import load_config
 
     config = load_config({"data_dir": data_dir})

@@ -38,6 +38,10 @@ def serve(
     insecure: Annotated[
         bool | None, typer.Option("--insecure", help="Listen beyond this machine without TLS or rules.")
     ] = None,
+    migrate: Annotated[
+        bool | None,
+        typer.Option("--migrate/--no-migrate", help="Bring a database of an earlier version up to date, or refuse."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the line in JSON, also at a terminal.")] = False,
 ) -> None:
     """Serve streams until SIGTERM, SIGINT or SIGHUP. Then confirm all committed messages and stop.
@@ -66,6 +70,7 @@ def serve(
         "log_level": log_level,
         "access_rules": access_rules,
         "insecure": insecure,
+        "migrate": migrate,
     }
     settings = load_config(flags, file=config)
     configure_logs(settings.log_level)

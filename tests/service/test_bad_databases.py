@@ -23,9 +23,11 @@ from storage.errors import StorageError
 from storage.schema import SCHEMA_VERSION
 from stream_node.clock_note import FILE_NAME as CLOCK_NAME
 from stream_node.config import Config
+from stream_node.doctor import check_database
 from stream_node.process import NodeProcess
 from stream_node.server import Server
 from stream_service.protocol import PULL, PullRequest
+from tests.storage.test_migration import unpacked
 from tests.support.data_dir import stored_messages
 from tests.support.served import neighbour, served
 from tests.support.stream_peer import stream_peer
@@ -39,11 +41,11 @@ os.execv(sys.argv[1], sys.argv[1:])
 """Take CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH from root (PR_CAPBSET_DROP), which else may write to any directory."""
 
 
-def refusal(data_dir: Path, *, before: Sequence[str] = ()) -> str:
+def refusal(data_dir: Path, *, before: Sequence[str] = (), arguments: Sequence[str] = ()) -> str:
     """The one line on stderr with which `serve` ends, with exit code 1 and nothing on stdout."""
     command = [*before, sys.executable, "-m", "stream_node", "serve", "--data-dir", str(data_dir)]
     done = subprocess.run(
-        [*command, "--listen", "127.0.0.1:0"], capture_output=True, text=True, timeout=60, check=False
+        [*command, "--listen", "127.0.0.1:0", *arguments], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     (line,) = done.stderr.splitlines()
@@ -131,6 +133,26 @@ async def test_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path:
     assert f"schema version {SCHEMA_VERSION + 1}" in line
     assert "install the newer program" in line
     assert (tmp_path / FILE_NAME).read_bytes() == before
+
+
+def test_a_database_of_an_older_version_is_refused_or_brought_up_to_date_as_the_operator_says(tmp_path: Path) -> None:
+    directory = unpacked(tmp_path / "data")
+    before = (directory / FILE_NAME).read_bytes()
+    line = refusal(directory, arguments=("--no-migrate",))
+    assert "schema version 1, this program uses version 2, and migrating is off; start with --migrate" in line
+    assert (directory / FILE_NAME).read_bytes() == before
+    assert [(each.status, each.values["schema_version"]) for each in (check_database(directory)[0],)] == [
+        ("warning", 1)
+    ]
+    with NodeProcess(directory) as node:
+        assert node.stop() == 0
+    (backup,) = directory.glob("backup-schema-1-*")
+    assert (backup / FILE_NAME).read_bytes() == before
+    assert "database_upgraded" in node.log_file.read_text()
+    assert [(each.status, each.values["schema_version"]) for each in (check_database(directory)[0],)] == [("ok", 2)]
+    # The way back that the refusal names.
+    change(directory, f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+    assert refusal(directory).endswith(f"stream-node restore {backup} --data-dir {directory} --over")
 
 
 async def test_another_programs_database_is_refused_and_left_alone(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import signal
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -17,11 +18,12 @@ from index_service.lease_storage import LoadLeases
 from index_service.storage import Access, IndexRequests
 from storage.contract import Append
 from storage.database import FILE_NAME, Database
-from storage.migrate import SEALED
 from storage.schema import SCHEMA_VERSION, metadata
+from storage.seal import SEALED
 from storage.verify import verify
 from stream_service.extensions import Retention
 from stream_service.stored import get_retention
+from tests.storage.crash_samples import run_child
 from tests.storage.storage_samples import reading, writing
 from tests.storage.test_seals import NOW_US, nothing, problems_of
 
@@ -82,21 +84,16 @@ def test_a_database_of_version_1_is_brought_up_to_date_with_every_value_as_it_wa
                 assert shape[0] == shape[1], table.name
 
 
-def test_a_kill_while_a_database_is_brought_up_to_date_leaves_the_old_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("site", "version"), [("before_revision_commit", 1), ("after_revision_commit", 2)])
+def test_a_kill_while_a_database_is_brought_up_to_date_leaves_the_old_one_or_the_new_one(
+    tmp_path: Path, site: str, version: int
 ) -> None:
     directory = unpacked(tmp_path / "data")
-
-    def fail() -> list[str]:
-        raise OSError(5, "Input/output error")
-
     before = rows_of(directory)
-    with monkeypatch.context() as patched:
-        patched.setattr("storage.database.create_statements", fail)
-        with pytest.raises(OSError, match="Input/output error"):
-            Database.open(directory)
+    status, lines = run_child("open", directory, environment={"STREAM_NODE_FAILPOINT": site})
+    assert (status, lines) == (-signal.SIGKILL, [])
     with closing(sqlite3.connect(directory / FILE_NAME)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (1,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (version,)
     assert rows_of(directory) == before
     Database.open(directory).close()
     assert problems_of(directory) == ()

@@ -27,9 +27,8 @@ from index_service.storage import Access, IndexRequests, SetPosition
 from storage.contract import Append, Session
 from storage.database import FILE_NAME, Database
 from storage.errors import DatabaseCorrupt
-from storage.migrate import SEALED
 from storage.schema import metadata
-from storage.seal import FIRST_FACTOR, NEXT_FACTOR, SIZE_FACTOR, seal_of, stream_seal
+from storage.seal import FIRST_FACTOR, NEXT_FACTOR, SEALED, SIZE_FACTOR, seal_of, stream_seal
 from storage.verify import verify
 from stream_service.extensions import Retention
 from stream_service.stored import note_fall, set_retention

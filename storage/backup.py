@@ -1,4 +1,4 @@
-"""Takes a backup of a data directory, whether its node is running or stopped. `restore.py` restores backups.
+"""Takes a backup of a data directory, whether its node is running or stopped. `stream_node.restore` restores backups.
 
 A backup is a folder with a copy of the database and a manifest. The database includes the saved positions of consumers.
 The manifest has the SHA-256 hash of the copy. The copy has the state of the database when copying began. A backup has

@@ -1,0 +1,1 @@
+"""A chain of revisions that only tests run: it has a step that fails after it has changed something."""
