@@ -44,28 +44,28 @@ class Protocol(Generic[Q, A]):
     def __init__(self, name: str, request: type[Q], response: type[A]) -> None:
         self.name = name
         self.tag = bare.encode(name, str)
-        self._request = request
-        self._response = response
+        self.request = request
+        self.response = response
 
     @cached_property
     def encode_request(self) -> Callable[[Q], bytes]:
         """Turns a request into a payload."""
-        return _encoder(self, self._request)
+        return _encoder(self, self.request)
 
     @cached_property
     def encode_response(self) -> Callable[[A], bytes]:
         """Turns a response into a payload."""
-        return _encoder(self, self._response)
+        return _encoder(self, self.response)
 
     @cached_property
     def decode_request(self) -> Callable[[bytes], Q]:
         """Turns a payload into a request."""
-        return _decoder(self, self._request, "request")
+        return _decoder(self, self.request, "request")
 
     @cached_property
     def decode_response(self) -> Callable[[bytes], A]:
         """Turns a payload into a response."""
-        return _decoder(self, self._response, "response")
+        return _decoder(self, self.response, "response")
 
     def is_in(self, payload: bytes) -> bool:
         """Whether a payload has the name of this protocol."""

@@ -1,8 +1,8 @@
-"""Writes `docs/commands.md` and `docs/settings.md` from the program itself: typer's commands and `Config`.
+"""Writes the pages of the reference from the program itself: typer's commands, `Config`, the errors and the protocols.
 
 Each page has a part that people write, up to the line `MARK`, and a part that this tool writes, below it.
 
-    python tools/reference.py            writes both pages
+    python tools/reference.py            writes all pages
     python tools/reference.py --check    exit 1 where a page is stale
 """
 
@@ -36,6 +36,9 @@ from stream_node.cli.serve import serve  # noqa: E402
 from stream_node.config import ENVIRONMENT_PREFIX, Config  # noqa: E402
 from stream_node.live_settings import FILES_READ_AGAIN, WHILE_RUNNING  # noqa: E402
 from stream_node.units import SECONDS, parse_duration, parse_size  # noqa: E402
+from tools.reference_errors import errors_page  # noqa: E402
+from tools.reference_protocols import protocols_page  # noqa: E402
+from tools.reference_site import llms_text, python_page  # noqa: E402
 
 MARK = "<!-- Made by `python tools/reference.py`; change the program, not the lines below. -->"
 
@@ -250,7 +253,15 @@ def _sentence(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-PAGES = {"docs/commands.md": commands_page, "docs/settings.md": settings_page}
+PAGES = {
+    "docs/commands.md": commands_page,
+    "docs/settings.md": settings_page,
+    "docs/errors.md": errors_page,
+    "docs/protocols.md": protocols_page,
+    "docs/python.md": python_page,
+    # The last one, since it reads the others.
+    "docs/llms.txt": llms_text,
+}
 
 
 def stale_pages(*, write: bool = False) -> list[str]:

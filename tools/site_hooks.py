@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shutil
+from pathlib import Path
 from typing import Any
 
 LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s:#]+)(?:#[^)\s]*)?\)")
@@ -17,6 +19,13 @@ LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s:#]+)(?:#[^)\s]*
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Returns the text of a page as it stands on the site."""
     return without_outside_links(markdown, page.file.src_uri)
+
+
+def on_post_build(*, config: Any, **_: Any) -> None:
+    """Puts the Markdown of each page beside its HTML: `llms.txt` links to it."""
+    source, site = Path(config.docs_dir), Path(config.site_dir)
+    for page in source.rglob("*.md"):
+        shutil.copyfile(page, site / page.relative_to(source))
 
 
 def without_outside_links(markdown: str, name: str) -> str:

@@ -1,4 +1,4 @@
-"""`docs/commands.md` and `docs/settings.md` are complete, and what `tools/reference.py` makes of the program."""
+"""The pages of the reference are complete, and what `tools/reference.py` makes of the program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from stream_node.config import ENVIRONMENT_PREFIX, Config
-from tests.style.tree import ROOT
+from tests.style.tree import ROOT, plant
 from tools import reference
 
 COMMANDS = (ROOT / "docs/commands.md").read_text(encoding="utf-8")
@@ -74,9 +74,8 @@ def test_every_command_shows_an_example() -> None:
 
 
 def test_a_stale_page_is_found_and_put_right(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "docs").mkdir()
-    for name, text in (("commands", COMMANDS), ("settings", SETTINGS.replace("`128MiB`", "`1MiB`"))):
-        (tmp_path / f"docs/{name}.md").write_text(text, encoding="utf-8")
+    texts = {name: (ROOT / name).read_text(encoding="utf-8") for name in reference.PAGES}
+    plant(tmp_path, {**texts, "docs/settings.md": SETTINGS.replace("`128MiB`", "`1MiB`")})
     monkeypatch.setattr(reference, "ROOT", tmp_path)
     assert reference.stale_pages() == ["docs/settings.md"]
     assert reference.stale_pages(write=True) == ["docs/settings.md"]

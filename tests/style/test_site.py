@@ -9,32 +9,17 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from tests.style.tree import ROOT, files
+from tools.reference_site import nav
 from tools.site_hooks import without_outside_links
 
 BUILD_TIMEOUT_S = 120.0
 PARTS = ["Home", "Tutorial", "How-to guides", "Reference", "Explanation"]
-PAGE = re.compile(r"(?P<name>[\w/.-]+\.md)$")
-
-
-@cache
-def nav() -> dict[str, list[str]]:
-    """The parts of the site, each with the names of its pages in their order, as mkdocs.yml says."""
-    _, _, text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")
-    parts: dict[str, list[str]] = {}
-    for line in text.splitlines():
-        if line.startswith("  - "):
-            part = line[4:].partition(":")[0]
-            parts[part] = []
-        if found := PAGE.search(line):
-            parts[part].append(found["name"])
-    return parts
 
 
 class Loaded(HTMLParser):
@@ -82,6 +67,19 @@ def test_mkdocs_makes_every_page_without_a_warning(site: Path) -> None:
     """Method: `--strict` makes an error of every warning, such as that of a link to a heading that is not there."""
     made = {str(path.relative_to(site).with_suffix(".md")) for path in files(site, ".html")}
     assert made == {page for each in nav().values() for page in each} | {"404.md"}
+
+
+def test_every_page_that_llms_txt_names_is_on_the_site(site: Path) -> None:
+    links = re.findall(r"\]\((\S+)\)", (site / "llms.txt").read_text(encoding="utf-8"))
+    assert len(links) > 20
+    assert [link for link in links if not (site / link).is_file()] == []
+
+
+def test_public_names_are_explained(site: Path) -> None:
+    page = (site / "python.html").read_text(encoding="utf-8")
+    for name in ("stream_client.connect", "stream_client.LeaseLost", "cardinal_streams.consume", "bare.encode"):
+        assert f'id="{name}"' in page
+    assert "<code>retriable</code>: whether the same request can succeed later." in " ".join(page.split())
 
 
 def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:

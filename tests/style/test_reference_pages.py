@@ -1,0 +1,150 @@
+"""The pages about errors, protocol messages, Python names and the site are whole, and say what the program does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer
+
+import bare
+from bare.model import BareType, EnumType, NamedType, parts
+from bare.resolve import resolve
+from stream_node.cli.app import build
+from stream_node.config import Config
+from tests.style.tree import ROOT, package_files, plant
+from tools import reference_errors, reference_protocols, reference_site
+from tools.reference_protocols import MODULES, Defined, all_protocols
+
+PROTOCOLS = (ROOT / "docs/protocols.md").read_text(encoding="utf-8")
+BARE_BLOCK = re.compile(r"^```bare\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"`stream-node ([a-z]+(?: [a-z]+)?)[^`]*`")
+OPTION = re.compile(r"`(--[a-z-]+)[^`]*`")
+SETTING = re.compile(r"`([a-z]+(?:_[a-z]+)+)`")
+
+
+def test_every_error_that_can_be_seen_has_a_remedy() -> None:
+    assert list(reference_errors.problems()) == []
+    assert {"stream_client.LeaseLost", "storage.WalDamaged", "spark_export.ExportError"} <= {
+        error.name for error in reference_errors.all_errors()
+    }
+
+
+def test_remedies_name_commands_and_options_that_exist() -> None:
+    text = "\n".join(reference_errors.remedies().values())
+    root = typer.main.get_command(build())
+    options = set()
+    commands = {}
+    for name, command in root.commands.items():  # type: ignore[attr-defined]
+        commands[name] = command
+        commands |= {f"{name} {below}": each for below, each in getattr(command, "commands", {}).items()}
+    for command in commands.values():
+        options |= {option for parameter in command.params for option in parameter.opts}
+    assert {found for found in COMMAND.findall(text)} <= commands.keys()
+    assert set(OPTION.findall(text)) <= options
+    known = set(Config.__struct_fields__) | {"_corrupt_record", "_problem", "timeout_s"}
+    assert set(SETTING.findall(text)) <= known
+
+
+ERRORS = '''
+class LinkError(Exception):
+    """The base class of all errors of links."""
+class Broken(LinkError):
+    """Error: the link is broken.
+
+    at: where.
+    """
+class _Inner(LinkError): ...
+class Plain: ...
+'''
+
+
+def test_an_error_without_a_remedy_and_a_remedy_without_an_error_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference_errors, "INTERNAL", {"links.Gone": "why"})
+    plant(tmp_path, {"links/errors.py": ERRORS, "tools/remedies.toml": '[links]\nOther = "Mend it."\n'})
+    assert [error[:2] for error in reference_errors.all_errors(tmp_path)] == [
+        ("links.LinkError", "The base class of all errors of links."),
+        ("links.Broken", "The link is broken."),
+    ]
+    assert list(reference_errors.problems(tmp_path)) == [
+        "links.Broken has no remedy in tools/remedies.toml",
+        "links.Other has a remedy and is no error",
+        "links.Gone is listed as internal and is no error",
+    ]
+
+
+def test_no_module_with_a_protocol_is_forgotten() -> None:
+    """Method: modules that make a protocol are looked for by their text."""
+    making = re.compile(r"^\w+ = Protocol\(", re.MULTILINE)
+    found = [path for path in package_files(ROOT) if making.search(path.read_text(encoding="utf-8"))]
+    assert {str(path.relative_to(ROOT)) for path in found} == {f"{name.replace('.', '/')}.py" for name in MODULES}
+
+
+@pytest.mark.parametrize("number", range(len(all_protocols())), ids=lambda number: all_protocols()[number].place)
+def test_a_schema_on_the_page_is_that_of_the_bytes(number: int) -> None:
+    """Method: the page's text is read by the parser of schemas, and compared with what the node encodes, by type."""
+    defined: Defined = all_protocols()[number]
+    schema = bare.schema.load(BARE_BLOCK.findall(PROTOCOLS)[number])
+    for name, node in defined.messages.items():
+        compare(node, schema.models[name], name)
+
+
+def compare(node: BareType, shown: BareType, path: str) -> None:
+    """Raises AssertionError where two types do not have the same bytes."""
+    while isinstance(shown, NamedType):
+        assert shown.target is not None
+        shown = shown.target
+    if reference_protocols.is_empty(node):
+        assert type(shown).__name__ == "VoidType", path
+        return
+    assert type(node) is type(shown), path
+    if isinstance(node, EnumType) and isinstance(shown, EnumType):
+        members = [{value: member.name for value, member in each.by_value.items()} for each in (node, shown)]
+        assert members[0] == members[1], path
+        return
+    for attribute in ("signed", "name", "length"):
+        assert getattr(node, attribute, None) == getattr(shown, attribute, None), path
+    for attribute in ("fields", "members"):
+        keys = [[key for key, _ in getattr(each, attribute, ())] for each in (node, shown)]
+        assert keys[0] == keys[1], path
+    for place, (part, other) in enumerate(zip(parts(node), parts(shown), strict=True)):
+        compare(part, other, f"{path}.{place}")
+
+
+def test_a_difference_of_one_type_is_found() -> None:
+    right = resolve(bare.UInt)
+    compare(right, bare.schema.load("type A uint").models["A"], "A")
+    for wrong in ("int", "u64", "optional<uint>"):
+        with pytest.raises(AssertionError):
+            compare(right, bare.schema.load(f"type A {wrong}").models["A"], "A")
+
+
+def test_the_page_for_programs_has_every_public_name() -> None:
+    import block_node.client
+    import cardinal_streams
+    import stream_client
+
+    for package in (stream_client, block_node.client, cardinal_streams):
+        assert reference_site.public_names(package.__name__) == package.__all__
+
+
+def test_llms_txt_has_a_line_for_each_page() -> None:
+    text = (ROOT / "docs/llms.txt").read_text(encoding="utf-8")
+    found = re.findall(r"^- \[.+\]\((\S+)\): \S.*$", text, re.MULTILINE)
+    assert found == [page for pages in reference_site.nav().values() for page in pages]
+    assert all((ROOT / "docs" / page).is_file() for page in found)
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("# A title\n\nOne\nsentence. Two.\n\nMore.\n", ("A title", "One sentence.")),
+        ("# A\n\nSee [the log](log.md#x). It.", ("A", "See the log.")),
+    ],
+)
+def test_a_summary_is_the_first_sentence(tmp_path: Path, page: str, expected: tuple[str, str]) -> None:
+    plant(tmp_path, {"a.md": page})
+    assert reference_site.summary(tmp_path / "a.md") == expected
