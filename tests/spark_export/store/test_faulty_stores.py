@@ -1,7 +1,7 @@
-"""Goal: upkeep of a table with a log is right also on a store that is overloaded, slow, and loses answers.
+"""Goal: a run or upkeep of a table with a log is right also on a store that is overloaded, slow, and loses answers.
 
-Method: compactions, repairs and verifications of Delta and Iceberg tables through a proxy before a real S3 server that
-answers every third request wrongly or late; also a store that answers nothing but 503, and is asked again later.
+Method: runs, compactions, repairs and verifications of Delta and Iceberg tables through a proxy before a real S3 server
+that answers every third request wrongly or late; also a store that answers nothing but 503, and is asked again later.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from tests.spark_export.exporter.table_readers import LIBRARIES
 from tests.spark_export.store.log_world import LogWorld
 from tests.support.s3_server import Fault, FaultProxy, Request, S3Server, fault_proxy
 
+TRIES = 8
 FAULTS = [Fault(503), None, None, Fault(0), None, None, Fault(503, "InternalError"), None]
 
 
@@ -79,6 +80,53 @@ def test_upkeep_on_a_store_that_fails_in_every_way_for_a_while(world: LogWorld) 
         assert json.loads(out)["files_after"] == 1
         code, out, err = world.command("verify")
         assert code == 0, out + err
+    world.assert_whole()
+
+
+def test_runs_on_a_store_that_is_overloaded_and_slow(world: LogWorld) -> None:
+    """Goal: a command on such a store works or says why in a line, and no row is lost or comes twice. Later tries help.
+
+    Method: every third request is answered by 503, and every ninth put is served half a second after its sender has
+    given it up: what the store then has is only seen later.
+    """
+    late = threading.Event()
+    puts = [0, 0]
+
+    def choose(request: Request) -> Fault | None:
+        if len(proxy.seen) % 3 == 0:
+            return Fault(503)
+        puts[0] += request.method == "PUT"
+        if request.method == "PUT" and puts[0] % 9 == 0:
+            puts[1] += 1
+            late.wait(1.5)
+        return None
+
+    with fault_proxy(world.server) as proxy:
+        world.through(proxy.endpoint)
+        world.options["timeout_s"] = "1"
+        proxy.choose = choose
+        for verb in ("run", "run", "compact"):
+            if verb == "run":
+                world.push(40)
+            for _ in range(TRIES):
+                code, _, err = world.command(verb)
+                rows = world.rows()
+                assert len(rows) == len(set(rows)), err
+                assert set(rows) <= set(world.stored()), err
+                if code == 0:
+                    break
+                assert code == 1, err
+                assert err.splitlines()[-1].startswith("stream-node: "), err
+            assert code == 0, err
+            assert rows == world.stored()
+        assert puts[1] >= 1
+        # A put that was given up may still be on its way.
+        late.wait(2)
+    world.through(world.server.endpoint)
+    assert len(world.rows()) == 80
+    world.push(5)
+    world.run()
+    world.compact()
     world.assert_whole()
 
 
