@@ -1,0 +1,157 @@
+"""Goal: the image and the compose file give the node what it accepts, and nothing that it does not need.
+
+Method: both are parsed; commands and variables go through the program's own checks; and a real node runs with the
+variables of the image, and is asked by the names and paths that the files use. No image is built here.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import shutil
+import subprocess
+import tomllib
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from ockam.address import split_host_port
+from stream_node.config import ConfigError
+from stream_node.process import NodeProcess
+from stream_node.units import parse_duration
+from tests.deploy.deployed import (
+    DEPLOY,
+    accept,
+    exec_form,
+    image_environment,
+    instructions,
+    is_short_image,
+    last_stage,
+    read_yaml,
+    settings_of,
+)
+from tests.style.tree import ROOT
+
+USER = "10001:10001"
+
+
+def test_the_image_starts_from_short_names_and_ends_without_pip() -> None:
+    every = instructions()
+    sources = [text.split()[0] for name, text in every if name == "FROM"]
+    assert sources == ["python:3.11-slim", "python:3.11-slim", "scratch"]
+    copied = [text.split()[-2:] for name, text in every if name == "COPY"][-3:]
+    assert copied == [["/", "/"], ["/opt/stream-node", "/opt/stream-node"], ["/data", "/data"]]
+    (cleaned,) = [text for name, text in every if name == "RUN" and "ensurepip" in text]
+    assert "/usr/local/bin/pip*" in cleaned
+    assert "/usr/local/lib/python3.11/site-packages/*" in cleaned
+    assert cleaned.endswith("rm -f /bin/bash /bin/dash /bin/sh")
+    assert "--without-pip" in next(text for name, text in every if name == "RUN")
+
+
+def test_the_image_runs_as_nobody_and_keeps_its_data_in_a_volume() -> None:
+    stage = last_stage()
+    assert stage["USER"] == USER
+    assert all(int(part) > 0 for part in stage["USER"].split(":"))
+    assert stage["VOLUME"] == image_environment()["STREAM_NODE_DATA_DIR"] == "/data"
+    assert f"--chown={USER}" in stage["COPY"]
+    assert stage["STOPSIGNAL"] == "SIGTERM"
+
+
+def test_the_commands_of_the_image_are_the_programs() -> None:
+    stage = last_stage()
+    assert exec_form(stage["ENTRYPOINT"]) == ["stream-node"]
+    accept(exec_form(stage["CMD"]))
+    probe = exec_form(stage["HEALTHCHECK"].partition(" CMD ")[2])
+    assert probe[0] == "stream-node"
+    assert accept(probe[1:])["live"] is True
+    # The command gives up before the container does.
+    timeout = re.search(r"--timeout=(\S+)", stage["HEALTHCHECK"])
+    assert timeout is not None
+    assert parse_duration(timeout[1]) > accept(probe[1:])["timeout"]
+
+
+def test_the_image_is_safe_unless_told_otherwise() -> None:
+    """Goal: a node that all may reach has TLS and rules, or somebody has said that it needs none."""
+    with pytest.raises(ConfigError, match="without TLS and without rules"):
+        settings_of(image_environment())
+    config = settings_of({**image_environment(), "STREAM_NODE_INSECURE": "true"})
+    ports = {split_host_port(address)[1] for address in (config.listen, *config.http)}
+    assert ports == {int(port) for port in last_stage()["EXPOSE"].split()}
+
+
+def test_the_image_gets_every_package_and_leaves_the_building_tools() -> None:
+    """Goal: what is copied and what is removed follow the project. Method: pyproject.toml and the lock."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    packages = set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"])
+    ignore = (DEPLOY / "container/Containerfile.dockerignore").read_text().splitlines()
+    copied = {line[1:] for line in ignore if line.startswith("!")}
+    assert ignore[1] == "*"
+    assert copied == packages | {"pyproject.toml", "requirements.lock", "README.md", "LICENSE"}
+    # Of each locked package, those that ask for it.
+    lock = (ROOT / "requirements.lock").read_text()
+    asked = {}
+    for entry in re.split(r"\n(?=\w)", lock):
+        name = entry.partition("==")[0]
+        asked[name] = set(re.findall(r"#\s+(?:via )?([\w-]+(?: \([^)]*\))?)$", entry, re.MULTILINE)) - {"via"}
+    building = {Requirement(each).name for each in project["dependency-groups"]["build"]}
+    size = 0
+    while size != len(building):
+        size = len(building)
+        building |= {name for name, by in asked.items() if by and by <= building}
+    removed = next(text for name, text in instructions() if name == "RUN" and "uninstall" in text)
+    assert set(removed.partition("--yes")[2].partition("&&")[0].split()) == building
+
+
+def test_compose_gives_the_node_settings_that_it_takes() -> None:
+    services = read_yaml("compose.yaml")["services"]
+    node = services["stream-node"]
+    config = settings_of({**image_environment(), **node["environment"]})
+    assert config.retention_age_s == 30 * 86_400
+    assert parse_duration(node["stop_grace_period"]) > 2 * config.drain_timeout_s
+    assert node["volumes"] == [f"data:{config.data_dir}"]
+    assert node["read_only"]
+    assert (DEPLOY / node["build"]["context"]).resolve() == ROOT
+    assert (ROOT / node["build"]["dockerfile"]).is_file()
+    for name, service in services.items():
+        assert is_short_image(service["image"]), name
+        assert service["cap_drop"] == ["ALL"], name
+        # Without TLS and rules, no other machine may reach a port.
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            known = (
+                (DEPLOY / source).exists() if source.startswith(".") else source in read_yaml("compose.yaml")["volumes"]
+            )
+            assert known, volume
+    assert not is_short_image("registry.test/stream-node")
+    assert not is_short_image("localhost:5000/stream-node")
+
+
+def test_docker_takes_the_compose_file() -> None:
+    """An opinion from outside, where there is one."""
+    if (
+        shutil.which("docker") is None
+        or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode
+    ):
+        pytest.skip("needs docker compose")
+    command = ["docker", "compose", "--file", str(DEPLOY / "compose.yaml"), "config", "--quiet"]
+    environment = {"PATH": "/usr/bin:/bin:/usr/local/bin", "HOME": "/root", "GRAFANA_PASSWORD": "x"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_node_with_the_variables_of_the_image_answers_by_its_name(tmp_path: Path) -> None:
+    """Goal: Prometheus reaches the node by the name of its service. Method: the same variables, with free ports."""
+    target = read_yaml("prometheus/prometheus.yml")["scrape_configs"][0]["static_configs"][0]["targets"][0]
+    variables = image_environment() | read_yaml("compose.yaml")["services"]["stream-node"]["environment"]
+    del variables["STREAM_NODE_DATA_DIR"]
+    arguments = ("--http", "0.0.0.0:0")
+    with NodeProcess(tmp_path / "data", listen="0.0.0.0:0", environment=variables, arguments=arguments) as node:
+        port = split_host_port(node.http[0])[1]
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=60)) as connection:
+            connection.request("GET", "/livez", headers={"Host": target})
+            with connection.getresponse() as response:
+                assert response.status == 200, response.read()
+        assert node.stop() == 0
