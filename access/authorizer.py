@@ -66,6 +66,7 @@ class AccessStatistics(msgspec.Struct, frozen=True):
 
     rules: the number of rules in force.
     refused: the number of refused messages since the start, by the right that was missing.
+    refused_by_rule: the number of refused messages since the start that a rule forbids, by the name of the rule.
     reloads: how often new rules came into force.
     reloads_failed: how often new rules were not valid, so that the old ones stayed in force.
     audit_failed: the number of lines that could not be written to the audit log.
@@ -73,6 +74,7 @@ class AccessStatistics(msgspec.Struct, frozen=True):
 
     rules: int
     refused: dict[str, int]
+    refused_by_rule: dict[str, int]
     reloads: int
     reloads_failed: int
     audit_failed: int
@@ -95,6 +97,7 @@ class Authorizer:
         self._last_origin = HERE
         self._last_grants = rules.grants(HERE.identity)
         self._refused: Counter[str] = Counter()
+        self._refused_by_rule: Counter[str] = Counter()
         self._reloads = self._reloads_failed = 0
 
     # The gate of a node, see `ockam.gate.Gate`.
@@ -168,7 +171,12 @@ class Authorizer:
 
     def statistics(self) -> AccessStatistics:
         return AccessStatistics(
-            len(self.rules), dict(self._refused), self._reloads, self._reloads_failed, self.audit.failed
+            rules=len(self.rules),
+            refused=dict(self._refused),
+            refused_by_rule=dict(self._refused_by_rule),
+            reloads=self._reloads,
+            reloads_failed=self._reloads_failed,
+            audit_failed=self.audit.failed,
         )
 
     # One message.
@@ -251,6 +259,8 @@ class Authorizer:
 
     def _count(self, entry: Entry) -> None:
         self._refused[entry.right] += 1
+        if entry.rule:
+            self._refused_by_rule[entry.rule] += 1
         self.audit.refused(entry)
 
     def _answer(self, worker: Worker, message: Message, reason: str) -> None:

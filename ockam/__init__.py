@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from ockam.message import HERE, Message, Origin, reply_to
     from ockam.node import Node, NodeStatistics
     from ockam.protocol import ERROR, Protocol, ProtocolError
-    from ockam.tcp import Framing, TcpStatistics, TcpTransport
+    from ockam.tcp import Framing, TcpTransport
+    from ockam.tcp_statistics import TcpStatistics
     from ockam.wire import Wire
     from ockam.wire_head import HEAD
     from ockam.wire_legacy import LEGACY
@@ -119,7 +120,7 @@ _MODULES = {
     "RemoteProtocolError": "errors",
     "Route": "address",
     "TCP": "address",
-    "TcpStatistics": "tcp",
+    "TcpStatistics": "tcp_statistics",
     "TcpTransport": "tcp",
     "Wire": "wire",
     "Worker": "worker",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 import structlog
@@ -43,7 +43,7 @@ class NodeStatistics(msgspec.Struct, frozen=True):
     workers: the number of addresses in use.
     routed: messages put into mailboxes.
     dropped: messages that were not delivered or that failed, by reason.
-    crashes: crashes of workers.
+    crashes: crashes of workers. Each is followed by a restart, unless the worker must not be restarted.
     """
 
     workers: int
@@ -250,6 +250,11 @@ class Node:
     def queue(self, cell: Cell) -> None:
         """Adds a cell (one worker with its mailbox) to the queue, so that the worker runs when the open batch ends."""
         self._ready.append(cell)
+
+    def mailboxes(self) -> Iterator[Mailbox]:
+        """Iterates over the mailboxes of all workers. A worker with several addresses has one mailbox, which comes once
+        for each address."""
+        return (cell.mailbox for cell in self._cells.values())
 
     def statistics(self) -> NodeStatistics:
         return NodeStatistics(len(self._cells), self._routed, dict(self._dropped), self._crashes)

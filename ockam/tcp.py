@@ -20,7 +20,7 @@ import trio
 from ockam.address import LOCAL, SHOWN_BYTES_MAX, TCP, Address, local, shown, split_host_port
 from ockam.authenticator import Authenticator
 from ockam.connection import Connection
-from ockam.connection_machine import ConnectionLimits, ConnectionStatistics
+from ockam.connection_machine import ConnectionLimits
 from ockam.connection_usage import TOO_MANY
 from ockam.errors import ConnectFailed, InvalidAddress
 from ockam.forwarding import CONNECTION_PREFIX, destination_unreachable, forward_refused, is_sender_told
@@ -28,11 +28,12 @@ from ockam.identity import ANONYMOUS, Identity
 from ockam.listener import SilentConnections, accept_all, connections_that_fit
 from ockam.log_rate import LogRate
 from ockam.mailbox import Mailbox
-from ockam.memory import MEMORY_BYTES_MAX, MemoryStatistics, PeerMemory
+from ockam.memory import MEMORY_BYTES_MAX, PeerMemory
 from ockam.message import Message
 from ockam.node import Node
 from ockam.outgoing_tokens import OutgoingTokens
 from ockam.partial_frames import PartialFrames
+from ockam.tcp_statistics import TcpStatistics, Traffic
 from ockam.tls import PLAINTEXT, OutgoingTls, TlsFilesError
 from ockam.tls_faults import TlsFault
 from ockam.tls_layer import TlsLayer
@@ -73,23 +74,6 @@ mailbox."""
 ENDED = "the connection to it ended"
 
 logger = structlog.get_logger(__name__)
-
-
-class TcpStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a node's TCP connections.
-
-    accepted: the number of accepted connections since the start.
-    closed: the number of closed and refused connections since the start, by reason.
-    silent: the number of open connections that have sent no message yet.
-    handshakes: the number of TLS handshakes under way.
-    """
-
-    accepted: int
-    closed: dict[str, int]
-    silent: int
-    memory: MemoryStatistics
-    handshakes: int
-    connections: tuple[ConnectionStatistics, ...]
 
 
 class TcpTransport:
@@ -145,6 +129,7 @@ class TcpTransport:
         self._memory = PeerMemory(memory_bytes_max, node.batch)
         self._accepted = 0
         self._closed: Counter[str] = Counter()
+        self._past = Traffic()
         self._reads = True
         self._drains = False
         self._listening = trio.CancelScope()
@@ -247,10 +232,16 @@ class TcpTransport:
                 self._note_tls_refused(connection, f"{kind}: {reason}")
 
     def statistics(self) -> TcpStatistics:
-        connections = tuple(connection.statistics() for connection in self._connections)
-        memory = self._memory.statistics()
-        handshakes = 0 if self._tls is None else self._tls.handshakes
-        return TcpStatistics(self._accepted, dict(self._closed), len(self._silent), memory, handshakes, connections)
+        return TcpStatistics(
+            accepted=self._accepted,
+            closed=dict(self._closed),
+            silent=len(self._silent),
+            memory=self._memory.statistics(),
+            handshakes=0 if self._tls is None else self._tls.handshakes,
+            connections=tuple(connection.statistics() for connection in self._connections),
+            past=msgspec.structs.replace(self._past),
+            identities=dict(Counter(connection.identity.source for connection in self._connections)),
+        )
 
     async def _serve(self, listeners: Sequence[trio.SocketListener]) -> None:
         with self._listening:
@@ -355,6 +346,7 @@ class TcpTransport:
             logger.error("connection_failed", peer=connection.peer, exc_info=error)
         finally:
             self._connections.discard(connection)
+            self._past.add(connection.statistics())
             self._silent.discard(connection)
             self._node.unregister(connection.own_address)
             self._closed[reason] += 1

@@ -6,11 +6,13 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from storage.errors import storage_error
+from storage.histogram import SECONDS, Histogram
 from storage.log import SqliteLog
 
 
@@ -30,6 +32,7 @@ class Checkpoint(NamedTuple):
 class SqliteSession:
     """A session on one SQLite connection: a `storage.contract.Session`.
 
+    sync_seconds: the times of commits. A commit returns after its sync.
     writes: whether this session can write. If so, each transaction takes the write lock when the transaction
     begins: a transaction that takes the lock later can fail halfway.
     """
@@ -39,6 +42,7 @@ class SqliteSession:
         self.log = SqliteLog(connection)
         self.writes = writes
         self.closed = False
+        self.sync_seconds = Histogram(SECONDS)
         self._begin = "BEGIN IMMEDIATE" if writes else "BEGIN"
 
     @property
@@ -49,7 +53,9 @@ class SqliteSession:
         self._execute(self._begin)
 
     def commit(self) -> None:
+        began_s = time.perf_counter()
         self._execute("COMMIT")
+        self.sync_seconds.add(time.perf_counter() - began_s)
 
     def rollback(self) -> None:
         if self.connection.in_transaction:

@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import structlog
 import trio
@@ -37,6 +37,7 @@ from storage.contract import Operation
 from storage.database import Database
 from storage.errors import CommitInDoubt, DiskFull, StorageClosed, StorageError, storage_error
 from storage.failpoint import failpoint
+from storage.histogram import COUNTS, SECONDS, Histogram
 from storage.runner import Batches, Completions, NoBatches, RunnerStatistics
 from storage.session import SqliteSession
 
@@ -45,6 +46,19 @@ READING_THREADS = 2
 other reads."""
 
 logger = structlog.get_logger(__name__)
+
+
+class StorageHistograms(NamedTuple):
+    """The distributions that a runner counts since its start.
+
+    commit_seconds: the times of transactions, from their first operation to the end of the sync.
+    sync_seconds: the times of commits alone.
+    batch_rows: the numbers of messages in transactions.
+    """
+
+    commit_seconds: Histogram
+    sync_seconds: Histogram
+    batch_rows: Histogram
 
 
 class ThreadRunner:
@@ -172,6 +186,11 @@ class ThreadRunner:
             self._ended.set()
 
     @property
+    def histograms(self) -> StorageHistograms:
+        writer = self._writer
+        return StorageHistograms(writer.commit_seconds, writer.sync_seconds, writer.batch_rows)
+
+    @property
     def is_writing(self) -> bool:
         """Whether the writing thread runs, and still writes."""
         return self._writer.is_alive() and self._writer.failure is None
@@ -257,6 +276,9 @@ class WritingThread(threading.Thread):
         self.commit_s_last = 0.0
         self.commit_s_total = 0.0
         self.commit_s_max = 0.0
+        self.commit_seconds = Histogram(SECONDS)
+        self.batch_rows = Histogram(COUNTS)
+        self.sync_seconds = session.sync_seconds
         self.checkpointer = Checkpointer(session)
         self._session = session
         self._post = post
@@ -357,10 +379,13 @@ class WritingThread(threading.Thread):
         if done:
             self.commits += 1
             self.operations += len(done)
-            self.rows += sum(operation.row_count() for operation in done)
+            rows = sum(operation.row_count() for operation in done)
+            self.rows += rows
             self.commit_s_last = time.perf_counter() - started_s
             self.commit_s_total += self.commit_s_last
             self.commit_s_max = max(self.commit_s_max, self.commit_s_last)
+            self.commit_seconds.add(self.commit_s_last)
+            self.batch_rows.add(rows)
 
     def _write_again(self, batch: list[Operation]) -> None:
         """Commit a batch a second time, because the first commit found no room for a larger write-ahead log. Before

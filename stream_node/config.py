@@ -141,6 +141,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The maximum number of identities, each with its host, that use streams over HTTP at one time. Each of them has
     one connection inside the node."""
 
+    metrics_names_max: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 50
+    """The number of streams, and of consumers, that have metrics of their own: the streams to which most was written,
+    and the consumers that are farthest behind. The others are summed under the name _others."""
+
     # Group "Streams": how long messages are kept, and for how long a consumer keeps its partitions.
     retention_age_s: Amount | None = None
     """The node keeps messages for this long. This setting and the next two apply to streams that have no retention of

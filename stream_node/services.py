@@ -22,6 +22,7 @@ from storage.runner import Runner
 from stream_node.block_services import KEEPERS, BlockServices, BlockServicesStatistics
 from stream_node.clock_note import Known
 from stream_node.config import Config
+from stream_service.counters import StreamCounters
 from stream_service.extensions import Retention
 from stream_service.limits import StreamLimits
 from stream_service.stored import StoredStream, list_stored
@@ -140,6 +141,11 @@ class Services:
             index=self._index.statistics(),
             blocks=None if self._blocks is None else self._blocks.statistics(),
         )
+
+    @property
+    def counters(self) -> StreamCounters:
+        """The counters of all streams."""
+        return self._directory.counters
 
     def stop(self) -> None:
         """Tells publishers and subscribers of blocks that their sessions end."""

@@ -6,7 +6,7 @@ import msgspec
 
 from access.authorizer import AccessStatistics
 from ockam.node import NodeStatistics
-from ockam.tcp import TcpStatistics
+from ockam.tcp_statistics import TcpStatistics
 from ockam.usage import LimitStatistics
 from secure_channel.limits import ChannelStatistics
 from storage.runner import RunnerStatistics

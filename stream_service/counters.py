@@ -4,6 +4,7 @@ refused requests."""
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 
 import structlog
@@ -12,6 +13,7 @@ from ockam.log_rate import LogRate
 from ockam.message import Message
 from ockam.protocol import error_payload
 from ockam.worker import Worker
+from storage.histogram import SECONDS, Histogram
 
 COPIES = 2
 """The number of times that each message is written to disk: once to the write-ahead log, and once to the database."""
@@ -32,6 +34,13 @@ class StreamCounters:
     pushes_failed, pulls_failed, creates_failed: the numbers of requests that failed with a storage error.
     messages_passed_over: the number of messages that plain pulls skipped because the messages do not fit into any frame
     of the connection.
+    pushes: the number of stored pushes.
+    push_bytes: the size of the data of all pushes and copies for which disk space was reserved.
+    confirm_seconds: the times from the arrival of the first push of an append to its confirm, once for each push.
+    pages: the number of answered pulls.
+    pulled: the number of messages in these answers.
+    pulled_bytes: the size of these answers.
+    retaining: by stream id, since when messages beyond a retention are being deleted, in seconds of `time.monotonic`.
     room_bytes: the number of bytes that pushes may still write before the node measures the free disk space again;
     infinite before the first measurement.
     write_failure: the reason why the last push was not stored; None after a push has succeeded.
@@ -40,6 +49,9 @@ class StreamCounters:
     def __init__(self) -> None:
         self.messages_passed_over = 0
         self.refused = self.pushes_failed = self.pulls_failed = self.creates_failed = 0
+        self.pushes = self.push_bytes = self.pages = self.pulled = self.pulled_bytes = 0
+        self.confirm_seconds = Histogram(SECONDS)
+        self.retaining: dict[int, float] = {}
         self.write_failure: str | None = None
         self.room_bytes = math.inf
         self._lines = LogRate()
@@ -50,11 +62,23 @@ class StreamCounters:
         In that case nothing is reserved.
         data: the data of the messages to append.
         """
-        needed_bytes = APPEND_BYTES + COPIES * (sum(map(len, data)) + MESSAGE_BYTES * len(data))
+        data_bytes = sum(map(len, data))
+        needed_bytes = APPEND_BYTES + COPIES * (data_bytes + MESSAGE_BYTES * len(data))
         if needed_bytes > self.room_bytes:
             return "the disk is nearly full: free_disk_bytes_min would not stay free; make room and push again"
         self.room_bytes -= needed_bytes
+        self.push_bytes += data_bytes
         return None
+
+    def stored(self, pushes: int, confirm_s: float) -> None:
+        """Counts the pushes of one stored append. confirm_s: the time from their arrival to their confirm."""
+        self.write_failure = None
+        self.pushes += pushes
+        self.confirm_seconds.add(confirm_s, pushes)
+
+    def retention_lag_s(self) -> float:
+        """Returns for how long some stream has had messages beyond its retention that are still being deleted."""
+        return time.monotonic() - min(self.retaining.values()) if self.retaining else 0.0
 
     def refuse(self, worker: Worker, message: Message, reason: str, answer: bytes | None = None) -> None:
         """Counts, logs and answers a request that is refused.

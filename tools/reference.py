@@ -1,4 +1,5 @@
-"""Writes the pages of the reference from the program itself: typer's commands, `Config`, the errors and the protocols.
+"""Writes the pages of the reference from the program itself: typer's commands, `Config`, the metrics, the errors and
+the protocols.
 
 Each page has a part that people write, up to the line `MARK`, and a part that this tool writes, below it.
 
@@ -37,6 +38,7 @@ from stream_node.config import ENVIRONMENT_PREFIX, Config  # noqa: E402
 from stream_node.live_settings import FILES_READ_AGAIN, WHILE_RUNNING  # noqa: E402
 from stream_node.units import SECONDS, parse_duration, parse_size  # noqa: E402
 from tools.reference_errors import errors_page  # noqa: E402
+from tools.reference_metrics import metrics_page  # noqa: E402
 from tools.reference_protocols import protocols_page  # noqa: E402
 from tools.reference_site import llms_text, python_page  # noqa: E402
 
@@ -256,6 +258,7 @@ def _sentence(text: str) -> str:
 PAGES = {
     "docs/commands.md": commands_page,
     "docs/settings.md": settings_page,
+    "docs/metrics.md": metrics_page,
     "docs/errors.md": errors_page,
     "docs/protocols.md": protocols_page,
     "docs/python.md": python_page,

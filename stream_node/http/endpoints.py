@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stream_node.http import health
+from stream_node.http import health, monitoring
 from stream_node.http.app import Endpoint
 
-ENDPOINTS: tuple[Endpoint, ...] = (*health.ENDPOINTS,)
+ENDPOINTS: tuple[Endpoint, ...] = (*health.ENDPOINTS, *monitoring.ENDPOINTS)

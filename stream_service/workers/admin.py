@@ -6,6 +6,7 @@ Messages are deleted in steps. Each step is a short transaction, so that pushes 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,7 @@ class StreamAdmin:
         self._storage = services.storage
         self._limits = services.limits
         self._clock = services.clock
+        self._counters = services.counters
         self._removed = removed
         self._cuts: list[tuple[int, Finish]] = []
         self._cutting = False
@@ -111,7 +113,10 @@ class StreamAdmin:
 
         def cut(found: FindCut) -> None:
             if found.error is None and found.index > self._bounds.first_index:
+                self._counters.retaining.setdefault(self._bounds.stream_id, time.monotonic())
                 self._cut(found.index, retained)
+            else:
+                self._counters.retaining.pop(self._bounds.stream_id, None)
 
         def retained(deleted: int, error: StorageError | None) -> None:
             if error is not None:
@@ -122,6 +127,8 @@ class StreamAdmin:
             # A limit by size measures only SIZES_MAX messages at a time, so there may be more to delete.
             if deleted >= stored.SIZES_MAX:
                 self.apply_retention(default)
+            else:
+                self._counters.retaining.pop(self._bounds.stream_id, None)
 
         self._storage.submit_read(
             FindCut(

@@ -106,7 +106,12 @@ class PullPages:
 
     def answer(self, pull: Pull) -> Message:
         """Returns the answer to a pull, with the messages of its page or the error of the read."""
-        return Message(pull.message.return_route, (self._address,), self._payload(pull))
+        payload = self._payload(pull)
+        if not isinstance(pull.page.found, StorageError):
+            self._counters.pages += 1
+            self._counters.pulled += len(pull.page.found)
+            self._counters.pulled_bytes += len(payload)
+        return Message(pull.message.return_route, (self._address,), payload)
 
     def _is_empty(self, page: Page) -> bool:
         """Whether the page certainly has no messages. Sets `page.index`, unless the start is a time, which only a read

@@ -6,6 +6,7 @@ Nearly all appends have only plain pushes. Then every push is stored, and `decis
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from ockam.address import Route
@@ -32,6 +33,7 @@ class PushRun:
 
     def __init__(self, sequences: SequenceMachine | None) -> None:
         self._sequences = sequences
+        self._began_s = 0.0
         self.messages: list[Message] = []
         self.requests: list[PushRequest | RichPush] = []
         self.data: list[bytes] = []
@@ -42,6 +44,15 @@ class PushRun:
 
     def __len__(self) -> int:
         return len(self.messages)
+
+    def note_arrival(self) -> None:
+        """Called before pushes of newly arrived messages are added. Notes the time of the first of them."""
+        if not self.messages:
+            self._began_s = time.perf_counter()
+
+    def waited_s(self) -> float:
+        """Returns the seconds since the first push arrived."""
+        return time.perf_counter() - self._began_s
 
     def add(self, message: Message, request: PushRequest) -> None:
         self.messages.append(message)

@@ -90,6 +90,7 @@ class StreamWorker(ReadableStream):
         machine, gathered = self._machine, self._gathered
         stages = machine.state is not SERVING
         staged_before = len(gathered.data)
+        gathered.note_arrival()
         add, push_tag, decode_push = gathered.add, PUSH.tag, PUSH.decode_request
         bytes_max = self._services.limits.message_bytes_max
         for position, message in enumerate(run):
@@ -222,7 +223,7 @@ class StreamWorker(ReadableStream):
             return
         self._machine.end_append(len(pushes.data))
         self._tail.append(operation)
-        self._services.counters.write_failure = None
+        self._services.counters.stored(len(pushes), pushes.waited_s())
         self._pulls.wake()
         # The next append is submitted first, so that the writing thread works on it while the confirms are encoded.
         if self._gathered.messages:

@@ -1,0 +1,44 @@
+"""TcpStatistics: what the TCP connections of a node count."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ockam.connection_machine import ConnectionStatistics
+from ockam.memory import MemoryStatistics
+
+
+class Traffic(msgspec.Struct):
+    """The messages and bytes that connections have exchanged. received, sent: numbers of messages."""
+
+    received: int = 0
+    received_bytes: int = 0
+    sent: int = 0
+    sent_bytes: int = 0
+
+    def add(self, connection: ConnectionStatistics) -> None:
+        self.received += connection.received
+        self.received_bytes += connection.received_bytes
+        self.sent += connection.sent
+        self.sent_bytes += connection.sent_bytes
+
+
+class TcpStatistics(msgspec.Struct, frozen=True):
+    """The statistics of a node's TCP connections.
+
+    accepted: the number of accepted connections since the start.
+    closed: the number of closed and refused connections since the start, by reason.
+    silent: the number of open connections that have sent no message yet.
+    handshakes: the number of TLS handshakes under way.
+    past: the traffic of all connections that have ended.
+    identities: the number of open connections by the source of their identity, for example `token`.
+    """
+
+    accepted: int
+    closed: dict[str, int]
+    silent: int
+    memory: MemoryStatistics
+    handshakes: int
+    connections: tuple[ConnectionStatistics, ...]
+    past: Traffic
+    identities: dict[str, int]

@@ -1,0 +1,25 @@
+"""`/metrics`: the metrics of the node for Prometheus."""
+
+from __future__ import annotations
+
+import trio
+from starlette.responses import Response
+
+from access.rights import Demand, Right
+from stream_node import __version__
+from stream_node.http.app import Call, Endpoint
+from stream_node.metrics import CONTENT_TYPE, render, take_snapshot
+
+_one_at_a_time = trio.Lock()
+"""Several scrapes at one moment wait for each other, so they keep one reading thread busy at most."""
+
+
+async def metrics(call: Call) -> Response:
+    """Returns all metrics. The text is made in a thread, because that takes milliseconds."""
+    async with _one_at_a_time:
+        snapshot = await take_snapshot(call.parts, __version__)
+        text = await trio.to_thread.run_sync(render, snapshot)
+    return Response(text, headers={"content-type": CONTENT_TYPE})
+
+
+ENDPOINTS = (Endpoint("GET", "/metrics", metrics, Demand(Right.OPERATE, None)),)

@@ -1,0 +1,117 @@
+"""Snapshot: everything that the metrics show, at one moment.
+
+It is taken in the event loop, which it never holds for long: the database is read in a reading thread, files are looked
+at in another thread, and long lists are walked in parts.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import msgspec
+import structlog
+import trio
+
+from ockam.mailbox import MailboxStatistics
+from storage.database import FILE_NAME
+from storage.errors import StorageClosed, StorageError
+from storage.thread_runner import StorageHistograms
+from stream_node.metrics.reading import ConsumerFigures, ReadFigures, StreamFigures
+from stream_node.parts import NodeCondition, NodeParts
+from stream_node.statistics import ServerStatistics
+from stream_service.counters import StreamCounters
+
+PART = 1_000
+"""The number of mailboxes that are looked at before other tasks of the event loop run."""
+
+
+logger = structlog.get_logger(__name__)
+
+
+class Mailboxes(msgspec.Struct):
+    """The mailboxes of all workers together. full: the number of mailboxes that take no further messages at present."""
+
+    messages: int = 0
+    size_bytes: int = 0
+    full: int = 0
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Everything that the metrics show.
+
+    histograms, counters, condition: the objects of the running node, which go on counting.
+    streams, consumers: see `ReadFigures`; empty if the database could not be read.
+    files: the sizes of the database and of its write-ahead log, in bytes, by `database` and `log`.
+    now_s: the time of the snapshot, in seconds since 1970.
+    """
+
+    statistics: ServerStatistics
+    histograms: StorageHistograms
+    counters: StreamCounters
+    condition: NodeCondition
+    is_writing: bool
+    mailboxes: Mailboxes
+    streams: list[StreamFigures]
+    consumers: list[ConsumerFigures]
+    files: dict[str, float]
+    now_s: float
+    version: str
+
+
+async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
+    """Takes a snapshot of a running node. version: the version of the program."""
+    figures = await _read(parts)
+    return Snapshot(
+        statistics=parts.statistics(),
+        histograms=parts.runner.histograms,
+        counters=parts.services.counters,
+        condition=parts.condition,
+        is_writing=parts.runner.is_writing,
+        mailboxes=await _walk_mailboxes(parts),
+        streams=figures.streams,
+        consumers=figures.consumers,
+        files=await trio.to_thread.run_sync(_file_sizes, Path(parts.config.data_dir)),
+        now_s=time.time(),
+        version=version,
+    )
+
+
+async def _read(parts: NodeParts) -> ReadFigures:
+    done = trio.Event()
+    operation = ReadFigures(parts.config.metrics_names_max, lambda operation: done.set())
+    try:
+        parts.runner.submit_read(operation)
+    except StorageClosed:
+        # The node is stopping. All other metrics are still there.
+        return operation
+    await done.wait()
+    if isinstance(operation.error, StorageError):
+        logger.error("figures_not_read", reason=str(operation.error))
+        operation.streams, operation.consumers = [], []
+    return operation
+
+
+async def _walk_mailboxes(parts: NodeParts) -> Mailboxes:
+    found = Mailboxes()
+    mailboxes = list({id(mailbox): mailbox for mailbox in parts.node.mailboxes()}.values())
+    for number, mailbox in enumerate(mailboxes, 1):
+        statistics: MailboxStatistics = mailbox.statistics()
+        found.messages += statistics.messages
+        found.size_bytes += statistics.size_bytes
+        found.full += mailbox.full
+        if not number % PART:
+            await trio.lowlevel.checkpoint()
+    return found
+
+
+def _file_sizes(folder: Path) -> dict[str, float]:
+    sizes = {}
+    for name, file in (("database", FILE_NAME), ("log", f"{FILE_NAME}-wal")):
+        try:
+            sizes[name] = float(os.stat(folder / file).st_size)
+        except FileNotFoundError:
+            # There is no log between its end and the next write.
+            sizes[name] = 0.0
+    return sizes

@@ -1,0 +1,142 @@
+"""Goal: the metrics tell what a node has done, under bounded names, to whom may know it.
+
+Method: real nodes are used by the client, and `/metrics` is read over a socket. The parser of prometheus-client reads
+the text.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from access.rights import Right
+from stream_client import SavedIndexes, connect
+from stream_node.metrics.catalogue import METRICS
+from tests.access.guarded_node import may, write_rules
+from tests.http.http_node import HttpNode, http_node
+from tests.support.served import wait_until
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+async def scrape(node: HttpNode) -> Samples:
+    """All samples by name and labels. The parser refuses a text that is not valid."""
+    async with node.client() as client:
+        answer = await client.get("/metrics")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found: Samples = {}
+    for family in text_string_to_metric_families(answer.text):
+        for sample in family.samples:
+            key = sample.name, tuple(sorted(sample.labels.items()))
+            assert key not in found, f"{key} is there twice"
+            found[key] = sample.value
+    return found
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[f"stream_node_{name}", tuple(sorted(labels.items()))]
+
+
+async def test_metrics_count_what_a_client_did(tmp_path: Path) -> None:
+    """Pushes, pulls, batches, times, lag and progress are those of the requests that were made."""
+    async with http_node(tmp_path) as node, connect(node.running.address) as client:
+        stream = await client.create("orders")
+        for data in (b"one", b"three", b"eleven"):
+            await stream.push(data)
+        assert len(await stream.pull(0, 10)) == 3
+        await SavedIndexes(client, "reader").save("orders", {0: 1})
+        samples = await scrape(node)
+        assert value(samples, "pushes_total") == 3
+        assert value(samples, "push_bytes_total") == len(b"onethreeeleven")
+        assert value(samples, "confirm_seconds_count") == 3
+        assert 0 < value(samples, "confirm_seconds_sum") < 60
+        assert value(samples, "batch_messages_sum") == 3
+        assert value(samples, "sync_seconds_count") == value(samples, "commits_total")
+        assert (value(samples, "pulls_total"), value(samples, "pulled_messages_total")) == (1, 3)
+        assert value(samples, "stream_messages", stream="orders") == 3
+        assert value(samples, "stream_bytes", stream="orders") >= len(b"onethreeeleven")
+        assert value(samples, "consumer_lag_messages", client="reader", stream="orders") == 2
+        progress = value(samples, "consumer_last_progress_timestamp_seconds", client="reader", stream="orders")
+        oldest = value(samples, "stream_oldest_message_timestamp_seconds", stream="orders")
+        assert 1_700_000_000 < oldest <= progress
+        assert value(samples, "connections", identity="anonymous") == 1
+        assert value(samples, "received_bytes_total") > 0
+        assert value(samples, "free_disk_bytes") > 0
+        assert value(samples, "file_bytes", file="database") > 0
+        assert value(samples, "writing") == 1
+        assert samples["process_resident_memory_bytes", ()] > 0
+        assert "stream_node_access_rules" not in {name for name, _ in samples}
+
+
+async def test_names_are_bounded(tmp_path: Path) -> None:
+    """Two of four streams and consumers are named: the largest ones. The others are summed, and no message is lost."""
+    async with http_node(tmp_path, metrics_names_max=2) as node, connect(node.running.address) as client:
+        for name, count in (("a", 1), ("b", 4), ("c", 2), ("d", 3)):
+            stream = await client.create(name)
+            for _ in range(count):
+                await stream.push(b"x")
+            await SavedIndexes(client, f"reader of {name}").save(name, {0: 0})
+        samples = await scrape(node)
+        written = {
+            dict(labels)["stream"]: number
+            for (name, labels), number in samples.items()
+            if name == "stream_node_stream_written_messages_total"
+        }
+        assert written == {"b": 4, "d": 3, "_others": 3}
+        lag = {
+            dict(labels)["client"]: number
+            for (name, labels), number in samples.items()
+            if name == "stream_node_consumer_lag_messages"
+        }
+        assert lag == {"reader of b": 4, "reader of d": 3, "_others": 3}
+
+
+async def test_only_operators_read_metrics(tmp_path: Path) -> None:
+    """The names of streams and consumers are in the metrics, so rules decide who reads them. Refusals are counted."""
+    file = tmp_path / "access.toml"
+    write_rules(file, [may(Right.READ)])
+    async with http_node(tmp_path, access_rules=str(file)) as node, node.client() as client:
+        assert (await client.get("/metrics")).status_code == 403
+        write_rules(file, [may(Right.OPERATE)])
+        node.running.server.reload()
+        samples = await scrape(node)
+        assert value(samples, "access_refused_total", right="operate") == 1
+        assert value(samples, "http_requests_total", status="403") == 1
+
+
+async def test_a_node_of_blocks_has_all_metrics(tmp_path: Path) -> None:
+    """Every metric of the list can be read, and those of backfill have the names of the specification."""
+    async with http_node(tmp_path, block_node=True, secure_channel_trust_anyone=True) as node:
+        samples = await scrape(node)
+    names = {name for name, _ in samples}
+    for specified in ("gaps_detected", "blocks_fetched", "blocks_stored", "fetch_errors", "status", "queue_size"):
+        assert samples[f"backfill_{specified}", ()] == (3 if specified == "status" else 0)
+    assert value(samples, "blocks") == 0
+    always = {metric.name for metric in METRICS if not metric.labels and metric.kind != "histogram"}
+    missing = always - names - {metric for metric in always if metric.startswith("stream_node_a")}
+    # There is no block yet, so there is no first and no last one.
+    assert missing == {"stream_node_block_first", "stream_node_block_last", "stream_node_block_last_acknowledged"}
+
+
+def test_names_follow_the_rules_of_prometheus() -> None:
+    """Counters end with `_total`, no name is there twice, and every name has a prefix and a text that is a sentence."""
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
+    for metric in METRICS:
+        assert (metric.kind == "counter") == metric.name.endswith("_total"), metric.name
+        assert metric.name.startswith(("stream_node_", "backfill_")), metric.name
+        assert metric.text.endswith("."), metric.name
+
+
+async def test_a_full_disk_and_a_stop_are_not_ready(tmp_path: Path) -> None:
+    """The reasons say what is wrong; the node is live all the same."""
+    async with http_node(tmp_path, free_disk_bytes_min=2**60) as node, node.client() as client:
+        await wait_until(lambda: node.running.server.condition.refusing_pushes)
+        answer = await client.get("/readyz")
+        assert answer.status_code == 503
+        (reason,) = answer.json()["reasons"]
+        assert "free_disk_bytes_min" in reason
+        assert (await client.get("/livez")).status_code == 200
+        node.running.server.condition.is_draining = True
+        assert len((await client.get("/readyz")).json()["reasons"]) == 2
