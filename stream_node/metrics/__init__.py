@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stream_node.metrics.catalogue import METRICS
     from stream_node.metrics.family import Metric
-    from stream_node.metrics.text import CONTENT_TYPE, render
     from stream_node.metrics.snapshot import Snapshot, take_snapshot
+    from stream_node.metrics.text import CONTENT_TYPE, render
 
 __all__ = ["CONTENT_TYPE", "METRICS", "Metric", "Snapshot", "render", "take_snapshot"]
 
