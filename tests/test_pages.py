@@ -6,20 +6,33 @@ those of the README start an interpreter each.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from stream_node.process import NodeProcess
-from tests.support.pages import ROOT, Reader
+from tests.style.tree import files
+from tests.support.pages import ROOT, Reader, blocks
 from tests.support.prefork import Prefork
 
+NOT_HERE = {
+    "docs/block-manager.md": "tests/test_examples.py runs its example",
+    "docs/commands.md": "its commands stand alone; tests/cli/test_documented.py parses them",
+    "docs/consumer-groups.md": "its program waits for jobs without end; the guide docs/how-to/work-queue.md is run",
+    "docs/decoding.md": "it continues docs/spark.md, which tests/spark_export/test_spark_page.py runs",
+    "docs/export.md": "its commands need catalogs and stores; the guide docs/how-to/export-spark.md is run",
+    "docs/security.md": "its commands name other machines; the guide docs/how-to/secure.md is run",
+    "docs/spark.md": "tests/spark_export/test_spark_page.py runs it",
+}
+"""Pages with blocks that are not run here, and why. `tests/cli/test_documented.py` parses the commands of all pages."""
+
 PAGES = [
-    "docs/block-node.md",
-    "docs/operating.md",
-    "docs/tutorial.md",
-    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs/how-to").glob("*.md")),
+    page
+    for page in (str(path.relative_to(ROOT)) for path in files(ROOT / "docs", ".md"))
+    if page not in NOT_HERE
+    and any(block.language in {"sh", "python"} for block in blocks((ROOT / page).read_text(encoding="utf-8")))
 ]
 """The pages whose blocks are run here. README.md has a test of its own."""
 
@@ -51,7 +64,14 @@ def test_what_a_page_says_to_do_works_and_prints_what_it_shows(
     if page in NEEDS:
         pytest.importorskip(NEEDS[page], reason="the extra `spark` is not installed")
     text = (ROOT / page).read_text(encoding="utf-8")
+    if "\ncurl " in text and shutil.which("curl") is None:
+        pytest.skip("curl is not installed")
     address = "" if "stream-node serve" in text else request.getfixturevalue("address")
     with Reader(tmp_path, programs, address) as reader:
         reader.read(text)
         assert set(reader.stop()) <= {0}
+
+
+def test_pages_that_are_not_run_exist() -> None:
+    assert [page for page in NOT_HERE if not (ROOT / page).is_file()] == []
+    assert {"docs/tutorial.md", "docs/operating.md", "docs/http.md", "docs/how-to/secure.md"} <= set(PAGES)
