@@ -13,11 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import StructField
 
 from spark_export.decode.json_text import Malformed
 from spark_export.decode.registry import Registry, split_header
-from spark_export.decode.rows import RowMaker, RowRules
+from spark_export.decode.rows import Load, NamedColumns, RowRules
 from spark_export.decode.schema_options import SchemaOptions
 from spark_export.errors import OptionError
 
@@ -29,13 +28,11 @@ The limit stops the search if schemas refer to each other in a circle.
 """
 
 
-class AvroRecords:
+class AvroRecords(NamedColumns):
     """A decoder of Avro messages. The user names the fields that become columns."""
 
-    needs_headers = False
-
     def __init__(self, rules: RowRules, schemas: SchemaOptions) -> None:
-        self._rules = rules
+        super().__init__(rules)
         self._schemas = schemas
         # Each task creates this function at its first page, so that schemas are fetched and parsed once per task.
         self._read: Callable[[bytes], Mapping[str, Any]] | None = None
@@ -43,20 +40,15 @@ class AvroRecords:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_read": None}
 
-    def columns(self) -> list[StructField] | None:
-        return None
-
     def check(self, fields: Sequence[pa.Field]) -> None:
-        RowMaker(fields, self._rules)
+        super().check(fields)
         if self._schemas.avro_schema is not None:
             parsed(self._schemas.avro_schema)
 
-    def decode(
-        self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
-    ) -> list[pa.Array]:
+    def _loader(self, fields: Sequence[pa.Field]) -> Load:
         if self._read is None:
             self._read = avro_reader(self._schemas)
-        return RowMaker(fields, self._rules).columns(data, self._read)
+        return self._read
 
 
 def avro_reader(schemas: SchemaOptions) -> Callable[[bytes], Mapping[str, Any]]:

@@ -7,27 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import StructField
 
 from spark_export.decode.json_page import PageReader, merged
 from spark_export.decode.json_text import Malformed, object_reader
-from spark_export.decode.rows import RowMaker, RowRules
+from spark_export.decode.rows import Load, NamedColumns, RowMaker
 from spark_export.errors import OptionError
 
 
-class JsonObjects:
+class JsonObjects(NamedColumns):
     """A decoder of messages that consist of one JSON object."""
-
-    needs_headers = False
-
-    def __init__(self, rules: RowRules) -> None:
-        self._rules = rules
-
-    def columns(self) -> list[StructField] | None:
-        return None
-
-    def check(self, fields: Sequence[pa.Field]) -> None:
-        RowMaker(fields, self._rules)
 
     def decode(
         self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
@@ -41,33 +29,23 @@ class JsonObjects:
         plain = page.is_plain(data)
         together = page.read(data.filter(plain)) if plain.true_count else None
         if together is None:
-            return maker.columns(data, object_reader())
-        alone = maker.columns(data.filter(pc.invert(plain)), object_reader())
+            return maker.columns(data, self._loader(fields))
+        alone = maker.columns(data.filter(pc.invert(plain)), self._loader(fields))
         return merged(fields, together, alone, plain)
 
+    def _loader(self, fields: Sequence[pa.Field]) -> Load:
+        return object_reader()
 
-class CborObjects:
+
+class CborObjects(NamedColumns):
     """A decoder of messages that consist of one CBOR map with text keys. Spark workers need the package cbor2.
 
     Bytes after the map are ignored. CBOR texts and numbers are converted by the rules for JSON. A CBOR byte string can
     become BINARY. A CBOR time, date or decimal can become TIMESTAMP, DATE or DECIMAL.
     """
 
-    needs_headers = False
-
-    def __init__(self, rules: RowRules) -> None:
-        self._rules = rules
-
-    def columns(self) -> list[StructField] | None:
-        return None
-
-    def check(self, fields: Sequence[pa.Field]) -> None:
-        RowMaker(fields, self._rules)
-
-    def decode(
-        self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
-    ) -> list[pa.Array]:
-        return RowMaker(fields, self._rules).columns(data, cbor_reader())
+    def _loader(self, fields: Sequence[pa.Field]) -> Load:
+        return cbor_reader()
 
 
 def cbor_reader() -> Callable[[bytes], Mapping[Any, Any]]:

@@ -18,11 +18,10 @@ from importlib import import_module
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.types import StructField
 
 from spark_export.decode.json_text import Malformed
 from spark_export.decode.registry import Registry, RegistryFailed, split_header
-from spark_export.decode.rows import RowMaker, RowRules
+from spark_export.decode.rows import Load, NamedColumns, RowRules
 from spark_export.decode.schema_options import SchemaOptions
 from spark_export.decode.typed_values import EPOCH
 from spark_export.errors import OptionError
@@ -35,13 +34,11 @@ FILES_MAX = 1000
 """The largest number of files of a schema: the schema itself and all files that it imports, directly or indirectly."""
 
 
-class ProtobufMessages:
+class ProtobufMessages(NamedColumns):
     """A decoder of Protobuf messages. The user names the fields that become columns."""
 
-    needs_headers = False
-
     def __init__(self, rules: RowRules, schemas: SchemaOptions) -> None:
-        self._rules = rules
+        super().__init__(rules)
         self._schemas = schemas
         # Each task creates this function at its first page, so that descriptors are fetched and loaded once per task.
         self._find: Callable[[bytes], tuple[Any, bytes]] | None = None
@@ -49,17 +46,12 @@ class ProtobufMessages:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_find": None}
 
-    def columns(self) -> list[StructField] | None:
-        return None
-
     def check(self, fields: Sequence[pa.Field]) -> None:
-        RowMaker(fields, self._rules)
+        super().check(fields)
         if self._schemas.descriptor is not None:
             described_type(self._schemas.descriptor, self._schemas.message or "")
 
-    def decode(
-        self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
-    ) -> list[pa.Array]:
+    def _loader(self, fields: Sequence[pa.Field]) -> Load:
         if self._find is None:
             self._find = type_finder(self._schemas)
         find, names = self._find, {field.name for field in fields}
@@ -68,7 +60,7 @@ class ProtobufMessages:
             kind, rest = find(message)
             return read_message(kind, rest, names)
 
-        return RowMaker(fields, self._rules).columns(data, read)
+        return read
 
 
 def type_finder(schemas: SchemaOptions) -> Callable[[bytes], tuple[Any, bytes]]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+from pyspark.sql.types import StructField
 
 from spark_export.decode.json_text import Malformed, Pairs, decode_text
 from spark_export.decode.typed_values import Convert, Converters
@@ -34,6 +35,40 @@ class RowRules:
     def without_notes(self, fields: Sequence[pa.Field]) -> list[pa.Field]:
         """Returns the fields without the two columns for bad messages, `corrupt` and `problem`."""
         return [field for field in fields if field.name not in (self.corrupt, self.problem)]
+
+
+Load: TypeAlias = Callable[[bytes], Pairs | Mapping[Any, Any] | None]
+"""A function that parses one message into its members.
+
+It returns None for an empty message, whose row is null in all columns, and raises Malformed for a wrong message.
+"""
+
+
+class NamedColumns:
+    """The base of the decoders whose columns the user names with `.schema(…)`. A subclass parses the messages.
+
+    It implements `spark_export.decoding.Decoder`.
+    """
+
+    needs_headers = False
+
+    def __init__(self, rules: RowRules) -> None:
+        self._rules = rules
+
+    def columns(self) -> list[StructField] | None:
+        return None
+
+    def check(self, fields: Sequence[pa.Field]) -> None:
+        RowMaker(fields, self._rules)
+
+    def decode(
+        self, keys: pa.Array, data: pa.Array, headers: pa.Array | None, fields: Sequence[pa.Field]
+    ) -> list[pa.Array]:
+        return RowMaker(fields, self._rules).columns(data, self._loader(fields))
+
+    def _loader(self, fields: Sequence[pa.Field]) -> Load:
+        """Returns the function that parses one message of the format. fields: the columns that the query wants."""
+        raise NotImplementedError
 
 
 class RowMaker:
@@ -68,16 +103,12 @@ class RowMaker:
                 except TypeError as error:
                     raise OptionError(f"the column {field.name!r}: {error}") from error
 
-    def columns(self, data: pa.Array, load: Callable[[bytes], Pairs | Mapping[Any, Any] | None]) -> list[pa.Array]:
-        """Returns one array for each field, with one row for each message.
-
-        load: a function that parses one message. It returns None for an empty message, whose row is null in all
-        columns, and raises Malformed for a wrong message.
-        """
+    def columns(self, data: pa.Array, load: Load) -> list[pa.Array]:
+        """Returns one array for each field, with one row for each message."""
         rows = [self._row(message, load) for message in data.to_pylist()]
         return [pa.array([row[field.name] for row in rows], field.type) for field in self._fields]
 
-    def _row(self, message: bytes, load: Callable[[bytes], Pairs | Mapping[Any, Any] | None]) -> dict[str, Any]:
+    def _row(self, message: bytes, load: Load) -> dict[str, Any]:
         row: dict[str, Any] = dict.fromkeys([field.name for field in self._fields])
         problems = self._converters.problems
         problems.clear()
