@@ -6,7 +6,8 @@ list. Therefore each removal has three steps:
 1. The table lists the files, and only then reads its log. So the list has no file that was published before that.
 2. The ledger (the record of all runs) says whether this exporter still owns the table. If so, nobody else has written a
    file of the list.
-3. Files of runs and generations that are later than all in this exporter's ledger are kept in any case.
+3. Files of runs and generations that are later than all in this exporter's ledger are kept in any case, and so are
+   the files that the ledger has in the table: after a rollback by another program, a repair lists these files again.
 """
 
 from __future__ import annotations
@@ -53,10 +54,17 @@ async def remove_leftovers(table: Table, ledger: Ledger) -> int:
 
 
 async def remove_own(table: Table, ledger: Ledger, names: Sequence[str]) -> int:
-    """Removes the files `names` of the table, except those of another exporter. Returns the number of removed files."""
+    """Removes the files `names` of the table, except those of another exporter, and those that the ledger still has.
+
+    Returns the number of removed files.
+    """
     if not names:
         return 0
     await ledger.check_owner()
     highest = Highest(*await ledger.load_highest())
-    own = [name for name in names if highest.covers(name)]
+    # The names of files contain a random part or the checksum, or the number of the run or generation.
+    current = {
+        file.entry.path.rpartition("/")[2] for file in await ledger.load_files(await ledger.current_generation())
+    }
+    own = [name for name in names if highest.covers(name) and name.rpartition("/")[2] not in current]
     return await to_its_end(asyncio.to_thread(table.remove, own))
