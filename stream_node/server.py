@@ -32,11 +32,13 @@ from secure_channel.workers.channels import SecureChannels
 from storage.database import Database
 from storage.thread_runner import ThreadRunner
 from stream_node.access import NodeAccess, check_exposure, open_access
+from stream_node.block_services import program_version
 from stream_node.channel_services import start_channels
 from stream_node.clock_note import read_known, since_boot_s, write_note
 from stream_node.config import Config, without_effect
 from stream_node.identity_limits import make_usages
 from stream_node.live_settings import LiveParts, change_settings, connection_limits
+from stream_node.node_status import register_status
 from stream_node.notify import Notifier
 from stream_node.parts import NodeCondition, NodeParts
 from stream_node.services import Services, stored_streams, wall_clock_us
@@ -173,6 +175,7 @@ class Server:
                         statistics=self.statistics,
                         condition=self.condition,
                     )
+                    register_status(parts, wall_clock_us, program_version())
                     await self._listen(parts, nursery)
                     self._parts = LiveParts(node, tcp, services, channels)
                     # This is logged at debug level, because the command prints the addresses on stdout.

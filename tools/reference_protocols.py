@@ -43,6 +43,7 @@ MODULES = (
     "block_node.protocol",
     "block_node.protocol_reading",
     "block_node.backfill.protocol",
+    "stream_node.node_status",
 )
 """The modules that define protocols. `tests/style/test_reference.py` looks for others."""
 

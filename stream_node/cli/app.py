@@ -46,6 +46,7 @@ def build() -> typer.Typer:
         serve,
         settings,
         token,
+        top,
     )
 
     app = typer.Typer(
@@ -60,6 +61,7 @@ def build() -> typer.Typer:
     modules = (
         serve,
         consume,
+        top,
         maintenance,
         health,
         repair,

@@ -28,6 +28,8 @@ from index_service.protocol import (
     SavePartitionIndex,
 )
 from ockam.address import Address, local
+from stream_node.node_status import NODE_STATUS
+from stream_node.node_status import StatusRequest as NodeStatusRequest
 from stream_service.bulk import BULK, BulkRead
 from stream_service.copying import COPY, CopiedMessage, CopyRequest
 from stream_service.extensions import (
@@ -166,6 +168,14 @@ ACTS = (
         "ask for the status",
         Right.BLOCK_READ | Right.BLOCK_PUBLISH | Right.OPERATE,
         STATUS.encode_request(StatusRequest(1, True)),
+    ),
+    Act(
+        "node_status",
+        "ask how the node is",
+        Right.OPERATE | Right.ADMIN,
+        None,
+        local("node_status"),
+        NODE_STATUS.encode_request(NodeStatusRequest(1)),
     ),
     _block(
         "block_backfill", "see", Right.OPERATE | Right.BLOCK_READ, BACKFILL.encode_request(BackfillAsk(1, run=False))

@@ -1,0 +1,226 @@
+"""Computes a view of a node from two readings: rates, latency, lag, and an order of rows. It asks nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from stream_node.top.reading import Blocks, Reading
+
+SortKey: TypeAlias = Literal["rate", "lag", "size", "messages", "name"]
+SORT_KEYS: Final[tuple[SortKey, ...]] = ("rate", "lag", "size", "messages", "name")
+
+
+class StreamRow(msgspec.Struct, frozen=True):
+    """One stream, with all of its partitions.
+
+    partitions, messages, bytes: the number of partitions, and of messages with their total size.
+    messages_per_s: how many messages were added per second; None if there is one reading only, or the stream is new.
+    lag: the largest lag of a consumer of this stream; None without consumers.
+    newest_us: the time of its newest message, in microseconds since 1970; None without messages.
+    """
+
+    stream: str
+    partitions: int
+    messages: int
+    bytes: int
+    messages_per_s: float | None
+    lag: int | None
+    newest_us: int | None
+
+
+class ConsumerRow(msgspec.Struct, frozen=True):
+    """One consumer of one stream.
+
+    partitions: the number of partitions in which it has a position.
+    members: the number of members that hold leases of its partitions.
+    lag: how many stored messages it has not read.
+    messages_per_s: by how much its positions rose per second; None if there is one reading only, or it is new.
+    saved_us: when it last saved a position, in microseconds since 1970.
+    """
+
+    client: str
+    stream: str
+    partitions: int
+    members: int
+    lag: int
+    messages_per_s: float | None
+    saved_us: int
+
+
+class NodeRates(msgspec.Struct, frozen=True):
+    """How busy a node is.
+
+    seconds: the time between the two readings.
+    messages_per_s, commits_per_s, reads_per_s: events per second; None if there is one reading only.
+    commit_ms: the average duration of the commits between the readings, in milliseconds, which every confirm waits for;
+        None if there were none.
+    """
+
+    seconds: float | None = None
+    messages_per_s: float | None = None
+    commits_per_s: float | None = None
+    reads_per_s: float | None = None
+    commit_ms: float | None = None
+
+
+class View(msgspec.Struct, frozen=True):
+    """Everything that one drawing shows. The rows are in the order that was asked for.
+
+    version, schema_version, uptime_s, connections, waiting, failed, refused, memory_bytes, free_disk_bytes,
+    refusing_pushes, write_failure: see `stream_node.node_status.NodeStatus`; None if the node did not tell them.
+    """
+
+    now_us: int | None
+    version: str | None
+    schema_version: int | None
+    uptime_s: float | None
+    connections: int | None
+    waiting: int | None
+    failed: int | None
+    refused: int | None
+    memory_bytes: int | None
+    free_disk_bytes: int | None
+    refusing_pushes: bool | None
+    write_failure: str | None
+    rates: NodeRates
+    streams: list[StreamRow]
+    consumers: list[ConsumerRow]
+    blocks: Blocks | None
+    notes: list[str]
+
+
+def make_view(before: Reading | None, now: Reading, sort: SortKey) -> View:
+    """Returns the view of the later reading.
+
+    before: the earlier reading, from which rates are computed; None: there are no rates.
+    """
+    if before is not None and _restarted(before, now):
+        before = None
+    seconds = None if before is None else now.at_s - before.at_s
+    consumers = _consumers(before, now, seconds)
+    lags: dict[str, int] = {}
+    for each in consumers:
+        lags[each.stream] = max(each.lag, lags.get(each.stream, 0))
+    streams = _streams(before, now, seconds, lags)
+    streams.sort(key=STREAM_ORDER[sort])
+    consumers.sort(key=CONSUMER_ORDER[sort])
+    status = now.status
+    return View(
+        now_us=None if status is None else status.now_us,
+        version=None if status is None else status.version,
+        schema_version=None if status is None else status.schema_version,
+        uptime_s=None if status is None else max(0, status.now_us - status.started_us) / 1e6,
+        connections=None if status is None else status.connections,
+        waiting=None if status is None else status.waiting,
+        failed=None if status is None else status.failed,
+        refused=None if status is None else status.refused,
+        memory_bytes=None if status is None else status.memory_bytes,
+        free_disk_bytes=None if status is None else status.free_disk_bytes,
+        refusing_pushes=None if status is None else status.refusing_pushes,
+        write_failure=None if status is None else status.write_failure,
+        rates=_rates(before, now, seconds),
+        streams=streams,
+        consumers=consumers,
+        blocks=now.blocks,
+        notes=now.notes,
+    )
+
+
+STREAM_ORDER: Final[dict[SortKey, Callable[[StreamRow], tuple[float, str]]]] = {
+    "rate": lambda row: (-(row.messages_per_s or 0), row.stream),
+    "lag": lambda row: (-(row.lag or 0), row.stream),
+    "size": lambda row: (-row.bytes, row.stream),
+    "messages": lambda row: (-row.messages, row.stream),
+    "name": lambda row: (0, row.stream),
+}
+"""The order of streams for each sort key: the largest first, then by name."""
+CONSUMER_ORDER: Final[dict[SortKey, Callable[[ConsumerRow], tuple[float, str, str]]]] = {
+    "rate": lambda row: (-(row.messages_per_s or 0), row.client, row.stream),
+    "lag": lambda row: (-row.lag, row.client, row.stream),
+    "size": lambda row: (-row.lag, row.client, row.stream),
+    "messages": lambda row: (-row.lag, row.client, row.stream),
+    "name": lambda row: (0, row.client, row.stream),
+}
+"""The order of consumers for each sort key. Consumers have no size, so the largest lag is first then."""
+
+
+def _restarted(before: Reading, now: Reading) -> bool:
+    """Whether the node was started again between two readings, so that its counters began again."""
+    return before.status is not None and now.status is not None and before.status.started_us != now.status.started_us
+
+
+def _rates(before: Reading | None, now: Reading, seconds: float | None) -> NodeRates:
+    if before is None or before.status is None or now.status is None or not seconds:
+        return NodeRates()
+    old, new = before.status, now.status
+    commits = new.commits - old.commits
+    return NodeRates(
+        seconds=seconds,
+        messages_per_s=(new.messages - old.messages) / seconds,
+        commits_per_s=commits / seconds,
+        reads_per_s=(new.reads - old.reads) / seconds,
+        commit_ms=(new.commit_us - old.commit_us) / commits / 1000 if commits else None,
+    )
+
+
+def _streams(before: Reading | None, now: Reading, seconds: float | None, lags: dict[str, int]) -> list[StreamRow]:
+    # A stream that was deleted and made again has another time of creation, and no rate.
+    ends = (
+        {(each.stream_name, each.partition, each.created_us): each.next_index for each in before.streams}
+        if before
+        else {}
+    )
+    rows: dict[str, list[StreamRow]] = {}
+    for each in now.streams:
+        end = ends.get((each.stream_name, each.partition, each.created_us))
+        rate = None if end is None or not seconds else (each.next_index - end) / seconds
+        lag = lags.get(each.stream_name)
+        one = StreamRow(each.stream_name, 1, each.count, each.size_bytes, rate, lag, each.last_time_us)
+        rows.setdefault(each.stream_name, []).append(one)
+    return [
+        StreamRow(
+            name,
+            len(parts),
+            sum(each.messages for each in parts),
+            sum(each.bytes for each in parts),
+            _sum([each.messages_per_s for each in parts]),
+            lags.get(name),
+            max((each.newest_us for each in parts if each.newest_us is not None), default=None),
+        )
+        for name, parts in rows.items()
+    ]
+
+
+def _consumers(before: Reading | None, now: Reading, seconds: float | None) -> list[ConsumerRow]:
+    bounds = {(each.stream_name, each.partition): (each.first_index, each.next_index) for each in now.streams}
+    earlier = (
+        {(each.client_id, each.stream_name, each.partition): each.index for each in before.positions} if before else {}
+    )
+    rows: dict[tuple[str, str], list[tuple[int, float | None, int, str | None]]] = {}
+    for each in now.positions:
+        first, end = bounds.get((each.stream_name, each.partition), (0, 0))
+        index = earlier.get((each.client_id, each.stream_name, each.partition))
+        rate = None if index is None or not seconds else (each.index - index) / seconds
+        lag = max(0, end - max(each.index, first))
+        rows.setdefault((each.client_id, each.stream_name), []).append((lag, rate, each.saved_us, each.holder))
+    return [
+        ConsumerRow(
+            client,
+            stream,
+            len(parts),
+            len({holder for *_, holder in parts if holder is not None}),
+            sum(lag for lag, *_ in parts),
+            _sum([rate for _, rate, _, _ in parts]),
+            max(saved_us for _, _, saved_us, _ in parts),
+        )
+        for (client, stream), parts in rows.items()
+    ]
+
+
+def _sum(rates: list[float | None]) -> float | None:
+    """Returns the sum of the rates that are known, or None if none is."""
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if known else None

@@ -1,0 +1,136 @@
+"""Asks a node for everything that the live view shows, by the node's own protocols.
+
+The node may refuse a part of that, by its rules, or may not know it. Then the view has no such part, and says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+from time import monotonic
+from typing import TypeVar
+
+import msgspec
+import trio
+
+from block_node.protocol_reading import STATUS, BlockRange, StatusRequest
+from index_service.extensions import SavedPosition
+from stream_client import RequestRefused, RequestTimeout, StreamClient, UnexpectedAnswer, list_positions
+from stream_node.node_status import ADDRESS, NODE_STATUS, NodeStatus
+from stream_node.node_status import StatusRequest as NodeStatusRequest
+from stream_service.extensions import StreamInfo
+
+T = TypeVar("T")
+
+PARTITIONS_MAX = 10_000
+"""The largest number of partitions, and of positions, that one reading asks for. More would keep the node busy."""
+STATUS_WAIT_S = 2.0
+"""How long the reader waits for the status of a node, in seconds. A node without this service does not answer."""
+
+
+class Blocks(msgspec.Struct, frozen=True):
+    """What a block node has.
+
+    chain: the name of the chain.
+    first, last: the lowest and highest block that can be read; None if there is none.
+    missing: the number of blocks between them that are missing.
+    next_expected: the block that a publisher should send next; None if it is not known.
+    """
+
+    chain: str
+    first: int | None
+    last: int | None
+    missing: int
+    next_expected: int | None
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What a node answered at one time.
+
+    at_s: when, on this machine's steady clock, in seconds.
+    status: the condition of the node; None if the node did not tell it.
+    streams: the partitions of all streams.
+    positions: the saved positions of all consumers.
+    blocks: what the block node has; None without one.
+    notes: why a part is missing, in words.
+    """
+
+    at_s: float
+    status: NodeStatus | None
+    streams: list[StreamInfo]
+    positions: list[SavedPosition]
+    blocks: Blocks | None
+    notes: list[str]
+
+
+class Reader:
+    """Reads a node again and again.
+
+    prefix: only streams whose names begin with this text, and the consumers of these.
+    """
+
+    def __init__(self, client: StreamClient, prefix: str = "") -> None:
+        self._client = client
+        self._prefix = prefix
+        self._has_status = True
+
+    async def read(self) -> Reading:
+        """Asks the node. Raises ClientError if the node cannot be reached, or does not answer."""
+        notes: list[str] = []
+        streams = await self._maybe("streams", self._streams, notes) or []
+        positions = await self._maybe("consumers", self._positions, notes) or []
+        status = await self._maybe("the node", self._status, notes)
+        blocks = None
+        if status is not None and status.chain is not None:
+            chain = status.chain
+            blocks = await self._maybe("blocks", lambda: self._blocks(chain), notes)
+        if max(len(streams), len(positions)) >= PARTITIONS_MAX:
+            notes.append(f"only the first {PARTITIONS_MAX:,} partitions and positions are read; name a --prefix")
+        return Reading(monotonic(), status, streams, positions, blocks, notes)
+
+    async def _maybe(self, what: str, ask: Callable[[], Awaitable[T]], notes: list[str]) -> T | None:
+        """Asks for one part. Returns None, with a note, if the node refuses it."""
+        try:
+            return await ask()
+        except (RequestRefused, UnexpectedAnswer) as error:
+            notes.append(f"{what}: {error}")
+            return None
+
+    async def _streams(self) -> list[StreamInfo]:
+        found: list[StreamInfo] = []
+        async for each in self._client.list_streams(self._prefix):
+            found.append(each)
+            if len(found) >= PARTITIONS_MAX:
+                break
+        return found
+
+    async def _positions(self) -> list[SavedPosition]:
+        found: list[SavedPosition] = []
+        async for each in list_positions(self._client):
+            if each.stream_name.startswith(self._prefix):
+                found.append(each)
+            if len(found) >= PARTITIONS_MAX:
+                break
+        return found
+
+    async def _status(self) -> NodeStatus | None:
+        if not self._has_status:
+            return None
+        with trio.move_on_after(STATUS_WAIT_S):
+            try:
+                return await self._client.ask(ADDRESS, NODE_STATUS, NodeStatusRequest(0))
+            except RequestTimeout:
+                pass
+        # The streams were listed just now, so the node is there, and lacks this service.
+        self._has_status = False
+        return None
+
+    async def _blocks(self, chain: str) -> Blocks:
+        found = await self._client.ask("block_status", STATUS, StatusRequest(0, True))
+        ranges = [] if found.detail is None else found.detail.available
+        return Blocks(chain, found.first_available, found.last_available, _missing(ranges), found.next_expected)
+
+
+def _missing(ranges: list[BlockRange]) -> int:
+    """Returns the number of blocks between ascending ranges."""
+    return sum(after.first_block - before.last_block - 1 for before, after in pairwise(ranges))

@@ -1,0 +1,219 @@
+"""Draws a view of a node with Rich: some lines about the node, a table of streams and a table of consumers.
+
+A terminal that is narrow gets fewer columns, and a terminal that is low gets fewer rows. Names come from peers, so they
+are made printable and are never read as markup.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from stream_node.cli.output import counted
+from stream_node.printable import printable
+from stream_node.top.rates import ConsumerRow, StreamRow, View
+
+Kind: TypeAlias = Literal["plain", "warning", "problem"]
+NAME_COLUMNS_MIN = 12
+"""The least width of a column with names. Other columns are left out before names get less."""
+ROWS_MIN = 3
+"""The rows that each table has even in a low terminal."""
+
+
+class Column(NamedTuple):
+    """A column of a table.
+
+    text: returns the text of a cell.
+    width: the width that its cells need; 0: the column has names, and gets the rest of the width.
+    """
+
+    title: str
+    width: int
+    text: Callable[[Any, View], str]
+
+
+STREAM_COLUMNS: Sequence[Column] = (
+    Column("stream", 0, lambda row, _: row.stream),
+    Column("msg/s", 9, lambda row, _: rate_text(row.messages_per_s)),
+    Column("messages", 13, lambda row, _: f"{row.messages:,}"),
+    Column("size", 9, lambda row, _: size_text(row.bytes)),
+    Column("max lag", 11, lambda row, _: "-" if row.lag is None else f"{row.lag:,}"),
+    Column("parts", 5, lambda row, _: f"{row.partitions:,}"),
+    Column("newest", 8, lambda row, view: age_text(row.newest_us, view.now_us)),
+)
+"""The columns of the table of streams. The first ones matter most, and are left out last."""
+CONSUMER_COLUMNS: Sequence[Column] = (
+    Column("consumer", 0, lambda row, _: row.client),
+    Column("lag", 11, lambda row, _: f"{row.lag:,}"),
+    Column("stream", 0, lambda row, _: row.stream),
+    Column("msg/s", 9, lambda row, _: rate_text(row.messages_per_s)),
+    Column("saved", 8, lambda row, view: age_text(row.saved_us, view.now_us)),
+    Column("members", 7, lambda row, _: f"{row.members:,}" if row.members else "-"),
+    Column("parts", 5, lambda row, _: f"{row.partitions:,}"),
+)
+
+
+def draw(
+    view: View, node: str, sort: str, width: int, height: int | None, problem: str | None = None
+) -> RenderableType:
+    """Returns the drawing of a view.
+
+    node: the address of the node. sort: the name of the order of the rows.
+    width, height: the size of the terminal; None for the height: all rows are drawn.
+    problem: why the view is not a new one, in words.
+    """
+    lines: list[tuple[Kind, str]]
+    lines = [(kind, each) for kind, facts in head_lines(view, node, sort) for each in wrap(facts, width)]
+    lines += [("warning", note) for note in view.notes]
+    if problem is not None:
+        lines.append(("problem", problem))
+    texts = [_line(kind, text, width) for kind, text in lines]
+    streams_max, consumers_max = _rows(view, None if height is None else height - len(texts))
+    parts: list[RenderableType] = [*texts, Text("")]
+    parts.append(_table(STREAM_COLUMNS, view.streams, view, width, streams_max, "no streams"))
+    parts.append(Text(""))
+    parts.append(_table(CONSUMER_COLUMNS, view.consumers, view, width, consumers_max, "no consumers"))
+    return Group(*parts)
+
+
+def head_lines(view: View, node: str, sort: str) -> list[tuple[Kind, list[str]]]:
+    """Returns the lines about the node: of each, its kind and its facts."""
+    lines: list[tuple[Kind, list[str]]] = [("plain", [node, f"by {sort}"])]
+    rates = view.rates
+    if view.version is not None:
+        lines[0][1][1:1] = [
+            f"stream-node {view.version}",
+            f"up {duration_text(view.uptime_s)}",
+            counted(view.connections or 0, "connection"),
+            f"schema {view.schema_version}",
+        ]
+        traffic = [
+            f"in {rate_text(rates.messages_per_s)} msg/s",
+            f"commit {'-' if rates.commit_ms is None else f'{rates.commit_ms:.1f} ms'}",
+            f"{rate_text(rates.commits_per_s)} commits/s",
+            f"{rate_text(rates.reads_per_s)} reads/s",
+            f"{view.waiting:,} waiting",
+        ]
+        lines.append(("plain", traffic))
+        state = [
+            f"free disk {'unknown' if view.free_disk_bytes is None else size_text(view.free_disk_bytes)}",
+            f"peers {size_text(view.memory_bytes or 0)}",
+            f"{view.refused:,} refused",
+            f"{view.failed:,} failed",
+        ]
+        lines.append(("plain", state))
+    if view.blocks is not None:
+        blocks = view.blocks
+        facts = [f"chain {blocks.chain}"]
+        facts.append("no blocks" if blocks.first is None else f"blocks {blocks.first:,} to {blocks.last:,}")
+        if blocks.next_expected is not None:
+            facts.append(f"next {blocks.next_expected:,}")
+        if blocks.missing:
+            facts.append(f"{blocks.missing:,} missing")
+        lines.append(("warning" if blocks.missing else "plain", facts))
+    if view.refusing_pushes:
+        lines.append(("problem", ["pushes are refused: the disk is nearly full; make room, or set a retention"]))
+    if view.write_failure is not None:
+        lines.append(("problem", [f"the last push was not stored: {view.write_failure}"]))
+    return lines
+
+
+def wrap(facts: Sequence[str], width: int) -> list[str]:
+    """Returns lines of at most `width` characters, as long as no fact alone is longer."""
+    lines = [facts[0]]
+    for fact in facts[1:]:
+        longer = f"{lines[-1]}  {fact}"
+        if len(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(fact)
+    return lines
+
+
+def fit(columns: Sequence[Column], width: int) -> list[tuple[Column, int]]:
+    """Returns the columns that fit into a width, each with its own width.
+
+    Columns are left out from the end on until the rest fits. The columns with names share the width that is left.
+    """
+    chosen = list(columns)
+    while len(chosen) > 1 and sum(each.width or NAME_COLUMNS_MIN for each in chosen) + 2 * (len(chosen) - 1) > width:
+        chosen.pop()
+    names = sum(each.width == 0 for each in chosen)
+    left = width - 2 * (len(chosen) - 1) - sum(each.width for each in chosen)
+    shares = [left // names + (left % names if at == 0 else 0) for at in range(names)]
+    return [(each, each.width or max(1, shares.pop(0))) for each in chosen]
+
+
+def rate_text(per_s: float | None) -> str:
+    """Formats events per second: "-", "0", "0.5", "12", "1,234"."""
+    if per_s is None:
+        return "-"
+    return f"{per_s:.1f}" if 0 < abs(per_s) < 10 else f"{per_s:,.0f}"
+
+
+def size_text(size_bytes: int) -> str:
+    """Formats a size: "512 B", "1.5 KiB", "20 GiB"."""
+    size, unit = float(size_bytes), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB", "PiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.1f} {unit}" if unit != "B" and size < 10 else f"{size:.0f} {unit}"
+
+
+def duration_text(seconds: float | None) -> str:
+    """Formats a duration with one unit: "5s", "3m", "7h", "12d"."""
+    if seconds is None:
+        return "-"
+    for unit, size_s in (("d", 86_400), ("h", 3_600), ("m", 60)):
+        if seconds >= size_s:
+            return f"{seconds // size_s:.0f}{unit}"
+    return f"{max(0.0, seconds):.0f}s"
+
+
+def age_text(time_us: int | None, now_us: int | None) -> str:
+    """Formats how long ago a time was; "-" if it is not known."""
+    return "-" if time_us is None or now_us is None else duration_text((now_us - time_us) / 1e6)
+
+
+def _rows(view: View, height: int | None) -> tuple[int | None, int | None]:
+    """Returns how many rows each table gets; None: all. The tables share the height, and neither gets rows in vain."""
+    if height is None:
+        return None, None
+    # Two empty lines, two lines with titles, and two lines that tell how many rows are left out.
+    room = max(2 * ROWS_MIN, height - 6)
+    consumers = min(len(view.consumers), max(ROWS_MIN, room // 2, room - len(view.streams)))
+    return max(ROWS_MIN, room - consumers), consumers
+
+
+def _table(
+    columns: Sequence[Column],
+    rows: Sequence[StreamRow] | Sequence[ConsumerRow],
+    view: View,
+    width: int,
+    rows_max: int | None,
+    nothing: str,
+) -> RenderableType:
+    if not rows:
+        return Text(nothing, style="dim")
+    shown = rows if rows_max is None else rows[:rows_max]
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold", width=width)
+    fitting = fit(columns, width)
+    for column, size in fitting:
+        # The title of a number stands above its last digit.
+        justify: Literal["left", "right"] = "right" if column.width else "left"
+        table.add_column(Text(column.title), justify=justify, width=size, no_wrap=True, overflow="ellipsis")
+    for row in shown:
+        table.add_row(*(Text(printable(column.text(row, view))) for column, _ in fitting))
+    left_out = len(rows) - len(shown)
+    return Group(table, Text(f"and {left_out:,} more", style="dim")) if left_out else table
+
+
+def _line(kind: Kind, text: str, width: int) -> Text:
+    line = Text(printable(text), style={"plain": "", "warning": "yellow", "problem": "bold red"}[kind], no_wrap=True)
+    line.truncate(max(1, width), overflow="ellipsis")
+    return line
