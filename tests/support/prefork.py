@@ -9,30 +9,47 @@ Here a command is a process of its own all the same, with its own arguments, env
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
+import pkgutil
 import runpy
+import select
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
+
+import typer
+
+from stream_node.cli import app
 
 ROOT = Path(__file__).parents[2]
 REQUEST_BYTES_MAX = 1 << 20
 IMPORTS = (
+    "anyio._backends._asyncio",
+    "anyio._backends._trio",
     "asyncio",
     "block_node.client.blocking",
     "cardinal_streams",
     "stream_client.blocking",
     "stream_client.connecting",
     "stream_node.certificates",
-    "stream_node.cli.app",
     "stream_node.config_sources",
+    "stream_node.http.listener",
+    "stream_node.reloading",
+    "stream_node.restore",
+    "stream_node.contexts",
+    "stream_node.metrics",
+    "block_node.blocks.generator",
+    "block_node.blocks.keys",
+    "cardinal_streams.produce.simulation_machine",
     "stream_node.server",
 )
 
@@ -98,6 +115,9 @@ def main(path: str) -> NoReturn:
     listener.listen(64)
     os.write(1, b"ready\n")
     while True:
+        # Standard input ends with the test run, however that ends.
+        if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
+            sys.exit()
         asked, _ = listener.accept()
         if os.fork() == 0:
             listener.close()
@@ -106,9 +126,20 @@ def main(path: str) -> NoReturn:
 
 
 def import_packages() -> None:
-    """Imports what takes long, so that a command finds it imported."""
+    """Imports what takes long, so that a command finds it imported. Freezing keeps forked processes from copying it."""
     for name in IMPORTS:
         importlib.import_module(name)
+    for module in pkgutil.iter_modules(importlib.import_module("stream_node.cli").__path__, "stream_node.cli."):
+        importlib.import_module(module.name)
+    program()
+    gc.collect()
+    gc.freeze()
+
+
+@cache
+def program() -> Any:
+    """The command line. Making it takes as long as a short command, so it is made once."""
+    return typer.main.get_command(app.build())
 
 
 def answer(asked: socket.socket) -> NoReturn:
@@ -144,9 +175,7 @@ def run(name: str, arguments: list[str]) -> int:
     try:
         if name == "stream-node":
             sys.argv = [name, *arguments]
-            from stream_node.cli import main as stream_node
-
-            stream_node()
+            sys.exit(app.run(program()))
         sys.argv = arguments
         sys.path.insert(0, os.path.dirname(os.path.abspath(arguments[0])))
         runpy.run_path(arguments[0], run_name="__main__")
