@@ -153,11 +153,6 @@ class ThreadRunner:
         """How often the writing thread has emptied its queue since the start."""
         return self._writer.passes
 
-    @property
-    def writing_failed(self) -> bool:
-        """Whether the writing thread does not write any more, because of a fatal error."""
-        return self._writer.failure is not None
-
     def wake_writer(self) -> None:
         """Make the writing thread do one more pass, also if nothing waits, so that a watchdog sees whether it lives."""
         self._writer.wake_up()

@@ -65,7 +65,7 @@ class Notifier:
             before = runner.writing_passes
             runner.wake_writer()
             await trio.sleep(self.watchdog_s / WATCHDOG_SHARE)
-            if runner.writing_passes == before or runner.writing_failed:
+            if runner.writing_passes == before or not runner.is_writing:
                 if not is_stuck:
                     logger.error("writing_stuck", within_s=self.watchdog_s, then="the service manager ends this node")
                 is_stuck = True

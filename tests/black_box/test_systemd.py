@@ -6,16 +6,20 @@ are compared with what the unit allows.
 
 from __future__ import annotations
 
+import http.client
 import re
 import shutil
 import signal
 import subprocess
 import sys
 from configparser import ConfigParser
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import trio
 
+from ockam.address import split_host_port
 from stream_node.config import Config
 from stream_node.config_sources import load_config
 from stream_node.process import NodeProcess
@@ -96,12 +100,13 @@ async def test_a_node_needs_no_more_than_the_unit_allows(tmp_path: Path) -> None
     trace = tmp_path / "trace"
     file = tmp_path / "node.toml"
     file.write_text("streams_max = 7\n")
-    node = TracedNode(trace, tmp_path / "data", arguments=("--config", str(file)))
+    node = TracedNode(trace, tmp_path / "data", arguments=("--config", str(file), "--http", "127.0.0.1:0"))
     with node:
         async with stream_peer(node.address) as peer:
             route = await peer.create("s")
             assert (await peer.push(route, b"one")).index == 0
             assert [each.data for each in (await peer.pull(route, 0, 9)).messages] == [b"one"]
+            await trio.to_thread.run_sync(get_metrics, node.http[0])
             node.tell(signal.SIGHUP)
         node.tell(signal.SIGTERM)
         assert node.wait() == 0
@@ -113,6 +118,15 @@ async def test_a_node_needs_no_more_than_the_unit_allows(tmp_path: Path) -> None
     assert families <= set(unit_values("RestrictAddressFamilies")[0].split()), families
     assert not re.search(r"PROT_WRITE\|PROT_EXEC", text)
     assert not re.search(r"mprotect\([^)]*PROT_EXEC", text)
+
+
+def get_metrics(address: str) -> None:
+    host, port = split_host_port(address)
+    with closing(http.client.HTTPConnection(host, port, timeout=60)) as connection:
+        connection.request("GET", "/metrics")
+        with connection.getresponse() as response:
+            assert response.status == 200
+            assert b"stream_node_pushes_total 1.0" in response.read()
 
 
 def allowed_calls() -> set[str]:
