@@ -16,7 +16,7 @@ import pytest
 
 from tests.style.tree import ROOT, files
 from tools.reference_site import nav
-from tools.site_hooks import without_outside_links
+from tools.site_hooks import on_page_content, without_outside_links
 
 BUILD_TIMEOUT_S = 120.0
 PARTS = ["Home", "Tutorial", "How-to guides", "Reference", "Explanation"]
@@ -69,6 +69,11 @@ def test_mkdocs_makes_every_page_without_a_warning(site: Path) -> None:
     assert made == {page for each in nav().values() for page in each} | {"404.md"}
 
 
+def test_no_row_of_a_table_stands_apart(site: Path) -> None:
+    """Goal: no table is shown as its source, such as after an empty line. Method: paragraphs that begin with a bar."""
+    assert [page.name for page in files(site, ".html") if "<p>|" in page.read_text(encoding="utf-8")] == []
+
+
 def test_every_page_that_llms_txt_names_is_on_the_site(site: Path) -> None:
     links = re.findall(r"\]\((\S+)\)", (site / "llms.txt").read_text(encoding="utf-8"))
     assert len(links) > 20
@@ -91,6 +96,11 @@ def test_a_page_loads_nothing_from_elsewhere(site: Path) -> None:
         assert [target for target in parser.targets if re.match(r"(\w+:)?//", target)] == [], page
     for style in files(site, ".css"):
         assert re.findall(r"url\(['\"]?(?:https?:)?//[^)]*|@import", style.read_text(encoding="utf-8")) == [], style
+
+
+def test_a_bar_in_code_in_a_table_has_no_backslash() -> None:
+    html = "<td><code>a\\|b</code></td><pre>c\\|d</pre>"
+    assert on_page_content(html, page=None) == "<td><code>a|b</code></td><pre>c\\|d</pre>"
 
 
 @pytest.mark.parametrize(
