@@ -109,7 +109,7 @@ def _limits(server: Server) -> ConnectionLimits:
 
 
 def _http(server: Server) -> Config:
-    """The settings that HTTP asks at each request and each connection."""
+    """The settings that HTTP and the metrics ask at each request and each connection."""
     assert server._http is not None
     return server._http.parts.config
 
@@ -139,6 +139,7 @@ LIVE: dict[str, tuple[Any, Callable[[Server], Any], Any]] = {
     "http_connections_max": (75, lambda server: _http(server).http_connections_max, 75),
     "http_body_bytes_max": (76, lambda server: _http(server).http_body_bytes_max, 76),
     "http_body_timeout_s": (80.0, lambda server: _http(server).http_body_timeout_s, 80.0),
+    "metrics_names_max": (86, lambda server: _http(server).metrics_names_max, 86),
     "log_level": ("error", lambda server: server.config.log_level, "error"),
     "streams_max": (72, lambda server: _directory(server).limits.streams_max, 72),
     "partitions_max": (73, lambda server: _directory(server).limits.partitions_max, 73),
