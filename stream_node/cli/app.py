@@ -45,6 +45,7 @@ def build() -> typer.Typer:
         rule,
         serve,
         settings,
+        status,
         token,
         top,
     )
@@ -64,6 +65,7 @@ def build() -> typer.Typer:
         top,
         maintenance,
         health,
+        status,
         repair,
         demo,
         bench,

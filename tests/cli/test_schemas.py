@@ -18,6 +18,7 @@ from tests.cli.identity_schemas import IDENTITY_SCHEMAS
 from tests.cli.repair_schemas import REPAIR_SCHEMAS
 from tests.cli.rule_schemas import RULE_SCHEMAS
 from tests.cli.schemas import SCHEMAS, Listening
+from tests.cli.status_schemas import STATUS_SCHEMAS
 from tests.cli.test_help import COMMANDS
 from tests.cli.token_schemas import TOKEN_SCHEMAS
 from tests.cli.top_schemas import TOP_SCHEMAS
@@ -25,7 +26,15 @@ from tests.cli.top_schemas import TOP_SCHEMAS
 
 def test_every_command_has_a_schema() -> None:
     promised = {*SCHEMAS, *CARDINAL_SCHEMAS, *BLOCK_SCHEMAS, *EXPORT_SCHEMAS, *IDENTITY_SCHEMAS}
-    promised |= {*REPAIR_SCHEMAS, *CERT_SCHEMAS, *RULE_SCHEMAS, *TOKEN_SCHEMAS, *HEALTH_SCHEMAS, *TOP_SCHEMAS}
+    promised |= {
+        *REPAIR_SCHEMAS,
+        *CERT_SCHEMAS,
+        *RULE_SCHEMAS,
+        *TOKEN_SCHEMAS,
+        *HEALTH_SCHEMAS,
+        *TOP_SCHEMAS,
+        *STATUS_SCHEMAS,
+    }
     assert sorted(" ".join(name) for name in COMMANDS) == sorted(promised)
 
 

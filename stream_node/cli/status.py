@@ -1,0 +1,198 @@
+"""The command `stream-node status`: prints how a node stands, and checks it for monitoring scripts."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from stream_node.cli.client import with_client
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
+from stream_node.cli.output import columns, say
+from stream_node.cli.request_options import with_request_options
+from stream_node.cli.values import UsageError, parse_duration, parse_size, time_text
+
+if TYPE_CHECKING:
+    from stream_client import StreamClient
+    from stream_node.top.rates import ConsumerRow, View
+
+CONSUMERS_SHOWN = 20
+"""The number of consumers that the command prints without `--json`."""
+LEVELS = ("ok", "warning", "critical", "unknown")
+"""The result of a check, by the exit code of the command, as plug-ins of monitoring programs have it."""
+
+
+class Check(NamedTuple):
+    """A check that the user has asked for. warning, critical: the limits; equal if only one was given."""
+
+    name: str
+    warning: float
+    critical: float
+
+
+class Found(NamedTuple):
+    """The result of one check. level: an index of LEVELS."""
+
+    name: str
+    level: int
+    text: str
+
+
+def register(app: typer.Typer) -> None:
+    app.command()(with_request_options(status))
+
+
+def status(
+    node: NodeOption = None,
+    context: ContextOption = None,
+    via: ViaOption = None,
+    check: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=LIMIT",
+            help="Check lag (messages), silent (time) or free-disk (size). LIMIT is CRITICAL or WARNING,CRITICAL. "
+            "May be repeated.",
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print how a node stands: whether it takes work, its free disk, and the consumers that are farthest behind.
+
+    With --check, the exit code is that of a monitoring plug-in: 0 OK, 1 warning, 2 critical, 3 unknown. It is 3 if the
+    node does not answer, or may not tell this user. A node that takes no work is critical. A consumer without lag is
+    never silent.
+
+    Example: stream-node status --check lag=10000 --check free-disk=10G,5G
+    """
+    checks = [parse_check(text) for text in check or ()]
+    levels: list[int] = []
+
+    async def run(client: StreamClient) -> None:
+        from stream_node.top.rates import make_view
+        from stream_node.top.reading import Reader
+
+        view = make_view(None, await Reader(client).read(), "lag")
+        found = [_ready(view), *(CHECKS[each.name](each, view) for each in checks)] if checks else []
+        levels.extend(each.level for each in found)
+        say(as_json, _report(view, found), _lines(view, found))
+
+    with_client(run, node, context, via)
+    if any(levels):
+        raise typer.Exit(max(levels))
+
+
+def parse_check(text: str) -> Check:
+    """Parses `NAME=CRITICAL` or `NAME=WARNING,CRITICAL`. Raises UsageError."""
+    name, equals, limits = text.partition("=")
+    if not equals or name not in PARSERS:
+        raise UsageError(f"--check {text[:80]!r} is none of {', '.join(f'{each}=LIMIT' for each in PARSERS)}")
+    parts = limits.split(",")
+    if len(parts) > 2:
+        raise UsageError(f"--check {text[:80]!r} has more than two limits: write CRITICAL or WARNING,CRITICAL")
+    warning, critical = (PARSERS[name](part) for part in (parts[0], parts[-1]))
+    is_ordered = warning >= critical if name == "free-disk" else warning <= critical
+    if not is_ordered:
+        raise UsageError(f"--check {text[:80]!r}: the warning must come before the critical limit")
+    return Check(name, warning, critical)
+
+
+def _parse_count(text: str) -> float:
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"{text[:80]!r} is no number of messages, such as 10000")
+    return int(text)
+
+
+def _parse_disk(text: str) -> float:
+    """Parses a size. The B of a unit can be left out, as is usual in monitoring scripts: 5G."""
+    return parse_size(f"{text}B" if text[-1:] in ("k", "K", "M", "G", "T", "i") else text)
+
+
+PARSERS: dict[str, Callable[[str], float]] = {"lag": _parse_count, "silent": parse_duration, "free-disk": _parse_disk}
+
+
+def _ready(view: View) -> Found:
+    if view.refusing_pushes is None:
+        return Found("ready", 3, "; ".join(view.notes) or "the node does not tell how it stands")
+    if view.refusing_pushes:
+        return Found("ready", 2, "pushes are refused, because the disk is nearly full; make room")
+    if view.write_failure is not None:
+        return Found("ready", 2, f"the last push was not stored: {view.write_failure}")
+    return Found("ready", 0, "the node takes work")
+
+
+def _check_lag(check: Check, view: View) -> Found:
+    worst = max(view.consumers, key=lambda each: each.lag, default=None)
+    if worst is None:
+        return _no_consumer("lag", view, "no consumer has saved a position")
+    text = f"{worst.client} is {worst.lag:,} messages behind on {worst.stream}"
+    return Found("lag", _level(worst.lag, check), text)
+
+
+def _check_silent(check: Check, view: View) -> Found:
+    behind = [each for each in view.consumers if each.lag]
+    if not behind:
+        return _no_consumer("silent", view, "no consumer is behind")
+    worst = min(behind, key=lambda each: each.saved_us)
+    now_us = time.time_ns() // 1000 if view.now_us is None else view.now_us
+    silent_s = max(0.0, (now_us - worst.saved_us) / 1e6)
+    text = f"{worst.client} has saved no position on {worst.stream} for {silent_s:.0f} s, and is behind"
+    return Found("silent", _level(silent_s, check), text)
+
+
+def _no_consumer(name: str, view: View, text: str) -> Found:
+    """The result if no consumer is seen. Consumers that this user may not see are unknown."""
+    notes = [note for note in view.notes if note.startswith(("streams: ", "consumers: "))]
+    return Found(name, 3, "; ".join(notes)) if notes else Found(name, 0, text)
+
+
+def _check_disk(check: Check, view: View) -> Found:
+    free = view.free_disk_bytes
+    if free is None:
+        return Found("free-disk", 3, "the node does not tell its free disk space")
+    return Found("free-disk", (free < check.warning) + (free < check.critical), f"{free:,} bytes are free")
+
+
+CHECKS: dict[str, Callable[[Check, Any], Found]] = {
+    "lag": _check_lag,
+    "silent": _check_silent,
+    "free-disk": _check_disk,
+}
+
+
+def _level(value: float, check: Check) -> int:
+    return (value > check.warning) + (value > check.critical)
+
+
+def _report(view: View, found: list[Found]) -> dict[str, Any]:
+    return {
+        "version": view.version,
+        "ready": None if view.refusing_pushes is None else not _ready(view).level,
+        "free_disk_bytes": view.free_disk_bytes,
+        "connections": view.connections,
+        "streams": len(view.streams),
+        "consumers": [
+            {"client_id": each.client, "stream": each.stream, "lag": each.lag, "saved": time_text(each.saved_us)}
+            for each in _worst_first(view)
+        ],
+        "checks": [{"check": each.name, "level": LEVELS[each.level], "text": each.text} for each in found],
+        "notes": view.notes,
+    }
+
+
+def _lines(view: View, found: list[Found]) -> list[str]:
+    """The first line is what monitoring programs show."""
+    if found:
+        worst_first = sorted(found, key=lambda each: -each.level)
+        return [f"{LEVELS[each.level].upper()} {each.name}: {each.text}" for each in worst_first]
+    free = "unknown" if view.free_disk_bytes is None else f"{view.free_disk_bytes:,} bytes"
+    lines = [f"stream-node {view.version or 'of an unknown version'}: {_ready(view).text}; free disk: {free}"]
+    shown = _worst_first(view)[:CONSUMERS_SHOWN]
+    rows = [("consumer", "stream", "lag", "last progress")]
+    rows += [(each.client, each.stream, f"{each.lag:,}", time_text(each.saved_us)) for each in shown]
+    return lines + (list(columns(rows, right=frozenset({2}))) if shown else [])
+
+
+def _worst_first(view: View) -> list[ConsumerRow]:
+    return sorted(view.consumers, key=lambda each: (-each.lag, each.client, each.stream))

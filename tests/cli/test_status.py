@@ -1,0 +1,120 @@
+"""Goal: `stream-node status` tells how a node stands, and its exit code tells a monitoring program.
+
+Method: a real node with a consumer that is behind; each check just below and just above its limit; and no node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from access.rights import Right
+from stream_client import blocking
+from stream_node.cli.status import Check, parse_check
+from stream_node.cli.values import UsageError
+from stream_node.process import NodeProcess
+from tests.access.guarded_node import may, write_rules
+from tests.cli.command import CommandLine
+from tests.cli.status_schemas import NodeStatus
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """A node on which the consumer `slow` is three messages behind, and `quick` is not behind."""
+    with NodeProcess(tmp_path_factory.mktemp("node") / "data") as running:
+        with blocking.connect(running.address) as client:
+            stream = client.create("orders")
+            for number in range(4):
+                stream.push(b"%d" % number)
+            for name, index in (("slow", 1), ("quick", 4)):
+                blocking.SavedIndexes(client, name).save("orders", {0: index})
+        yield running
+
+
+def test_the_status_has_the_figures_of_the_node(command: CommandLine, node: NodeProcess) -> None:
+    """The consumer that is farthest behind comes first, and without checks the exit code is 0."""
+    told = command("status", "--node", node.address, "--json").read(NodeStatus)
+    assert (told.ready, told.streams, told.checks, told.notes) == (True, 1, [], [])
+    assert [(each.client_id, each.stream, each.lag) for each in told.consumers] == [
+        ("slow", "orders", 3),
+        ("quick", "orders", 0),
+    ]
+    text = command("status", "--node", node.address).text
+    assert ": the node takes work; free disk: " in text
+    assert "slow      orders    3  " in text
+
+
+@pytest.mark.parametrize(
+    ("check", "code"),
+    [
+        ("lag=3", 0),
+        ("lag=2", 2),
+        ("lag=2,3", 1),
+        ("lag=1,2", 2),
+        ("silent=1d", 0),
+        ("silent=0s", 2),
+        ("free-disk=1", 0),
+        ("free-disk=1000000GB", 2),
+        ("free-disk=1000000GB,1", 1),
+    ],
+)
+def test_a_check_ends_with_the_code_of_its_level(
+    command: CommandLine, node: NodeProcess, check: str, code: int
+) -> None:
+    done = command("status", "--node", node.address, "--check", check)
+    assert done.code == code, done.text
+    word = ("OK", "WARNING", "CRITICAL")[code]
+    assert done.stdout.decode().startswith(f"{word} {'ready' if not code else check.partition('=')[0]}: ")
+
+
+def test_the_worst_check_decides(command: CommandLine, node: NodeProcess) -> None:
+    """The worst result is the first line, which monitoring programs show."""
+    checks = ("--check", "free-disk=1", "--check", "lag=2", "--check", "silent=1d")
+    done = command("status", "--node", node.address, *checks)
+    assert done.code == 2
+    assert [line.split(":")[0] for line in done.stdout.decode().splitlines()] == [
+        "CRITICAL lag",
+        "OK ready",
+        "OK free-disk",
+        "OK silent",
+    ]
+    assert "slow is 3 messages behind on orders" in done.stdout.decode()
+
+
+def test_a_node_that_takes_no_work_is_critical(command: CommandLine, tmp_path: Path) -> None:
+    """A full disk is critical with any check, whatever its limit."""
+    full = {"STREAM_NODE_FREE_DISK_BYTES_MIN": "1000000GB"}
+    with NodeProcess(tmp_path / "data", environment=full) as running:
+        for _ in range(100):
+            told = command("status", "--node", running.address, "--json").read(NodeStatus)
+            if not told.ready:
+                break
+        done = command("status", "--node", running.address, "--check", "lag=1")
+        assert (done.code, done.stdout.decode().split(":")[0]) == (2, "CRITICAL ready")
+
+
+def test_no_node_and_no_right_are_told(command: CommandLine, node: NodeProcess, tmp_path: Path) -> None:
+    """Without an answer, the state is unknown (3). A node with rules tells only an operator."""
+    assert command("status", "--node", "127.0.0.1:1", "--check", "lag=1").code == 3
+    write_rules(tmp_path / "access.toml", [may(Right.READ)])
+    rules = {"STREAM_NODE_ACCESS_RULES": str(tmp_path / "access.toml")}
+    with NodeProcess(tmp_path / "data", environment=rules) as running:
+        done = command("status", "--node", running.address, "--check", "free-disk=1")
+        assert (done.code, done.stdout.decode().split(":")[0]) == (3, "UNKNOWN ready")
+
+
+@pytest.mark.parametrize(
+    "wrong", ["lag", "lag=x", "lag=-1", "lag=3,2", "lag=1,2,3", "free-disk=1,2", "load=1", "silent=1"]
+)
+def test_a_wrong_check_is_explained(wrong: str) -> None:
+    with pytest.raises(UsageError):
+        parse_check(wrong)
+
+
+def test_checks_are_parsed() -> None:
+    """One limit is critical; of two, the first one is a warning."""
+    assert parse_check("lag=10000") == Check("lag", 10_000, 10_000)
+    assert parse_check("silent=5m,1h") == Check("silent", 300, 3600)
+    assert parse_check("free-disk=10G,5GB") == Check("free-disk", 10_000_000_000, 5_000_000_000)
