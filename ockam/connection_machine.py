@@ -347,17 +347,18 @@ class ConnectionMachine:
         origin = self._reader.origin = self._origin(self.wire)
         return [Message(each.onward_route, each.return_route, each.payload, origin) for each in messages]
 
-    def receive_data(self, chunk: bytes, now_s: float) -> tuple[Sequence[Message], BadFrame | None]:
+    def receive_data(self, chunk: bytes, now_s: float) -> tuple[Sequence[Message], RemoteProtocolError | None]:
         """Processes the next bytes. Returns the messages that are now complete, and an error or None.
 
         The error means that the frame after these messages is not valid."""
         assert self._reader is not None
         reader = self._reader
-        failure: BadFrame | None = None
+        failure: RemoteProtocolError | None = None
         try:
             messages: Sequence[Message] = reader.feed(chunk)
         except BadFrame as error:
-            failure, messages = error, error.messages
+            # A fresh error: the caught one has the messages, and the caller can keep the error.
+            failure, messages = RemoteProtocolError(error.kind, str(error)), error.messages
         self.received_bytes += len(chunk)
         if messages:
             self.received += len(messages)
@@ -373,6 +374,8 @@ class ConnectionMachine:
 
     def drop_partial(self) -> int:
         """Drops the unfinished frame, because no more bytes will come. Returns the number of dropped bytes."""
+        if self._reader is not None:
+            self._reader.drop_partial()
         dropped_bytes, self.partial_bytes = self.partial_bytes, 0
         return dropped_bytes
 

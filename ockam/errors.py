@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Self
+
 
 class OckamError(Exception):
     """The base class of all errors of this package."""
@@ -25,6 +27,15 @@ class RemoteProtocolError(OckamError):
     def __init__(self, kind: str, what: str) -> None:
         super().__init__(what)
         self.kind = kind
+
+    def without_frames(self) -> Self:
+        """Returns this error without its traceback and its causes.
+
+        Their frames have the messages that were being read. An error that is kept must not keep those: messages are not
+        garbage collected, so they would never be freed.
+        """
+        self.__cause__ = self.__context__ = None
+        return self.with_traceback(None)
 
 
 class FrameTooLarge(OckamError):

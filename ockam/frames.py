@@ -108,10 +108,15 @@ class FrameReader:
         try:
             at = self._take_frames(data, found)
         except RemoteProtocolError as error:
+            self._parts = []
             raise BadFrame(error, tuple(found)) from error
         self._parts = [data[at:]] if at < len(data) else []
         self._waiting_bytes = len(data) - at
         return found
+
+    def drop_partial(self) -> None:
+        """Drops the bytes of the unfinished frame. No more bytes can be fed."""
+        self._parts = []
 
     def _take_frames(self, data: bytes, found: list[Message]) -> int:
         """Appends the messages of all complete frames to `found`. Returns the position of the first incomplete frame.
