@@ -7,14 +7,14 @@ comment.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import structlog
 
 from secure_channel.errors import IdentityFileError, InvalidIdentifier
 from secure_channel.identity_history import PeerIdentity, format_identifier, parse_identifier
-from storage.durable_files import make_folder, write_durably
+from storage.durable_files import lock_folder, make_folder, write_durably
 
 HEADING = "# Identities that may open secure channels to this node: an identifier and a name in each line.\n"
 
@@ -51,6 +51,26 @@ def save_trusted(file: Path, trusted: Mapping[bytes, str]) -> None:
     try:
         make_folder(file.parent)
         write_durably(file, (HEADING + "".join(f"{line}\n" for line in lines)).encode())
+    except OSError as error:
+        raise IdentityFileError("unwritable", f"cannot write {file}: {error.strerror or error}") from error
+
+
+def change_trusted(file: Path, change: Callable[[dict[bytes, str]], Mapping[bytes, str]]) -> dict[bytes, str]:
+    """Replaces the file by what `change` makes of its identities. Returns the identities from before.
+
+    A second command at the same time waits, so that neither undoes the change of the other. A missing folder is made
+    if there is something to write. Raises IdentityFileError.
+    """
+    if not file.parent.exists() and not change({}):
+        return {}
+    try:
+        make_folder(file.parent)
+        with lock_folder(file.parent):
+            before = load_trusted(file)
+            changed = change(dict(before))
+            if changed != before:
+                save_trusted(file, changed)
+            return before
     except OSError as error:
         raise IdentityFileError("unwritable", f"cannot write {file}: {error.strerror or error}") from error
 

@@ -72,14 +72,12 @@ def add(
     Example: stream-node trust add I10253701dafcc65a621ad9fb4097cb327c541de78827713320b749cbbdbd2e9f --name alice
     """
     from secure_channel import parse_identifier
-    from secure_channel.trust_list import load_trusted, save_trusted
+    from secure_channel.trust_list import change_trusted
 
     key, file = parse_identifier(identifier), _trust_file(config, data_dir)
     if any(character in name for character in "\r\n"):
         raise UsageError("a name has one line")
-    trusted = load_trusted(file)
-    is_new = key not in trusted
-    save_trusted(file, {**trusted, key: name or trusted.get(key, "")})
+    is_new = key not in change_trusted(file, lambda trusted: {**trusted, key: name or trusted.get(key, "")})
     text = f"{identifier} is trusted" if is_new else f"{identifier} was trusted already"
     say(as_json, {"identifier": identifier, "name": name, "added": is_new, "file": str(file)}, text)
 
@@ -122,18 +120,16 @@ def remove(
     Example: stream-node trust remove I10253701dafcc65a621ad9fb4097cb327c541de78827713320b749cbbdbd2e9f
     """
     from secure_channel import parse_identifier
-    from secure_channel.trust_list import load_trusted, save_trusted
+    from secure_channel.trust_list import change_trusted
     from stream_node.config_sources import load_config
 
     key, file = parse_identifier(identifier), _trust_file(config, data_dir)
-    trusted = load_trusted(file)
-    was_there = key in trusted
-    if was_there:
-        save_trusted(file, {each: name for each, name in trusted.items() if each != key})
+    before = change_trusted(file, lambda trusted: {each: name for each, name in trusted.items() if each != key})
+    was_there = key in before
     if identifier in load_config({"data_dir": data_dir}, file=config).secure_channel_trusted:
         raise UsageError(f"{identifier} is trusted by the setting secure_channel_trusted; take it out there")
     report = {"identifier": identifier, "removed": was_there, "file": str(file)}
-    left = counted(len(trusted) - was_there, "trusted identity").replace("identitys", "identities")
+    left = counted(len(before) - was_there, "trusted identity").replace("identitys", "identities")
     text = f"{identifier} is not trusted any more" if was_there else f"{identifier} was not trusted"
     say(as_json, report, f"{text}; {left} left")
 
