@@ -270,7 +270,7 @@ class PartitionedStream:
         """Return an iterator over the messages of all or some partitions. Each partition begins at its saved position.
 
         partitions: the numbers of the partitions to read; None: all.
-        positions, options: as in `Stream.consumer`.
+        positions: as in `Stream.consumer`. The options are those of `Stream.consumer`.
 
         Raises StreamNotFound if a chosen partition does not exist.
         """
