@@ -176,6 +176,12 @@ def _signature(path: str) -> tuple[int, int, int] | None:
 # A client with many connections would otherwise read and parse the certificates for each of them.
 @functools.lru_cache(maxsize=16)
 def _client_context(tls: Tls, signature: Signature) -> ssl.SSLContext:
+    return new_client_context(tls)
+
+
+def new_client_context(tls: Tls) -> ssl.SSLContext:
+    """Returns a context of its own for a client. Raises TlsFilesError if a file cannot be read or is not what it should
+    be."""
     context = _new_context(ssl.PROTOCOL_TLS_CLIENT)
     if tls.ca is None:
         context.load_default_certs()

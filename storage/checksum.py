@@ -4,12 +4,11 @@
     prefix   = nothing, or if the message has a key or headers: u32 length, key, u32 length, headers
     checksum = CRC-32 (zlib) of prefix and data, begun with the seed
 
-Lengths are little-endian. The length 2**32 - 1 stands for None. For the same bytes, two CRC-32 that begin with
-different seeds have different results. So a wrong stream, index or time changes the checksum.
+Lengths are little-endian. The length 2**32 - 1 stands for None.
 
-The modulus is the largest prime below 2**32. One wrong bit changes a stream id or a time by a power of two. With the
-modulus 2**32, a change by 2**32 would disappear. No power of two is a multiple of the prime, so every such change shows
-in the seed.
+The seed ties a message to its stream, index and time: two CRC-32 of the same bytes differ if their seeds differ. One
+wrong bit in any of the three changes the seed. This is the reason for the modulus, which is the largest prime below
+2**32: one wrong bit in a time changes it by a power of two, and no power of two is a multiple of that prime.
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ WHILE_RUNNING = frozenset(
         *(SETTING_PREFIX + name for name in LIMIT_NAMES),
         *("retention_age_s", "retention_messages", "retention_bytes"),
         *("block_retention_blocks", "block_retention_bytes"),
-        *("http_hosts", "http_origins", "http_connections_max", "http_body_bytes_max", "http_body_timeout_s"),
         "metrics_names_max",
     )
 )

@@ -202,7 +202,7 @@ class BlockReader:
     def _is_kept(self, kind: int) -> bool:
         """Returns whether items of this kind are kept in memory: header, footer and proofs.
 
-        Raises VerificationFailed if the collected part of such an item is larger than the limit.
+        Raises VerificationFailed if more bytes of such an item have arrived than `small_item_bytes_max` allows.
         """
         if kind not in (ItemKind.HEADER, ItemKind.FOOTER, ItemKind.PROOF):
             return False

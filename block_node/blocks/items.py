@@ -130,7 +130,7 @@ def join_block(items: Iterable[Item]) -> bytes:
 def read_header(item: Item) -> BlockHeader:
     """Parses a header item. Raises BlockFormatError if the item is invalid or a field occurs twice.
 
-    Unknown fields are ignored. The root hash of the block covers them.
+    Fields that this version does not know are ignored. The block's root hash protects them like all others.
     """
     number, version, timestamp, algorithm = 0, (0, 0, 0), None, 0
     for field, wire, value in read_fields_once(item_content(item), "header"):

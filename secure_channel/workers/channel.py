@@ -6,8 +6,8 @@ to the outer one:
     connection ── nonce | ciphertext ──▶ inner ── message, return route [outer, …] ──▶ workers of this node
     connection ◀── nonce | ciphertext ── outer ◀──────────── answer ──────────────────┘
 
-The worker is never restarted: a crash ends the channel, since the same keys with the first nonces again would destroy
-all protection (`Node.register` with `restarts=False`).
+A crash of the worker ends the channel. The node never restarts it (`Node.register` with `restarts=False`): a restarted
+worker would begin again with nonce 0, and the cipher protects nothing once one nonce has met one key twice.
 """
 
 from __future__ import annotations

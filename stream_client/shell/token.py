@@ -31,7 +31,11 @@ reason. For the other kinds, the node's reason says what to do."""
 
 
 def check_token(token: Token | str | None) -> Token | None:
-    """Converts a client's token to a Token, and reads it once. Raises InvalidArgument if it cannot be read."""
+    """Returns the token that a client was given, as a Token. None stays None.
+
+    A token may lie in a file or in the environment. This function looks whether it is there: if the token cannot be
+    read, it raises InvalidArgument.
+    """
     if token is None:
         return None
     try:

@@ -60,10 +60,11 @@ def health(
 
     In a container, with the settings of the node: stream-node health --live
     """
+    from ockam.tls import new_client_context
     from stream_node.config_sources import load_config
 
     tls = make_tls(tls_ca, tls_cert, tls_key, tls_server_name)
-    context = None if tls is None else client_context(tls)
+    context = None if tls is None else new_client_context(tls)
     name = tls_server_name
     if address is None:
         settings = load_config({}, file=config)
@@ -117,28 +118,18 @@ def ask(
     return response.status, answer if isinstance(answer, dict) else {}
 
 
-def client_context(tls: Tls) -> ssl.SSLContext:
-    """Returns the context of a client that trusts the authorities of the options. Raises OSError for a bad file."""
-    import ssl
-
-    context = ssl.create_default_context(cafile=tls.ca)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    if tls.certificate is not None:
-        context.load_cert_chain(tls.certificate, tls.key)
-    return context
-
-
 def pinned_context(settings: Config, tls: Tls | None) -> ssl.SSLContext:
     """Returns the context of a client on the node's own machine, which trusts the certificate in the node's file and no
     other. So no authority and no name have to be known. tls: the certificate of the client."""
     import ssl
 
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    from ockam.tls import Tls, new_client_context
+
+    pinned = Tls(ca=settings.tls_certificate)
+    if tls is not None:
+        pinned = Tls(ca=settings.tls_certificate, certificate=tls.certificate, key=tls.key)
+    context = new_client_context(pinned)
     context.check_hostname = False
-    context.load_verify_locations(settings.tls_certificate)
     # Without this flag, a certificate that an authority has signed is trusted only with that authority.
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    if tls is not None and tls.certificate is not None:
-        context.load_cert_chain(tls.certificate, tls.key)
     return context

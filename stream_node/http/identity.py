@@ -12,7 +12,7 @@ from starlette.requests import HTTPConnection
 
 from ockam.authentication import Status
 from ockam.authenticator import Authenticator
-from ockam.identity import ANONYMOUS, Identity
+from ockam.identity import Identity
 from ockam.message import Origin
 from stream_node.http.problems import Problem
 
@@ -77,7 +77,3 @@ async def identify(request: HTTPConnection, authenticator: Authenticator) -> Cal
 
 def _unauthorized(detail: str) -> Problem:
     return Problem(401, "unauthorized", detail, headers={"WWW-Authenticate": 'Bearer realm="stream-node"'})
-
-
-def is_anonymous(caller: Caller) -> bool:
-    return caller.identity == ANONYMOUS
