@@ -21,18 +21,25 @@ from ockam.worker import Worker
 
 _ROUTE = (NODE_AUTHENTICATE,)
 REQUEST_BYTES_MAX = 512
-"""The largest payload that is decoded as an authentication. A real one has about 100 bytes."""
+"""The largest payload that is decoded as an authentication. A real one has about 100 bytes. A connection with a larger
+one is closed at once, without an answer."""
 WAITING_MAX = 16
 """The largest number of refused connections of one host that wait for their answer. Further ones are closed at once,
 without an answer and without a log line, so that a flood of wrong tokens costs little."""
 
+NO_AUTHENTICATION = "this is no authentication with a token (docs/wire.md)"
+TOO_LARGE = f"the payload of the authentication is larger than {REQUEST_BYTES_MAX} bytes"
+
 
 class Proof(NamedTuple):
-    """What a connection has after an authentication: its identity, and the answer to send."""
+    """The result of an authentication. It has no bytes of the peer but the route of the answer.
 
-    identity: Identity | None
-    answer: Message
-    reason: str
+    verdict: the verdict on the token.
+    answer: the answer to send; None if the payload is larger than REQUEST_BYTES_MAX, so that nothing is answered.
+    """
+
+    verdict: Verdict
+    answer: Message | None
 
 
 class Authenticator:
@@ -44,13 +51,14 @@ class Authenticator:
     def __init__(
         self,
         find: Callable[[str], Verdict],
-        on_refused: Callable[[str, Verdict], None] = lambda peer, verdict: None,
+        on_refused: Callable[[str, Identity, Verdict], None] = lambda peer, known, verdict: None,
         *,
         refusal_delay_s: float = 0.0,
         waiting_max: int = WAITING_MAX,
     ) -> None:
         """find: returns the verdict on the text of a token.
-        on_refused: called with the `host:port` of the peer and the verdict before a refusal is answered.
+        on_refused: called with the `host:port` of the peer, its identity without the token, and the verdict, before a
+        refusal is answered.
         refusal_delay_s: the seconds between a refused token and the answer. They slow down a peer that connects again
         at once.
         """
@@ -65,37 +73,45 @@ class Authenticator:
         """Whether a message that a peer has sent is an authentication."""
         return message.onward_route == _ROUTE
 
-    async def judge(self, message: Message, peer: str, known: Identity, is_encrypted: bool) -> Proof | None:
-        """Judges the first message of a connection, and waits before it refuses one.
+    def judge(self, message: Message, peer: str, known: Identity, is_encrypted: bool) -> Proof:
+        """Judges the first message of a connection. Before a refusal is answered, the caller must call `refuse`.
 
         peer: the `host:port` of the peer.
         known: the identity that the connection has without a token.
         is_encrypted: whether the connection uses TLS.
-        Returns None if too many refusals to this host wait already; then the connection is closed without an answer.
         """
-        request_id, verdict = self._decide(message.payload, peer, known, is_encrypted)
-        if verdict.identity is None and not await self._refuse(peer, verdict):
-            return None
-        answer = reply_to(message, NODE_AUTHENTICATE, _answer(request_id, verdict))
-        return Proof(verdict.identity, answer, verdict.reason)
+        if len(message.payload) > REQUEST_BYTES_MAX:
+            return Proof(Verdict(Status.UNKNOWN, reason=TOO_LARGE), None)
+        try:
+            request = AUTHENTICATE.decode_request(message.payload)
+        except ProtocolError:
+            request_id, verdict = 0, Verdict(Status.UNKNOWN, reason=NO_AUTHENTICATION)
+        else:
+            request_id, verdict = request.request_id, self._judge(request.token, peer, known, is_encrypted)
+        return Proof(verdict, reply_to(message, NODE_AUTHENTICATE, _answer(request_id, verdict)))
 
     async def judge_text(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> Verdict | None:
         """Judges the text of a token that came in another protocol, such as HTTP, and waits before it refuses one.
 
-        The other parameters and the result None are those of `judge`.
+        The other parameters are those of `judge`. Returns None if too many refusals to this host wait already.
         """
         verdict = self._judge(text, peer, known, is_encrypted)
-        if verdict.identity is None and not await self._refuse(peer, verdict):
+        if verdict.identity is None and not await self.refuse(peer, known, verdict):
             return None
         return verdict
 
-    async def _refuse(self, peer: str, verdict: Verdict) -> bool:
-        """Reports a refusal and waits. Returns False at once if too many refusals to this host wait already."""
+    async def refuse(self, peer: str, known: Identity, verdict: Verdict) -> bool:
+        """Reports a refusal and waits. Returns False at once if too many refusals to this host wait already; then the
+        connection is closed without an answer.
+
+        While this method waits, the caller must keep nothing that the peer has sent: one host can have many refusals
+        that wait, and a frame can have 16 MiB.
+        """
         # A host can have all addresses of its IPv6 network.
         key = party_key(ANONYMOUS, peer)
         if self._waiting[key] >= self._waiting_max:
             return False
-        self._on_refused(peer, verdict)
+        self.report(peer, known, verdict)
         self._waiting[key] += 1
         try:
             await trio.sleep(self._refusal_delay_s)
@@ -105,14 +121,9 @@ class Authenticator:
                 del self._waiting[key]
         return True
 
-    def _decide(self, payload: bytes, peer: str, known: Identity, is_encrypted: bool) -> tuple[int, Verdict]:
-        try:
-            if len(payload) > REQUEST_BYTES_MAX:
-                raise ProtocolError("the payload is too large")
-            request = AUTHENTICATE.decode_request(payload)
-        except ProtocolError:
-            return 0, Verdict(Status.UNKNOWN, reason="this is no authentication with a token (docs/wire.md)")
-        return request.request_id, self._judge(request.token, peer, known, is_encrypted)
+    def report(self, peer: str, known: Identity, verdict: Verdict) -> None:
+        """Reports a refusal that is not answered. `refuse` reports the others."""
+        self._on_refused(peer, known, verdict)
 
     def _judge(self, text: str, peer: str, known: Identity, is_encrypted: bool) -> Verdict:
         # A token that others may have read is not judged at all: the answer must not tell them whether it is valid.

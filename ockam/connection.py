@@ -15,6 +15,7 @@ import trio
 
 from ockam.address import Address
 from ockam.authenticator import Authenticator
+from ockam.connection_identity import ConnectionIdentity
 from ockam.connection_machine import SEND_BYTES, ConnectionLimits, ConnectionMachine, ConnectionStatistics, State
 from ockam.connection_usage import TOO_MANY, ConnectionUsage
 from ockam.errors import FrameTooLarge, RemoteProtocolError
@@ -26,13 +27,14 @@ from ockam.mailbox import Mailbox
 from ockam.memory import Holdings, PeerMemory
 from ockam.message import HERE, Message, Origin
 from ockam.node import Node
+from ockam.opening import open_framing
 from ockam.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
 from ockam.sockets import send_nowait
 from ockam.tls_faults import TlsFault
-from ockam.tls_layer import PeerCertificate, TlsLayer, identity_of
+from ockam.tls_layer import PeerCertificate, TlsLayer
 from ockam.tls_listener import TlsListener
 from ockam.tls_stream import receive_decrypted
-from ockam.turns import READ_BYTES_MAX, Share, Turns
+from ockam.turns import Share, Turns
 from ockam.wire import Wire
 from ockam.worker import Worker
 
@@ -77,8 +79,9 @@ class Connection(Worker):
         self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._tls: TlsLayer | None = None
         self._tls_listener = tls_listener
-        self._authenticator = authenticator
-        self._proved = identity
+        self._who = ConnectionIdentity(
+            peer, proved=identity, authenticator=authenticator, takes_certificate=tls_listener is not None
+        )
         self._receive_some: Callable[[int], Awaitable[bytes | bytearray]] = stream.receive_some
         self.fault: RemoteProtocolError | None = None
         self.own_address = address
@@ -315,7 +318,7 @@ class Connection(Worker):
                 self._use(tls)
                 self._usage.join(self.identity)
             self._usage.limit_refusal(self._node, self.close)
-            chunk = await self._open()
+            chunk = await open_framing(machine, self._read, self._receive_some, self._put)
             if chunk is None:
                 return "closed_before_header"
             while True:
@@ -326,7 +329,8 @@ class Connection(Worker):
                     await self._usage.wait_turn()
                     machine.excuse(trio.current_time() - waits_s)
                     if not await self._route(chunk):
-                        return TOO_MANY
+                        chunk = b""
+                        return await self._turn_away()
                 # While the connection waits for its peer, it must not keep the last bytes in memory.
                 chunk = b""
                 chunk = await self._read()
@@ -340,33 +344,15 @@ class Connection(Worker):
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return "broken"
         finally:
-            self._partial_frames.note(self, machine.drop_partial(), 0)
+            self._drop_partial()
+
+    def _drop_partial(self) -> None:
+        self._partial_frames.note(self, self._machine.drop_partial(), 0)
 
     def _send_alert(self, error: RemoteProtocolError) -> None:
         """Tells the peer why its TLS failed, if the socket takes the few bytes at once."""
         if isinstance(error, TlsFault) and self._socket is not None and not self._machine.backlog.size_bytes:
             send_nowait(self._socket, error.alert)
-
-    async def _open(self) -> bytes | None:
-        """Reads until the framing and the hello (the opening byte, if any) of the peer are known.
-
-        Returns the bytes after the hello, or None if the peer has closed the connection. Raises RemoteProtocolError."""
-        machine = self._machine
-        frames = b""
-        while machine.state is State.OPENING:
-            if machine.wire is None:
-                # A peer that connected to us may be silent without limit before its first frame.
-                chunk = await self._read()
-                if not chunk:
-                    return None
-            else:
-                # A node that we connected to sends its hello at once. If no hello comes, the other side is not a node.
-                chunk = b""
-                with trio.move_on_after(machine.limits.hello_s):
-                    chunk = bytes(await self._receive_some(READ_BYTES_MAX))
-            reply, frames = machine.receive_opening(chunk, trio.current_time())
-            self._put(reply)
-        return frames
 
     async def _read(self) -> bytes:
         """Returns the next bytes, or b"" if the peer has closed its sending side.
@@ -386,7 +372,7 @@ class Connection(Worker):
     async def _route(self, chunk: bytes) -> bool:
         """Delivers the messages that these bytes complete. Then waits for room for more messages and more answers.
 
-        Returns False if the messages are refused, because the peer's identity has too many connections."""
+        Returns False if the messages are refused, and the reason is for `_turn_away`."""
         machine = self._machine
         began_s = trio.current_time()
         is_first = not machine.received
@@ -394,10 +380,12 @@ class Connection(Worker):
         messages, failure = machine.receive_data(chunk, began_s)
         self._usage.note_read(len(messages), len(chunk), began_s)
         if is_first and messages:
-            messages = await self._take_first(messages)
+            messages = self._take_first(messages)
         self._note_held()
         if machine.partial_bytes != partial_before_bytes:
             self._partial_frames.note(self, partial_before_bytes, machine.partial_bytes)
+        if self._who.refused is not None:
+            return False
         if messages and self._usage.refusal is not None:
             self._usage.refuse(self._node, messages)
             return False
@@ -423,24 +411,36 @@ class Connection(Worker):
         machine.excuse(trio.current_time() - began_s)
         return True
 
-    async def _take_first(self, messages: Sequence[Message]) -> Sequence[Message]:
+    def _take_first(self, messages: Sequence[Message]) -> Sequence[Message]:
         """Handles a token in the peer's first message. Returns the messages after it, with the proved identity, or all
-        messages if there is no token. Raises RemoteProtocolError if the token is refused, after the peer was told."""
-        if self._authenticator is not None and self._authenticator.is_meant(messages[0]):
-            proof = await self._authenticator.judge(messages[0], self.peer, self.identity, self._tls is not None)
-            if proof is None:
-                self.close("token_flood")
+        messages if there is no token. Returns none of them if the token is refused."""
+        proof = self._who.take_token(messages[0], self._tls)
+        if proof is not None:
+            if proof.verdict.identity is None or proof.answer is None:
                 return ()
             self._send_run([proof.answer])
-            if proof.identity is None:
-                raise RemoteProtocolError("token_refused", proof.reason)
-            self._proved = proof.identity
-            self._usage.join(proof.identity)
+            self._usage.join(proof.verdict.identity)
             messages = self._machine.renew_origin(messages[1:])
         # A connection that has sent a message is no longer closed to make room for another one.
         self._share.is_known = True
         self._on_spoken(self)
         return messages
+
+    async def _turn_away(self) -> str:
+        """Ends reading, because the token of the peer was refused or its identity has too many connections. Returns
+        the reason: a short, fixed word. Raises RemoteProtocolError after the peer was told that its token is refused.
+        """
+        refused = self._who.refused
+        if refused is None:
+            return TOO_MANY
+        # The refusal waits before it is answered. Meanwhile the node keeps nothing that the peer has sent.
+        self._drop_partial()
+        reason = await self._who.delay_refusal(self._tls)
+        if reason is not None or refused.answer is None:
+            self.close(reason or "token_refused")
+            return self._machine.end_reason
+        self._send_run([refused.answer])
+        raise RemoteProtocolError("token_refused", refused.verdict.reason)
 
     def has_unread(self) -> bool:
         """Whether the socket has bytes from the peer that were not read yet."""
@@ -478,8 +478,7 @@ class Connection(Worker):
     @property
     def identity(self) -> Identity:
         """The identity that a peer which connected to us has proved. A node that we called is anonymous here."""
-        # The names of servers come from other authorities than the names of clients, so they give no rights.
-        return self._proved or identity_of(self.certificate if self._tls_listener is not None else None)
+        return self._who.find(self._tls)
 
     @property
     def certificate(self) -> PeerCertificate | None:

@@ -329,7 +329,8 @@ class ConnectionMachine:
             if wire is None:
                 return reply, b""
             self._speak(wire)
-            chunk = detector.received
+            # The detector keeps all bytes that it gets, so it is empty from now on.
+            chunk, self._detector = detector.received, FramingDetector()
         frames = strip_hello(chunk, wire)
         self._change(Event.OPENED)
         return reply, frames

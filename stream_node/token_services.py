@@ -178,7 +178,7 @@ class NodeTokens:
     def _judge(self, text: str) -> Verdict:
         return self._tokens.judge(text, self._now_s())
 
-    def _note_refusal(self, peer: str, verdict: Verdict) -> None:
+    def _note_refusal(self, peer: str, known: Identity, verdict: Verdict) -> None:
         if self._audit is not None:
             reason = Status(verdict.status).name.lower()
             self._audit.refused(
