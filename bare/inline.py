@@ -65,10 +65,11 @@ def is_called(node: BareType, heads: frozenset[int], nest: int) -> bool:
 
 
 def counts_items(root: BareType, heads: frozenset[int], limits: Limits) -> bool:
-    """Whether a codec of the type `root` has to count items against `Limits.items_max`.
+    """Whether a codec of the type `root` must count the items of all lists and maps of a message together.
 
-    A message with at most one list or map needs no count if `list_items_max` and `map_entries_max` are at most
-    `items_max`, because these limits are then enough.
+    `Limits.items_max` bounds this sum. `list_items_max` and `map_entries_max` bound each list and map alone. If every
+    message of the type has at most one list or map, and those two limits are not larger than `items_max`, then the sum
+    cannot be too large, and no count is needed.
 
     heads: as for `is_inlined`.
     """

@@ -175,8 +175,11 @@ class Usage:
 
     @property
     def turns_away(self) -> bool:
-        """Whether a new connection must be closed at once: the identity has too many connections, and
-        REFUSED_CONNECTIONS_MAX of them are open only until their first request is refused."""
+        """Whether a new connection of this identity must be closed at once.
+
+        An identity with too many connections gets its next ones open for one request, so that the refusal of this
+        request can say why. Not more than REFUSED_CONNECTIONS_MAX such connections are open at a time.
+        """
         return self.refused_connections >= REFUSED_CONNECTIONS_MAX and not self.machine.has_room("connections_max")
 
     def reason(self, limit: str) -> str:

@@ -67,8 +67,8 @@ class ThreadRunner:
     Must be created and used in the trio thread. Close the runner with `aclose`, or use it as an async context manager;
     the database stays open. If the trio run ends before the runner is closed, the threads still do all submitted
     operations before they end.
-    Invariant: `_wake_planned` is true if and only if `_wake_writer` is to be called at the
-    end of the open batch.
+
+    Invariant: while `_wake_planned` is true, the open batch calls `_wake_writer` at its end.
     """
 
     def __init__(

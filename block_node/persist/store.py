@@ -167,8 +167,10 @@ class BlockStore:
             on_done(error)
 
     def kept_from(self, last: int) -> int:
-        """Returns the lowest block that retention would keep if all blocks up to `last` were stored. Backfill need not
-        fetch lower blocks."""
+        """Returns the number below which backfill need not fetch blocks, because retention would remove them.
+
+        last: the block up to which all blocks will be stored.
+        """
         evicted = self.ever_stored.copy()
         for each in self.available:
             evicted.discard(*each)

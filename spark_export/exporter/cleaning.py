@@ -28,7 +28,8 @@ _REWRITTEN: Final = re.compile(r"(?:^|/)rewritten-(?P<number>\d+)-")
 
 @dataclass(frozen=True)
 class Highest:
-    """The highest run id and generation that a ledger knows. A compaction or repair makes a generation of the table."""
+    """The highest run id and the highest generation that a ledger knows. Each compaction and each repair makes a new
+    generation of the table."""
 
     run_id: int
     generation: int

@@ -70,7 +70,7 @@ class Layout:
             )
 
     def has_table(self) -> bool:
-        """Returns whether the folder has a table, or a run of a table whose link is lost."""
+        """Returns whether the folder has a table, or at least the files of a run. The link `table` may be lost."""
         runs = self.generations.glob(f"*/{RUN_FOLDER_PREFIX}*")
         return os.path.lexists(self.table) or any(runs)
 

@@ -1,5 +1,8 @@
-"""Create the tables of schema version 1. New databases get their tables from `storage.schema`; this revision is the
-beginning of the chain, by which the tests compare both ways to the newest tables."""
+"""Create the tables of schema version 1.
+
+A new database does not run the migrations: it gets its newest tables from `storage.schema`. This first revision serves
+the tests, which check that all migrations from the first one on lead to the same tables.
+"""
 
 from __future__ import annotations
 

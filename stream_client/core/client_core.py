@@ -246,7 +246,7 @@ class ClientCore:
         return self._silent_checks >= SILENT_CHECKS_MAX
 
     def _channel_changed(self, error: ClientError | None) -> None:
-        """Use a secure channel that has opened, or leave one that is lost. error: why it is lost; None: it opened."""
+        """Begin to use the secure channel that has opened (error is None), or leave it because of this error."""
         if error is None:
             self._begin()
             return
