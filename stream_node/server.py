@@ -228,10 +228,13 @@ class Server:
         if not parts.config.http:
             return
         # Only a node with HTTP waits for hypercorn and starlette, which take a quarter of a second.
+        from stream_node.dashboard import Dashboard
         from stream_node.http.endpoints import ENDPOINTS
         from stream_node.http.listener import HttpListener
 
-        self._http = HttpListener(parts, ENDPOINTS, nursery)
+        dashboard = Dashboard(parts)
+        nursery.start_soon(dashboard.watch)
+        self._http = HttpListener(parts, (*ENDPOINTS, *dashboard.endpoints), nursery)
         try:
             self.http = await self._http.listen()
         except OSError as error:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import msgspec
 import trio
@@ -146,6 +146,15 @@ class Services:
     def counters(self) -> StreamCounters:
         """The counters of all streams."""
         return self._directory.counters
+
+    @property
+    def partitions(self) -> int:
+        """The number of partitions of all streams."""
+        return self._directory.count
+
+    def written(self) -> Mapping[str, int]:
+        """Returns the number of messages ever stored in each stream, see `StreamDirectory.written`."""
+        return self._directory.written()
 
     def stop(self) -> None:
         """Tells publishers and subscribers of blocks that their sessions end."""

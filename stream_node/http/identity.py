@@ -65,6 +65,14 @@ async def identify(request: HTTPConnection, authenticator: Authenticator) -> Cal
         raise _unauthorized(
             "send one header Authorization: Bearer TOKEN; the node knows no other way, and no passwords"
         )
+    return await judge_token(text, request, authenticator)
+
+
+async def judge_token(text: str, request: HTTPConnection, authenticator: Authenticator) -> Caller:
+    """Returns the identity that the text of a token proves for a request. Raises Problem if the token is refused."""
+    peer = peer_of(request)
+    if not 0 < len(text) <= TOKEN_CHARACTERS_MAX:
+        raise _unauthorized("this is no token; it has a wrong length")
     verdict = await authenticator.judge_text(text, peer.address, peer.identity, peer.is_encrypted)
     if verdict is None:
         raise Problem(429, "too-many-refusals", "too many refused tokens of this host wait for their answer; wait")

@@ -76,6 +76,11 @@ class ReadableStream(Worker):
         self.admin = StreamAdmin(self, self.identity, self._bounds, services, self._removed)
         self._stream = stream
 
+    @property
+    def next_index(self) -> int:
+        """The index that the next message will get."""
+        return self._bounds.next_index
+
     def started(self) -> None:
         self._route = (self.context.address,)
         self._pulls.started()

@@ -1,0 +1,126 @@
+"""Dashboard: the pages of one node, and the task that watches its rates."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+from urllib.parse import urlsplit
+
+import structlog
+import trio
+from starlette.responses import RedirectResponse, Response
+
+from storage.errors import StorageError
+from stream_client import ClientError
+from stream_node.dashboard.history import INTERVAL_S, History, take_sample
+from stream_node.dashboard.overview import Overview
+from stream_node.dashboard.page import Page, show_problem
+from stream_node.dashboard.rendering import read_asset
+from stream_node.dashboard.sessions import PATH, Sessions, set_cookie
+from stream_node.dashboard.silence import Silence
+from stream_node.http.app import Call, Endpoint
+from stream_node.http.problems import Problem, problem_of
+from stream_node.parts import NodeParts
+
+STREAMS_WATCHED_MAX = 5_000
+"""With more partitions, no publisher is called silent: looking at all of them would keep the event loop busy."""
+KEEP_S = 31_536_000
+"""How long browsers keep static files, whose addresses change with their contents, in seconds."""
+
+PageFunction: TypeAlias = Callable[[Page], Awaitable[Response]]
+logger = structlog.get_logger(__name__)
+
+
+class Dashboard:
+    """The dashboard of one node. endpoints: its pages, for the listener."""
+
+    def __init__(self, parts: NodeParts) -> None:
+        self._parts = parts
+        self._sessions = Sessions(parts.authenticator)
+        self._history = History()
+        self._silence = Silence()
+        self._overview = Overview(parts, self._history, self._silence, time.time())
+        pages: tuple[tuple[str, str, PageFunction], ...] = (
+            ("GET", "", self._overview.page),
+            ("GET", "/now", self._overview.part),
+            ("GET", "/rates", self._overview.rates),
+            ("GET", "/sign-in", self._show_sign_in),
+            ("POST", "/sign-in", self._sign_in),
+            ("POST", "/sign-out", self._sign_out),
+        )
+        # A page gives its request the identity of the browser's session, and tells errors as pages.
+        self.endpoints: tuple[Endpoint, ...] = (
+            Endpoint("GET", PATH + "/static/{name:path}", serve_asset, is_open=True),
+            *(
+                Endpoint(method, PATH + path, self._answering(function), is_open=True)
+                for method, path, function in pages
+            ),
+        )
+
+    async def watch(self) -> None:
+        """Runs without end: takes samples of the rates, and looks for silent streams."""
+        while True:
+            self._history.add(take_sample(self._parts, time.time()))
+            if self._parts.services.partitions <= STREAMS_WATCHED_MAX:
+                self._silence.look(self._parts.services.written(), trio.current_time())
+            await trio.sleep(INTERVAL_S)
+
+    def _answering(self, function: PageFunction) -> Callable[[Call], Awaitable[Response]]:
+        """Returns the function that answers requests to one page."""
+
+        async def answer(call: Call) -> Response:
+            visit = await self._sessions.visit(call.request, trio.current_time())
+            page = Page(call, visit, self._sessions)
+            try:
+                response = await function(page)
+            except Problem as problem:
+                response = show_problem(page, problem)
+            except ClientError as error:
+                response = show_problem(page, problem_of(error))
+            except StorageError as error:
+                logger.error("dashboard_not_read", reason=str(error))
+                detail = f"the database could not be read: {error}; look at the log"
+                response = show_problem(page, Problem(503, "node-failed", detail))
+            if visit.is_new and "set-cookie" not in response.headers:
+                set_cookie(response, call.request, visit.session)
+            return response
+
+        return answer
+
+    async def _show_sign_in(self, page: Page) -> Response:
+        return page.show("sign_in.html", refusal="", target=_local(page.query.get("to", "")))
+
+    async def _sign_in(self, page: Page) -> Response:
+        fields = await page.form()
+        target = _local(fields.get("to", ""))
+        try:
+            session = await self._sessions.sign_in(
+                page.call.request, page.visit, fields.get("token", "").strip(), trio.current_time()
+            )
+        except Problem as problem:
+            return page.show("sign_in.html", problem.status, refusal=problem.detail, target=target)
+        response = RedirectResponse(PATH + target, 303)
+        set_cookie(response, page.call.request, session)
+        return response
+
+    async def _sign_out(self, page: Page) -> Response:
+        await page.form()
+        self._sessions.sign_out(page.visit)
+        return page.go("/sign-in", done="You have signed out.")
+
+
+def _local(target: str) -> str:
+    """Returns where to go after the sign-in, below the dashboard; an address of another site is replaced."""
+    parts = urlsplit(target)
+    is_local = target.startswith("/") and not target.startswith(("//", "/\\")) and not parts.netloc and not parts.scheme
+    return target if is_local and not any(character < " " for character in target) else ""
+
+
+async def serve_asset(call: Call) -> Response:
+    """Answers with a static file. It has no secrets, so everybody may have it."""
+    found = read_asset(call.request.path_params["name"])
+    if found is None:
+        raise Problem(404, "no-such-path", "there is no such file")
+    content, media_type = found
+    return Response(content, media_type=media_type, headers={"cache-control": f"public, max-age={KEEP_S}, immutable"})

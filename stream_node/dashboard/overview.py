@@ -1,0 +1,82 @@
+"""The overview: what is wrong now, the figures of the node, and its rates as charts."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import trio
+from starlette.responses import Response
+
+from stream_node import __version__
+from stream_node.dashboard.history import History
+from stream_node.dashboard.page import OPERATOR, Page
+from stream_node.dashboard.reading import Waiting, read_waiting
+from stream_node.dashboard.silence import Silence
+from stream_node.dashboard.troubles import find_troubles
+from stream_node.http.app import json_response
+from stream_node.http.problems import Problem
+from stream_node.parts import NodeParts
+
+READ_EVERY_S = 1.0
+"""The shortest time between two readings of the waiting consumers, in seconds, however many browsers look."""
+WAITING_MAX = 500
+
+
+class Overview:
+    """What the overview shows of one node. history, silence: are filled by the dashboard's task."""
+
+    def __init__(self, parts: NodeParts, history: History, silence: Silence, started_s: float) -> None:
+        self._parts = parts
+        self._history = history
+        self._silence = silence
+        self._started_s = started_s
+        self._waiting: list[Waiting] = []
+        self._read_at_s = float("-inf")
+        self._reading = trio.Lock()
+
+    async def page(self, page: Page) -> Response:
+        """The whole overview. Somebody without the right to see it sees what else there is."""
+        if not page.may(OPERATOR):
+            return page.show("overview_closed.html", active="overview")
+        return page.show("overview.html", active="overview", **await self._values())
+
+    async def part(self, page: Page) -> Response:
+        """What changes: the troubles and the figures."""
+        page.need(OPERATOR)
+        return page.show("overview_now.html", **await self._values())
+
+    async def rates(self, page: Page) -> Response:
+        """The points of the charts as JSON, one list for each figure; with `after`, only later ones."""
+        page.need(OPERATOR)
+        try:
+            after_s = float(page.query.get("after", "0"))
+        except ValueError:
+            raise Problem(400, "invalid-request", "after must be a time in seconds since 1970") from None
+        points = self._history.points(after_s)
+        rounded = ([None if each is None else round(each, 3) for each in point] for point in points)
+        columns = list(zip(*rounded, strict=True)) or [()] * 8
+        return json_response({"columns": columns})
+
+    async def _values(self) -> dict[str, Any]:
+        async with self._reading:
+            if trio.current_time() >= self._read_at_s + READ_EVERY_S:
+                self._waiting = await read_waiting(self._parts.runner, WAITING_MAX)
+                self._read_at_s = trio.current_time()
+        parts, point = self._parts, self._history.latest()
+        now_s = time.time()
+        statistics = parts.statistics()
+        silent = self._silence.find(trio.current_time())
+        return {
+            "troubles": find_troubles(parts, point, self._waiting, silent, round(now_s * 1e6)),
+            "point": point,
+            "statistics": statistics,
+            "http": statistics.http or msgspec.UNSET,
+            "condition": parts.condition,
+            "least_bytes": parts.config.free_disk_bytes_min,
+            "consumers_behind": len({(each.client_id, each.stream) for each in self._waiting}),
+            "up_s": max(0.0, now_s - self._started_s),
+            "version": __version__,
+            "data_dir": parts.config.data_dir,
+        }

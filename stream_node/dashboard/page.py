@@ -1,0 +1,137 @@
+"""Page: one request of a browser to the dashboard: its user, rights, form, and answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+from urllib.parse import parse_qsl
+
+from starlette.responses import RedirectResponse, Response
+
+from access.rights import Demand, Right, rights_text
+from ockam.gate import DENIED
+from ockam.identity import ANONYMOUS
+from stream_client import StreamClient
+from stream_node.dashboard.rendering import link, render
+from stream_node.dashboard.sessions import Sessions, Visit
+from stream_node.http.app import Call
+from stream_node.http.problems import Problem
+
+FIELDS_MAX = 100
+"""The largest number of fields in a form."""
+OPERATOR = Right.OPERATE | Right.ADMIN
+"""One of these rights, on any name, lets somebody see the figures of the whole node."""
+NAVIGATION = (
+    ("overview", "Overview", ""),
+    ("streams", "Streams", "/streams"),
+    ("consumers", "Consumers", "/consumers"),
+    ("blocks", "Blocks", "/blocks"),
+    ("access", "Access", "/access"),
+)
+
+
+class Page:
+    """One request. call: the request with the identity of the session. visit: its session."""
+
+    def __init__(self, call: Call, visit: Visit, sessions: Sessions) -> None:
+        self.call = call._replace(caller=visit.caller)
+        self.visit = visit
+        self._sessions = sessions
+
+    @property
+    def query(self) -> Mapping[str, str]:
+        return self.call.request.query_params
+
+    @property
+    def is_part(self) -> bool:
+        """Whether the browser asks for a part of a page only."""
+        return "hx-request" in self.call.request.headers
+
+    def client(self) -> AbstractAsyncContextManager[StreamClient]:
+        """Opens a client of this node with the identity of the user."""
+        return self.call.client()
+
+    def count(self, name: str, default: int, most: int = 2**63 - 1) -> int:
+        """Returns a number of the query. Raises Problem if it is none."""
+        text = self.query.get(name, "").replace(",", "").strip()
+        if not text:
+            return default
+        if not (text.isascii() and text.isdecimal()) or len(text) > 20:
+            raise Problem(400, "invalid-request", f"{name} must be a whole number, not {text[:40]!r}")
+        return min(int(text), most)
+
+    # Rights.
+
+    def may(self, rights: Right, name: str | None = None) -> bool:
+        """Whether the user has one of the rights, on a name or on any. It is neither counted nor audited."""
+        authorizer = self.call.parts.authorizer
+        return authorizer is None or authorizer.rules.allows(self.visit.caller.identity, Demand(rights, name))
+
+    def need(self, rights: Right, name: str | None = None) -> None:
+        """Raises Problem if the user has none of the rights. The refusal is counted and audited."""
+        authorizer = self.call.parts.authorizer
+        if authorizer is None:
+            return
+        demand = Demand(rights, name)
+        request = f"{self.call.request.method} {self.call.request.url.path}"
+        decision = authorizer.decide(self.visit.caller.origin, demand, request, is_act=False)
+        if not decision.allowed:
+            raise Problem(403, "access-denied", DENIED + decision.reason, members={"right": rights_text(rights)})
+
+    # The form of a request that changes something.
+
+    async def form(self) -> dict[str, str]:
+        """Returns the fields of a form of this session. Raises Problem."""
+        try:
+            fields = dict(
+                parse_qsl((await self.call.request.body()).decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX)
+            )
+        except ValueError as error:
+            raise Problem(400, "invalid-request", f"this is no form: {error}") from error
+        self._sessions.check(self.visit, fields.get("csrf", ""))
+        return fields
+
+    # Answers.
+
+    def show(self, template: str, status: int = 200, *, active: str = "", **values: Any) -> Response:
+        """Returns a page. active: the name of its entry in the navigation. values: what the template shows."""
+        visit = self.visit
+        frame = {
+            "active": active,
+            "navigation": [entry for entry in NAVIGATION if self._has_page(entry[0])],
+            "csrf": visit.csrf,
+            "identity": str(visit.caller.identity),
+            "is_anonymous": visit.caller.identity == ANONYMOUS,
+            "is_signed_in": visit.is_signed_in,
+            "has_rules": self.call.parts.authorizer is not None,
+            "node": self.call.request.url.netloc,
+            "here": self.call.request.url.path.removeprefix("/dashboard")
+            + (f"?{self.call.request.url.query}" if self.call.request.url.query else ""),
+            "done": self.query.get("done", ""),
+        }
+        return render(template, frame | values, status)
+
+    def go(self, path: str, **query: Any) -> Response:
+        """Sends the browser to a page, after something was changed. query: with `done`, what was done, in words."""
+        return RedirectResponse(link(path, **query), 303)
+
+    def _has_page(self, name: str) -> bool:
+        parts = self.call.parts
+        if name == "blocks":
+            return parts.config.block_node
+        if name == "access":
+            return parts.authorizer is not None and self.may(OPERATOR)
+        return True
+
+
+def show_problem(page: Page, problem: Problem) -> Response:
+    """Returns an error as a page, or as a part of one."""
+    template = "problem_part.html" if page.is_part else "problem.html"
+    title = problem.name.replace("-", " ").capitalize()
+    # A part with an error is shown in its place, also by a browser that asks for it again and again.
+    answer = page.show(template, problem.status, title=title, detail=problem.detail, code=problem.status)
+    for name, value in problem.headers.items():
+        if name.lower() != "www-authenticate":
+            answer.headers[name] = value
+    return answer

@@ -1,0 +1,119 @@
+"""Rendering: makes pages from templates, and serves the static files. It escapes every value that is not a template."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.responses import Response
+
+FOLDER = Path(__file__).parent
+STATIC = FOLDER / "static"
+MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+"""The Content-Security-Policy of pages. A script within a page does not run, so neither does one within a message."""
+NOTHING = "-"
+"""What stands in place of a value that is not known."""
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+
+
+def number(value: float | None) -> str:
+    """Returns a count with commas, or a rate with at most one decimal."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.1f}" if isinstance(value, float) and 0 < abs(value) < 10 else f"{value:,.0f}"
+
+
+def size(value: float | None) -> str:
+    """Returns a number of bytes with its unit, for example `1.5 MiB`."""
+    if value is None:
+        return NOTHING
+    amount, unit = float(value), 0
+    while abs(amount) >= 1024 and unit < len(_UNITS) - 1:
+        amount, unit = amount / 1024, unit + 1
+    return f"{amount:.0f} {_UNITS[unit]}" if amount >= 100 else f"{round(amount, 1):g} {_UNITS[unit]}"
+
+
+def duration(seconds: float | None) -> str:
+    """Returns a time in its largest unit, for example `3 min`."""
+    if seconds is None:
+        return NOTHING
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def clock(time_us: int | None) -> str:
+    """Returns a time in UTC to the millisecond; a time that no calendar has as a number of microseconds."""
+    if time_us is None:
+        return NOTHING
+    try:
+        moment = datetime.fromtimestamp(time_us / 1e6, UTC)
+    except (OverflowError, ValueError, OSError):
+        return f"{time_us} µs"
+    return moment.strftime("%Y-%m-%d %H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+
+
+def ago(time_us: int | None) -> str:
+    """Returns how long ago a time was."""
+    if time_us is None:
+        return NOTHING
+    seconds = time.time() - time_us / 1e6
+    return "now" if abs(seconds) < 1 else f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(-seconds)}"
+
+
+def link(path: str, **query: Any) -> str:
+    """Returns the address of a page. Names are quoted, whatever characters they have."""
+    given = {name: value for name, value in query.items() if value is not None}
+    return f"/dashboard{path}" + (f"?{urlencode(given)}" if given else "")
+
+
+@cache
+def read_asset(name: str) -> tuple[bytes, str] | None:
+    """Returns a static file and its media type; None if there is none of this name."""
+    file = STATIC / name
+    media_type = MEDIA_TYPES.get(file.suffix)
+    if media_type is None or ".." in name or not file.is_file():
+        return None
+    return file.read_bytes(), media_type
+
+
+@cache
+def asset(name: str) -> str:
+    """Returns the address of a static file. It changes with the file, so browsers can keep the file for good."""
+    found = read_asset(name)
+    assert found is not None, name
+    return f"/dashboard/static/{name}?v={hashlib.sha256(found[0]).hexdigest()[:12]}"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(number=number, size=size, duration=duration, clock=clock, ago=ago)
+    environment.globals.update(link=link, asset=asset)
+    return environment
+
+
+_templates = _environment()
+
+
+def render(template: str, values: dict[str, Any], status: int = 200) -> Response:
+    """Returns a page, or a part of one, as an answer."""
+    text = _templates.get_template(template).render(values)
+    headers = {"content-security-policy": POLICY, "x-frame-options": "DENY"}
+    return Response(text, status, headers, "text/html")

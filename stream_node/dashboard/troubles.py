@@ -1,0 +1,164 @@
+"""Trouble: one thing that is wrong with the node now, and what to do about it. The overview shows them first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from stream_node.dashboard.history import Point
+from stream_node.dashboard.reading import Waiting
+from stream_node.dashboard.rendering import duration, link, number, size
+from stream_node.dashboard.silence import Silent
+from stream_node.parts import NodeParts
+
+STUCK_S = 7.0
+"""A consumer is stuck if a message has waited for it this long, and it has made no progress in this time, in
+seconds."""
+SLOW_COMMIT_MS = 1_000.0
+"""A disk is slow if the commits take this long, in milliseconds. An ordinary one takes below ten."""
+RETENTION_LAG_S = 60.0
+"""Retention is behind if messages wait this long to be deleted, in seconds."""
+LISTED_MAX = 20
+"""The largest number of stuck consumers, and of silent streams, that are named."""
+
+
+class Trouble(NamedTuple):
+    """One thing that is wrong.
+
+    level: "bad" if the node loses or refuses work, "warning" if it may soon.
+    title: what is wrong, in words. remedy: what to do.
+    target: the address of the page to look at; empty without one. target_text: what is there.
+    """
+
+    level: Literal["bad", "warning"]
+    title: str
+    remedy: str
+    target: str = ""
+    target_text: str = ""
+
+
+def find_troubles(
+    parts: NodeParts, point: Point | None, waiting: list[Waiting], silent: list[Silent], now_us: int
+) -> list[Trouble]:
+    """Returns everything that is wrong, the worst first.
+
+    point: the latest rates. waiting, silent: the consumers and the streams that may be in trouble. now_us: the present
+    time, in microseconds since 1970.
+    """
+    found = [*_storage(parts, point), *_blocks(parts), *_consumers(waiting, now_us), *_publishers(silent)]
+    return sorted(found, key=lambda trouble: trouble.level != "bad")
+
+
+def _storage(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
+    condition, config = parts.condition, parts.config
+    free, least = condition.free_disk_bytes, config.free_disk_bytes_min
+    counters, runner = parts.services.counters, parts.runner
+    if not runner.is_writing:
+        reason = runner.statistics().failure or "no reason is known"
+        yield Trouble(
+            "bad",
+            f"Syncing to the disk failed, and nothing is stored any more: {reason}",
+            "Look at the disk and at the log line writing_stopped, then restart the node. Confirmed messages are safe.",
+        )
+    elif counters.write_failure is not None and not condition.refusing_pushes:
+        yield Trouble(
+            "bad",
+            f"The last push was not stored: {counters.write_failure}",
+            "Look at the disk with stream-node doctor. This line goes away with the next push that is stored.",
+        )
+    if condition.refusing_pushes and free is not None:
+        yield Trouble(
+            "bad",
+            f"The disk is full: {size(free)} are free, and pushes need {size(least)} (free_disk_bytes_min), so the "
+            "node refuses them",
+            "Make room on the disk, delete old messages, or set a retention. Pushes go on by themselves then.",
+            link("/streams", order="size"),
+            "The largest streams",
+        )
+    elif free is not None and least and free < 2 * least:
+        yield Trouble(
+            "warning",
+            f"The disk is nearly full: {size(free)} are free, and below {size(least)} pushes are refused",
+            "Make room on the disk, or set a retention.",
+            link("/streams", order="size"),
+            "The largest streams",
+        )
+    if free is None:
+        yield Trouble(
+            "warning", "The free space of the disk is unknown", "Look at the log line disk_not_seen for the reason."
+        )
+    if point is not None and point.commit_p99_ms is not None and point.commit_p99_ms > SLOW_COMMIT_MS:
+        yield Trouble(
+            "warning",
+            f"The disk is slow: a commit takes {number(point.commit_p99_ms)} ms",
+            "Look which other program uses the disk; stream-node doctor measures its syncs.",
+        )
+    if counters.retention_lag_s() > RETENTION_LAG_S:
+        yield Trouble(
+            "warning",
+            f"Retention is behind: messages have waited {duration(counters.retention_lag_s())} to be deleted",
+            "This ends by itself if fewer messages come than can be deleted. Watch the free space of the disk.",
+        )
+    if condition.is_draining:
+        yield Trouble("warning", "The node is stopping", "Send requests to it after its next start.")
+    if parts.authorizer is not None and parts.authorizer.audit.failed:
+        yield Trouble(
+            "warning",
+            f"{number(parts.authorizer.audit.failed)} lines of the audit log could not be written",
+            "Look at the disk with the audit log, and restart the node to begin to count anew.",
+        )
+
+
+def _blocks(parts: NodeParts) -> Iterator[Trouble]:
+    found = parts.services.statistics().blocks
+    if found is None:
+        return
+    if found.node.publish is not None and found.node.publish.catch_up_stalled:
+        yield Trouble(
+            "bad",
+            f"The chain does not get closer to block {found.node.publish.target_block}",
+            "Look whether a publisher or a source of backfill has the missing blocks.",
+            link("/blocks"),
+            "Blocks",
+        )
+    for source in found.backfill.sources:
+        if source.backoff_s:
+            yield Trouble(
+                "warning",
+                f"The block source {source.name} does not answer; it is asked again in {duration(source.backoff_s)}",
+                "Look whether the source runs and can be reached from this node.",
+                link("/blocks"),
+                "Blocks",
+            )
+
+
+def _consumers(waiting: list[Waiting], now_us: int) -> Iterator[Trouble]:
+    stuck: dict[tuple[str, str], list[Waiting]] = {}
+    for each in waiting:
+        if now_us - each.since_us > STUCK_S * 1e6:
+            stuck.setdefault((each.client_id, each.stream), []).append(each)
+    for (client_id, stream), parts in list(stuck.items())[:LISTED_MAX]:
+        first = min(parts, key=lambda each: each.since_us)
+        lag = sum(each.lag for each in parts)
+        where = stream if len(parts) == 1 and not first.partition else f"{stream}, partition {first.partition}"
+        yield Trouble(
+            "bad",
+            f"The consumer {client_id} is stuck: no progress for {duration((now_us - first.since_us) / 1e6)}, "
+            f"{number(lag)} {'message waits' if lag == 1 else 'messages wait'} in {where}",
+            f"Look whether it runs. If message {first.index:,} stops it, set its position behind that message; if "
+            "nobody needs this consumer, forget its position.",
+            link("/consumer", client=client_id, stream=stream),
+            "This consumer",
+        )
+
+
+def _publishers(silent: list[Silent]) -> Iterator[Trouble]:
+    for each in silent[:LISTED_MAX]:
+        yield Trouble(
+            "warning",
+            f"The publisher of {each.stream} is silent: no message for {duration(each.silent_s)}, and before, never "
+            f"longer than {duration(each.pause_s)}",
+            "Look whether the publisher runs and reaches this node.",
+            link("/stream", name=each.stream),
+            "This stream",
+        )
