@@ -19,7 +19,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from access.audit import Audit, Entry
+    from access.audit import Audit
+    from access.audit_lines import Entry
     from access.authorizer import AccessStatistics, Authorizer, Frequent, Guarded
     from access.rights import NOTHING, RIGHT_NAMES, SOMETHING, Demand, Right
     from access.rule_file import RulesError, add_rule, load_rules, make_rule, parse_rules, remove_rule, rule_text
@@ -63,7 +64,7 @@ _MODULES = {
     "Authorizer": "authorizer",
     "Decision": "rules",
     "Demand": "rights",
-    "Entry": "audit",
+    "Entry": "audit_lines",
     "Frequent": "authorizer",
     "Grants": "rules",
     "Guarded": "authorizer",

@@ -1,14 +1,13 @@
 """Audit: writes refusals and administrative acts to a file of their own, one JSON object on each line.
 
-Equal refusals within a second are counted instead of repeated. The number of lines in a second is limited in all, and
-for each identity, so a flood of refused requests neither fills the disk nor hides the refusals of others. The file is
-only ever appended to. Call `reopen` after a log rotation.
+`audit_lines` bounds the number of lines, so a flood neither fills the disk nor hides the lines about others. The file
+is only ever appended to. Call `reopen` after a log rotation. A line that cannot be written is counted and lost, and the
+node goes on; the number of lost lines is in the file as soon as it can be written again.
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,48 +15,15 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from ockam.identity import ANONYMOUS
+from access.audit_lines import ACTS, REFUSALS, AuditLines, Entry
 
-LINES_MAX = 200
-"""The largest number of lines about different refusals in one second. Further refusals are only counted."""
-IDENTITY_LINES_MAX = 50
-"""The largest number of lines about different refusals of one identity in one second. Peers that have proved no
-identity count by their host. Further refusals are counted in one line for each identity."""
-IDENTITIES_MAX = 50
-"""The largest number of identities with such a count of further refusals in one second. All other identities share one
-count."""
 FILE_MODE = 0o640
-_TOO_MANY = "too many different refusals in one second"
-_OTHERS = "others", ""
+TEXT_CHARACTERS_MAX = 300
+"""The longest text of one field, in characters. Peers choose names, and a line must not be long."""
+TOLD_INTERVALS = 60
+"""While the file cannot be written, an error line comes once in this many calls of `Audit.end_interval`."""
 
 logger = structlog.get_logger(__name__)
-
-
-class Entry(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One line of the audit log without its time.
-
-    event: "refused", "admitted" (a request for an administrative act was passed on to its worker), "limited" and
-        "slowed" (a limit was exceeded: a request was refused, or reading had to wait), or an act of the node, such as
-        "rules_loaded".
-    identity: who sent the request.
-    peer: the `host:port` of the connection.
-    right: the right that was needed.
-    name: the name on which the right was needed, such as that of a stream; the name of a limit.
-    rule: the rule that decided.
-    request: the name of the request's protocol.
-    reason: the text that the sender was given.
-    count: the number of equal events.
-    """
-
-    event: str
-    identity: str = ""
-    peer: str = ""
-    right: str = ""
-    name: str = ""
-    rule: str = ""
-    request: str = ""
-    reason: str = ""
-    count: int = 1
 
 
 class Audit:
@@ -73,51 +39,79 @@ class Audit:
         self._file = file
         self._now_us = now_us
         self._descriptor: int | None = None
-        self._repeated: dict[Entry, int] = {}
-        self._lines: Counter[str] = Counter()
-        self._unlisted: Counter[tuple[str, str]] = Counter()
+        self._refusals = AuditLines(REFUSALS, more="refused_more")
+        self._acts = AuditLines(ACTS, more="admitted_more")
+        self._lost = 0
+        self._is_torn = False
+        self._untold_intervals = 0
         self.failed = 0
         self.reopen()
 
     def note(self, entry: Entry) -> None:
-        """Writes one line."""
-        if self._descriptor is None:
-            return
+        """Writes one line. If that fails, the line is counted."""
+        if self._descriptor is not None and not (self._write_lost() and self._write(entry)):
+            self.failed += 1
+            self._lost += 1
+
+    def _write_lost(self) -> bool:
+        """If lines were lost, writes their number first. Returns False if the file still cannot be written."""
+        lost = self._lost
+        if lost:
+            if not self._write(Entry("audit_lost", reason="these lines could not be written", count=lost)):
+                return False
+            self._lost = self._untold_intervals = 0
+            logger.info("audit_written_again", file=str(self._file), lost=lost)
+        return True
+
+    def _write(self, entry: Entry) -> bool:
+        """Writes one line. Returns False if that failed; then a part of the line can be in the file."""
+        assert self._descriptor is not None, "the file is open"
         time = datetime.fromtimestamp(self._now_us() / 1e6, UTC).isoformat(timespec="milliseconds")
-        line = {"time": time.replace("+00:00", "Z"), **msgspec.to_builtins(entry)}
+        fields = {name: _cut(value) for name, value in msgspec.to_builtins(entry).items()}
+        data = msgspec.json.encode({"time": time.replace("+00:00", "Z"), **fields}) + b"\n"
+        # A part of a line that the last write has left must not become the beginning of this line.
+        if self._is_torn:
+            data = b"\n" + data
         try:
             # The file is opened for appending, so one write is one whole line, also beside another program.
-            os.write(self._descriptor, msgspec.json.encode(line) + b"\n")
+            written = os.write(self._descriptor, data)
         except OSError as error:
-            if not self.failed:
-                logger.error("audit_not_written", file=str(self._file), reason=str(error))
-            self.failed += 1
+            self._tell_lost(error.strerror or str(error))
+            return False
+        # A disk that becomes full takes the beginning of a line.
+        if written:
+            self._is_torn = written < len(data)
+        if written < len(data):
+            self._tell_lost("only a part of a line was written")
+        return written == len(data)
 
-    def refused(self, entry: Entry) -> None:
-        """Writes one refusal. Only counts it if an equal one, or too many others, were written since the last call of
-        `end_interval`."""
-        who = entry.identity if entry.identity != str(ANONYMOUS) else entry.peer.rpartition(":")[0]
-        if entry in self._repeated:
-            self._repeated[entry] += 1
-        elif len(self._repeated) < LINES_MAX and self._lines[who] < IDENTITY_LINES_MAX:
-            self._repeated[entry] = 0
-            self._lines[who] += 1
+    def _tell_lost(self, reason: str) -> None:
+        if not self._untold_intervals:
+            self._untold_intervals = TOLD_INTERVALS
+            logger.error("audit_not_written", file=str(self._file), reason=reason, failed=self.failed + 1)
+
+    def refused(self, entry: Entry, party: str | None = None) -> None:
+        """Writes one refusal, or only counts it, see `AuditLines.take`.
+
+        party: the text under which the sender counts, see `ockam.usage.party_key`; None: it follows from the entry."""
+        if self._refusals.take(entry, party):
             self.note(entry)
-        else:
-            unlisted = entry.identity, who if entry.identity != who else ""
-            is_full = unlisted not in self._unlisted and len(self._unlisted) >= IDENTITIES_MAX
-            self._unlisted[_OTHERS if is_full else unlisted] += 1
+
+    def admitted(self, entry: Entry, party: str | None = None) -> None:
+        """Writes one administrative act, or only counts it. The bounds of acts are apart from those of refusals, so
+        nobody can hide an act behind refusals."""
+        if self._acts.take(entry, party):
+            self.note(entry)
 
     def end_interval(self) -> None:
-        """Writes how often each refusal was repeated since the last call. Call this method every second."""
-        repeated, self._repeated = self._repeated, {}
-        for entry, count in repeated.items():
-            if count:
-                self.note(msgspec.structs.replace(entry, event=f"{entry.event}_again", count=count))
-        unlisted, self._unlisted = self._unlisted, Counter()
-        self._lines.clear()
-        for (identity, host), number in unlisted.items():
-            self.note(Entry("refused_more", identity, host, reason=_TOO_MANY, count=number))
+        """Writes how often each line was repeated since the last call, and how many were left out. Call this method
+        every second."""
+        self._untold_intervals = max(0, self._untold_intervals - 1)
+        for lines in (self._refusals, self._acts):
+            for entry in lines.end_interval():
+                self.note(entry)
+        if self._descriptor is not None:
+            self._write_lost()
 
     def reopen(self) -> None:
         """Opens the file again by its name, after a program has moved it away. Raises OSError; then the log goes on in
@@ -127,6 +121,7 @@ class Audit:
         descriptor = os.open(self._file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         self._close_file()
         self._descriptor = descriptor
+        self._is_torn = _is_torn(self._file)
 
     def close(self) -> None:
         """Writes what is still counted, and closes the file."""
@@ -137,3 +132,18 @@ class Audit:
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
+
+
+def _is_torn(file: Path) -> bool:
+    """Whether the last line of a file is not complete, because the disk was full or the machine has crashed."""
+    if not file.is_file() or not file.stat().st_size:
+        return False
+    with file.open("rb") as opened:
+        opened.seek(-1, os.SEEK_END)
+        return opened.read() != b"\n"
+
+
+def _cut(value: str | int) -> str | int:
+    if isinstance(value, str) and len(value) > TEXT_CHARACTERS_MAX:
+        return value[:TEXT_CHARACTERS_MAX] + "…"
+    return value

@@ -13,7 +13,8 @@ from typing import NamedTuple, Protocol
 import msgspec
 import structlog
 
-from access.audit import Audit, Entry
+from access.audit import Audit
+from access.audit_lines import Entry
 from access.rights import NOTHING, SOMETHING, Demand, Right, rights_text
 from access.rules import Decision, Rules
 from ockam.connection import Connection
@@ -22,6 +23,7 @@ from ockam.identity import Identity
 from ockam.message import HERE, Message, Origin, reply_to
 from ockam.node import Node
 from ockam.protocol import ProtocolError, find_name
+from ockam.usage import UNLIMITED, party_key
 from ockam.worker import Worker
 
 DELAYED_ANSWERS_MAX = 10_000
@@ -246,22 +248,23 @@ class Authorizer:
             reason=decision.reason,
         )
         if not allowed:
-            self._count(entry)
+            self._count(entry, origin)
         # Requests that need one of several rights only look at things.
         elif int(demand.rights).bit_count() == 1 and origin.kind != "local":
-            self.audit.note(entry)
+            self.audit.admitted(entry, _party(origin))
         return decision
 
     def _note_refusal(self, message: Message, right: str, decision: Decision, name: str) -> None:
         origin = message.origin
         request = find_name(message.payload) or ""
-        self._count(Entry("refused", str(origin.identity), origin.peer, right, name, "", request, decision.reason))
+        entry = Entry("refused", str(origin.identity), origin.peer, right, name, "", request, decision.reason)
+        self._count(entry, origin)
 
-    def _count(self, entry: Entry) -> None:
+    def _count(self, entry: Entry, origin: Origin) -> None:
         self._refused[entry.right] += 1
         if entry.rule:
             self._refused_by_rule[entry.rule] += 1
-        self.audit.refused(entry)
+        self.audit.refused(entry, _party(origin))
 
     def _answer(self, worker: Worker, message: Message, reason: str) -> None:
         """Answers a refused message in its own protocol. A refused push is answered after a delay."""
@@ -284,3 +287,9 @@ class Authorizer:
 
         self._delayed += 1
         self._node.call_later(self._answer_delay_s, send)
+
+
+def _party(origin: Origin) -> str:
+    """Returns the text under which the sender counts in the audit log: the same as for its limits. The identity of a
+    channel that nobody has named as trusted counts by its connection, because its owner can make more of them."""
+    return origin.usage.key if origin.usage is not UNLIMITED else party_key(origin.identity, origin.peer)

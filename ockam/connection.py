@@ -35,6 +35,7 @@ from ockam.tls_layer import PeerCertificate, TlsLayer
 from ockam.tls_listener import TlsListener
 from ockam.tls_stream import receive_decrypted
 from ockam.turns import Share, Turns
+from ockam.usage import party_key
 from ockam.wire import Wire
 from ockam.worker import Worker
 
@@ -87,7 +88,7 @@ class Connection(Worker):
         self.own_address = address
         self.peer = peer
         self.holdings = Holdings(memory, lambda: self._machine.forget_headers(), self._close_slow)
-        self._share = Share(peer.rpartition(":")[0])
+        self._share = Share(party_key(ANONYMOUS, peer))
         self._usage = ConnectionUsage(node.usages, peer, self.holdings, self._share)
         # Nodes that we have called have no limits: we want their answers.
         if wire is None:

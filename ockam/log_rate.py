@@ -11,10 +11,14 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from ockam.identity import ANONYMOUS
+from ockam.usage import party_key
+
 INTERVAL_S = 10.0
 """The time for which lines are counted, in seconds."""
 HOST_LINES_MAX = 10
-"""The largest number of lines about one host in an interval."""
+"""The largest number of lines about one host in an interval. The addresses of one IPv6 network of 64 bits are one
+host."""
 LINES_MAX = 100
 """The largest number of lines in an interval."""
 
@@ -43,7 +47,7 @@ class LogRate:
             self._until_s = now_s + INTERVAL_S
             self._hosts.clear()
             self._lines = 0
-        host = peer.rpartition(":")[0]
+        host = party_key(ANONYMOUS, peer)
         if self._lines >= LINES_MAX or self._hosts[host] >= HOST_LINES_MAX:
             self._left_out += 1
             return

@@ -62,7 +62,7 @@ READ_BYTES_FIRST = 16 * 1024
 class Share:
     """The time that one connection has used lately, and the number of bytes that it may read at a time.
 
-    host: the host of the peer; connections of different hosts alternate.
+    host: the identity or the host of the peer (`usage.party_key`); connections of different hosts alternate.
     is_known: whether the peer has sent a message.
     cost_s: the time that the connection's last step (handling one read) took, in seconds.
     read_bytes: the number of bytes that the connection may read at a time.

@@ -12,7 +12,8 @@ from pathlib import Path
 import structlog
 import trio
 
-from access.audit import Audit, Entry
+from access.audit import Audit
+from access.audit_lines import Entry
 from access.authorizer import AccessStatistics, Authorizer
 from access.rule_file import RulesError, load_rules
 from access.rules import Rule, Rules

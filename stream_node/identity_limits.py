@@ -10,7 +10,8 @@ import math
 import structlog
 import trio
 
-from access.audit import Audit, Entry
+from access.audit import Audit
+from access.audit_lines import Entry
 from ockam.usage import SETTING_PREFIX, Excess, Usages
 from ockam.usage_machine import LIMIT_NAMES, IdentityLimits
 from stream_node.config import Config

@@ -12,7 +12,8 @@ from functools import partial
 import structlog
 import trio
 
-from access.audit import Audit, Entry
+from access.audit import Audit
+from access.audit_lines import Entry
 from ockam.tls import PLAINTEXT, OutgoingTls, ServerTls, ServerTlsFiles, Tls, TlsFilesError
 from ockam.tls_listener import TlsListener
 from stream_node.config import Config, ConfigError

@@ -180,10 +180,8 @@ class NodeTokens:
 
     def _note_refusal(self, peer: str, known: Identity, verdict: Verdict) -> None:
         if self._audit is not None:
-            reason = Status(verdict.status).name.lower()
-            self._audit.refused(
-                Entry("token_refused", peer=peer.rpartition(":")[0], reason=f"{reason}: {verdict.reason}")
-            )
+            reason = f"{Status(verdict.status).name.lower()}: {verdict.reason}"
+            self._audit.refused(Entry("token_refused", str(known), peer, reason=reason))
 
     def _note(self, event: str, *, reason: str) -> None:
         if self._audit is not None:

@@ -55,17 +55,12 @@ class Owner(Protocol):
     """The interface by which the worker of one channel calls the owner of all channels, a `SecureChannels`."""
 
     def now_s(self) -> int: ...
-
     def opened(self, channel: ChannelWorker, peer: PeerIdentity, origin: Origin) -> str | None: ...
-
     def usage_of(self, channel: ChannelWorker, below: Usage) -> Usage: ...
-
-    def refused(self, channel: ChannelWorker, error: PeerRefused) -> None: ...
-
+    def refused(self, origin: Origin, error: PeerRefused) -> None: ...
+    def handshake_failed(self, origin: Origin, reason: str) -> None: ...
     def renewed(self, channel: ChannelWorker, peer: PeerIdentity) -> None: ...
-
     def ended(self, channel: ChannelWorker, reason: str) -> None: ...
-
     def count_drop(self, reason: str, count: int = 1) -> None: ...
 
 
@@ -181,12 +176,12 @@ class ChannelWorker(Worker):
         """Handles messages until one of them is message 3. Returns the messages after it."""
         for position, message in enumerate(run):
             if message.origin is not self._first_origin:
-                self._owner.count_drop("other_connection")
+                self._owner.handshake_failed(message.origin, "other_connection")
                 continue
             try:
                 self.machine.receive_3(message.payload, self._owner.now_s())
             except HandshakeFailed as error:
-                self._owner.count_drop(error.reason)
+                self._owner.handshake_failed(message.origin, error.reason)
                 self._failures += 1
                 if self._failures >= HANDSHAKE_FAILURES_MAX:
                     self.end("handshake_failed")
@@ -212,7 +207,7 @@ class ChannelWorker(Worker):
 
     def _refuse(self, message: Message, error: PeerRefused) -> None:
         """Tells the other side, which believes that the channel is open, that it is refused."""
-        self._owner.refused(self, error)
+        self._owner.refused(message.origin, error)
         if error.close and message.return_route:
             self._node.send(Message(message.return_route, (), error.close))
         self._owner.ended(self, error.reason)

@@ -15,10 +15,12 @@ import structlog
 import trio
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from access.audit import Audit, Entry
+from access.audit import Audit
+from access.audit_lines import Entry
 from access.rights import NOTHING, Demand
 from ockam.address import local
-from ockam.identity import ANONYMOUS, Identity
+from ockam.identity import Identity
+from ockam.log_rate import LogRate
 from ockam.message import Message, Origin
 from ockam.node import Node
 from ockam.usage import Usage, party_key
@@ -83,6 +85,7 @@ class SecureChannels:
         self._ephemeral = ephemeral
         self._admission = AdmissionMachine[ChannelWorker](self._limits)
         self._usages: dict[ChannelWorker, list[Usage]] = {}
+        self._lines = LogRate()
         self._opened = 0
         self._refused: Counter[str] = Counter()
         self._ended: Counter[str] = Counter()
@@ -126,19 +129,18 @@ class SecureChannels:
         """Answers message 1 of a new channel, or drops it and counts the reason."""
         refusal = self._reason_to_refuse(message)
         if refusal is not None:
-            self._refused[refusal] += 1
-            self._note_refusal(message.origin.peer, "", refusal)
+            self._refuse(message.origin, refusal)
             return
         now_s = self._now_s()
         try:
             machine = ChannelMachine(self._identity(now_s), self._refusal)
             answer = machine.receive_1(message.payload, self._ephemeral())
         except IdentityFileError as error:
-            self._refused["no_identity"] += 1
-            logger.error("channel_identity_unusable", reason=str(error))
+            self._refuse(message.origin, "no_identity")
+            self._lines.log(logger.error, "channel_identity_unusable", peer=message.origin.peer, reason=str(error))
             return
         except HandshakeFailed as error:
-            self._refused[error.reason] += 1
+            self._refuse(message.origin, error.reason)
             return
         inner, outer = local(self._new_id()), local(self._new_id())
         channel = ChannelWorker(self._node, self._nursery, self, machine, message, (inner, outer))
@@ -149,6 +151,11 @@ class SecureChannels:
         self._node.register((inner, outer), lambda: channel, restarts=False)
         self._node.call_later(self._limits.handshake_s_max, lambda: self._give_up(channel))
         self._node.deliver(Message(message.return_route, (inner,), answer))
+
+    def _refuse(self, origin: Origin, reason: str) -> None:
+        """Counts and notes message 1 of a channel that is not begun."""
+        self._refused[reason] += 1
+        self._note_refusal(origin, "", reason)
 
     def _reason_to_refuse(self, message: Message) -> str | None:
         if self._trust.is_closed:
@@ -209,7 +216,7 @@ class SecureChannels:
         """
         refusal = self._admission.open(channel) or self._take(channel, peer, origin)
         if refusal is not None:
-            self._note_refusal(channel.peer, str(peer), refusal)
+            self._note_refusal(origin, str(peer), refusal)
             return refusal
         self._opened += 1
         logger.info("channel_opened", peer=channel.peer, identity=str(peer))
@@ -242,10 +249,14 @@ class SecureChannels:
         named = channel.identity is not None and self._trust.is_named(channel.identity)
         return taken[1] if taken is not None and named else below
 
-    def refused(self, channel: ChannelWorker, error: PeerRefused) -> None:
-        """Notes that the other side has not proved an identity that this node accepts."""
-        logger.warning("channel_refused", peer=channel.peer, reason=error.reason, text=str(error))
-        self._note_refusal(channel.peer, error.identity, error.reason)
+    def refused(self, origin: Origin, error: PeerRefused) -> None:
+        """Notes that the other side has not proved an identity that this node accepts. origin: its connection."""
+        self._note_refusal(origin, error.identity, error.reason, str(error))
+
+    def handshake_failed(self, origin: Origin, reason: str) -> None:
+        """Notes a message that does not continue its handshake. origin: the connection through which it came."""
+        self.count_drop(reason)
+        self._note_refusal(origin, "", reason)
 
     def renewed(self, channel: ChannelWorker, peer: PeerIdentity) -> None:
         """Keeps the history of an identity. If the identity has replaced its key, ends its channels with older keys."""
@@ -269,10 +280,17 @@ class SecureChannels:
     def _refusal(self, peer: PeerIdentity) -> str | None:
         return self._trust.refusal(peer) or self._known.refusal(peer)
 
-    def _note_refusal(self, peer: str, identifier: str, reason: str) -> None:
+    def _note_refusal(self, origin: Origin, identifier: str, reason: str, text: str = "") -> None:
+        """Logs and audits a refusal, both at a bounded rate.
+
+        identifier: the identifier that the other side has shown; empty if it has shown none.
+        text: a longer explanation for the log."""
+        self._lines.log(logger.warning, "channel_refused", peer=origin.peer, reason=reason, text=text or reason)
         if self._audit is not None:
-            identity = Identity("channel", identifier) if identifier else ANONYMOUS
-            self._audit.refused(Entry("channel_refused", identity=str(identity), peer=peer, reason=reason))
+            # Everybody can make identifiers, so a refusal counts for the identity or the address of the connection.
+            party = party_key(origin.identity, origin.peer)
+            identity = Identity("channel", identifier) if identifier else origin.identity
+            self._audit.refused(Entry("channel_refused", str(identity), origin.peer, reason=reason), party)
 
     def _end_where(self, is_meant: Callable[[ChannelWorker, PeerIdentity], bool], reason: str) -> int:
         """Ends the open channels that the function chooses. Returns their number."""

@@ -181,7 +181,7 @@ class HttpListener:
     async def _handshake(self, stream: trio.SocketStream, address: str) -> TlsLayer | None:
         """Returns the TLS of a new connection; None if the handshake failed."""
         assert self._tls is not None, "called with TLS only"
-        share = Share(address.rpartition(":")[0])
+        share = Share(party_key(ANONYMOUS, address))
         try:
             return await self._tls.handshake(_Opening(stream), stream, self._turns, share)
         except RemoteProtocolError as error:

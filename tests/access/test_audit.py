@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+import resource
 import stat
 from pathlib import Path
 
 import pytest
+import structlog
+import structlog.testing
 
-from access.audit import FILE_MODE, IDENTITIES_MAX, IDENTITY_LINES_MAX, LINES_MAX, Audit, Entry
+from access.audit import FILE_MODE, TEXT_CHARACTERS_MAX, TOLD_INTERVALS, Audit
+from access.audit_lines import Entry
+from access.rights import Right
+from stream_service.extensions import TRUNCATE, BeforeIndex, TruncateRequest
+from stream_service.protocol import PULL, PullRequest
+from tests.access.guarded_node import guarded, may
 
 
 class Clock:
@@ -56,40 +64,6 @@ def test_equal_refusals_of_one_second_are_counted(tmp_path: Path) -> None:
     assert found == [("refused", "a", 1), ("refused", "b", 1), ("refused_again", "a", 999), ("refused", "b", 1)]
 
 
-def test_different_refusals_of_one_second_are_bounded(tmp_path: Path) -> None:
-    file = tmp_path / "audit.jsonl"
-    audit = Audit(file, Clock())
-    for number in range(5_000):
-        host = f"10.0.{number % 100}.1"
-        audit.refused(Entry("refused", "anonymous", f"{host}:{number}", right="read", name=str(number)))
-    audit.end_interval()
-    found = lines(file)
-    assert len(found) == LINES_MAX + IDENTITIES_MAX + 1
-    more = [line for line in found if line["event"] == "refused_more"]
-    assert sum(int(str(line["count"])) for line in more) == 5_000 - LINES_MAX
-    assert [line["identity"] for line in more] == IDENTITIES_MAX * ["anonymous"] + ["others"]
-    audit.close()
-
-
-def test_a_flood_of_one_identity_hides_nobody_elses_refusal(tmp_path: Path) -> None:
-    """A flooding certificate, and a flooding host without one. How many of whom were left out is told."""
-    file = tmp_path / "audit.jsonl"
-    audit = Audit(file, Clock())
-    for number in range(1_000):
-        audit.refused(Entry("refused", "certificate:flood", f"10.0.0.1:{number}", "read", str(number)))
-        audit.refused(Entry("refused", "anonymous", f"10.0.0.2:{number}", "read", str(number)))
-    audit.refused(Entry("refused", "certificate:alice", "10.0.0.1:5", "read", "a"))
-    audit.refused(Entry("refused", "anonymous", "10.0.0.3:5", "read", "a"))
-    audit.close()
-    found = lines(file)
-    peers = [line["peer"] for line in found if line["event"] == "refused"]
-    assert (len(peers), peers[-2:]) == (2 * IDENTITY_LINES_MAX + 2, ["10.0.0.1:5", "10.0.0.3:5"])
-    assert [(line["event"], line["identity"], line.get("peer"), line["count"]) for line in found[-2:]] == [
-        ("refused_more", "certificate:flood", None, 1_000 - IDENTITY_LINES_MAX),
-        ("refused_more", "anonymous", "10.0.0.2", 1_000 - IDENTITY_LINES_MAX),
-    ]
-
-
 def test_a_file_that_was_moved_away_is_made_again(tmp_path: Path) -> None:
     """As logrotate does it. Until the node is told, lines go on into the moved file."""
     file = tmp_path / "audit.jsonl"
@@ -104,12 +78,76 @@ def test_a_file_that_was_moved_away_is_made_again(tmp_path: Path) -> None:
     assert [line["event"] for line in lines(file)] == ["three"]
 
 
-def test_a_log_that_cannot_be_opened_or_written_is_told(tmp_path: Path) -> None:
-    """Opening fails loudly. A full disk later is counted, and refusing goes on."""
+def test_texts_of_peers_are_cut(tmp_path: Path) -> None:
+    """A name of 1,024 control characters would be a line of many kilobytes."""
+    file = tmp_path / "audit.jsonl"
+    audit = Audit(file, Clock())
+    audit.refused(Entry("refused", "token:spark", name="\1" * 1024, reason="r" * 5_000))
+    audit.close()
+    (line,) = lines(file)
+    assert line["name"] == "\1" * TEXT_CHARACTERS_MAX + "…"
+    assert file.stat().st_size < 3_000
+
+
+def test_a_log_that_cannot_be_opened_fails_at_once(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="none"):
         Audit(tmp_path / "none" / "audit.jsonl", Clock())
-    audit = Audit(Path("/dev/full"), Clock())
+
+
+def test_a_full_disk_is_told_again_and_again() -> None:
+    """Lines are lost and counted. The node's log says so at once, and then once in a minute."""
+    with structlog.testing.capture_logs() as logs:
+        audit = Audit(Path("/dev/full"), Clock())
+        for _ in range(3 * TOLD_INTERVALS // 2):
+            audit.note(Entry("one"))
+            audit.end_interval()
+        audit.close()
+    assert audit.failed == 3 * TOLD_INTERVALS // 2
+    told = [(line["event"], line["log_level"], line["reason"]) for line in logs]
+    assert told == 2 * [("audit_not_written", "error", "No space left on device")]
+
+
+def test_after_a_full_disk_the_log_says_how_many_lines_it_lost(tmp_path: Path) -> None:
+    """A full disk takes the beginning of a line. The torn line stays alone, and all later lines are whole. The limit
+    on the size of files is the operating system's, as a full disk would be."""
+    file = tmp_path / "audit.jsonl"
+    audit = Audit(file, Clock())
     audit.note(Entry("one"))
+    size = file.stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 10, before[1]))
+    try:
+        for _ in range(3):
+            audit.note(Entry("lost"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
     audit.note(Entry("two"))
-    assert audit.failed == 2
     audit.close()
+    first, torn, lost, two = file.read_text().splitlines()
+    assert (json.loads(first)["event"], torn, json.loads(two)["event"]) == ("one", '{"time":"2', "two")
+    assert (json.loads(lost)["event"], json.loads(lost)["count"]) == ("audit_lost", 3)
+
+
+def test_a_torn_last_line_of_an_earlier_run_stays_alone(tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    file.write_text('{"event": "one"}\n{"eve')
+    audit = Audit(file, Clock())
+    audit.note(Entry("two"))
+    audit.close()
+    assert [json.loads(line)["event"] for line in file.read_text().splitlines()[::2]] == ["one", "two"]
+
+
+async def test_a_node_whose_audit_log_is_full_goes_on(tmp_path: Path) -> None:
+    """Requests are refused and done as before, and the statistics count the lost lines."""
+    rules = may(Right.CREATE | Right.WRITE | Right.DELETE)
+    async with guarded(tmp_path, rules, audit_log="/dev/full") as node:
+        peer = await node.running.peer()
+        route = await peer.create("orders")
+        await peer.push(route, b"one")
+        assert "read" in await peer.refused(route, PULL.encode_request(PullRequest(1, 0, 1)))
+        answer = await peer.ask(route, TRUNCATE.encode_request(TruncateRequest(1, BeforeIndex(1))))
+        assert TRUNCATE.is_in(answer.payload)
+        access = node.running.statistics().access
+        assert access is not None
+        # That it has started, the refusal, and the act.
+        assert access.audit_failed >= 3

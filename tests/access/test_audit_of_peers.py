@@ -14,12 +14,15 @@ from typing import Any
 
 import pytest
 import trio
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from access.rights import ALL_RIGHTS
+from ockam.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateRequest
 from ockam.wire_head import HEAD
+from secure_channel.channel_machine import ChannelMachine
 from secure_channel.own_identity import OwnIdentity, make_identity
 from secure_channel.trust_list import save_trusted
-from stream_node.channel_services import trust_file
+from stream_node.channel_services import node_identity_file, trust_file
 from tests.access.guarded_node import Guarded, guarded, may
 from tests.access.ways import Certificate, Channel, ChannelPeer
 from tests.support.certificates import fingerprint
@@ -91,6 +94,56 @@ async def test_channels_that_are_refused_and_changes_of_the_trust_list(tmp_path:
         os.unlink(file)
         line = await wait_line(node, "trust_changed", 2)
         assert line["reason"] == "1 trusted; 1 channels ended"
+
+
+async def test_handshakes_that_fail_are_there(tmp_path: Path) -> None:
+    """Message 1 that is none, a changed message 3, and a message 3 over another connection: each with its reason, and
+    with the identity and the address of the connection."""
+    own, certificate = Channel(tmp_path), Certificate(tmp_path)
+    async with guarded(tmp_path, **own.settings, **certificate.settings) as node:
+        peer = await certificate.peer(node, HEAD)
+        await peer.send(Channel.LISTENER, bytes(5))
+        await wait_line(node, "channel_refused")
+        machine = own.machine(stranger())
+        await peer.send(Channel.LISTENER, machine.begin(X25519PrivateKey.generate()))
+        answer = await peer.receive()
+        third = machine.receive_2(answer.payload, int(time.time()))
+        await peer.send(answer.return_route, third[:-1] + bytes([third[-1] ^ 1]))
+        await wait_line(node, "channel_refused", 2)
+        other = await certificate.peer(node, HEAD)
+        await other.send(answer.return_route, third)
+        await wait_line(node, "channel_refused", 3)
+        found = find(node, "channel_refused")
+        channels = node.running.statistics().channels
+    assert [line["reason"] for line in found] == ["short", "unauthentic", "other_connection"]
+    assert {line["identity"] for line in found} == {"certificate:alice"}
+    assert found[0]["peer"] == found[1]["peer"] != found[2]["peer"]
+    assert channels is not None
+    assert (channels.refused, channels.dropped) == ({"short": 1}, {"unauthentic": 1, "other_connection": 1})
+
+
+async def test_a_node_without_a_usable_identity_tells_it(tmp_path: Path) -> None:
+    """The node first needs its identity when somebody is trusted. Its file is damaged: nobody gets a channel."""
+    eve = stranger()
+    async with guarded(tmp_path) as node:
+        node_identity_file(str(tmp_path / "data")).write_text("{")
+        save_trusted(trust_file(str(tmp_path / "data")), {eve.identifier: "eve"})
+        await wait_line(node, "trust_changed")
+        peer = await node.running.peer()
+        first = ChannelMachine(eve, lambda peer: None).begin(X25519PrivateKey.generate())
+        await peer.send(Channel.LISTENER, first)
+        assert (await wait_line(node, "channel_refused"))["reason"] == "no_identity"
+
+
+async def test_the_audit_log_says_whose_token_was_refused(tmp_path: Path) -> None:
+    """The identity that the connection has without the token, and its address."""
+    async with guarded(tmp_path) as node:
+        peer = await node.running.peer()
+        host, port = peer.stream.socket.getsockname()
+        await peer.send((NODE_AUTHENTICATE,), AUTHENTICATE.encode_request(AuthenticateRequest(1, "sntok_" + "0" * 64)))
+        line = await wait_line(node, "token_refused")
+    assert (line["identity"], line["peer"]) == ("anonymous", f"{host}:{port}")
+    assert line["reason"].startswith("unknown: ")
 
 
 async def test_a_flood_of_refused_channels_writes_few_lines(tmp_path: Path) -> None:

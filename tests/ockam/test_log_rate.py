@@ -41,6 +41,15 @@ def test_lines_about_one_host_are_bounded_and_the_rest_is_counted() -> None:
     assert (len(lines), lines[-1]["left_out"]) == (LINES_MAX + 1, 1_000 + HOST_LINES_MAX + 1 - LINES_MAX)
 
 
+def test_the_addresses_of_one_network_are_one_host() -> None:
+    """One machine can have every address of its IPv6 network of 64 bits."""
+    lines = list[str]()
+    rate = LogRate(lambda: 100.0)
+    for number in range(100):
+        rate.log(lambda event, peer: lines.append(peer), "refused", peer=f"[2001:db8::{number:x}]:1")
+    assert len(lines) == HOST_LINES_MAX
+
+
 async def test_a_flood_of_what_a_node_refuses_writes_few_lines(tmp_path: Path) -> None:
     """Forwarding to a destination that is not allowed, and bad requests to the stream service and the index service."""
     with capture_logs() as logs:
