@@ -13,12 +13,15 @@ from starlette.responses import RedirectResponse, Response
 
 from storage.errors import StorageError
 from stream_client import ClientError
+from stream_node.dashboard import consumers, messages
 from stream_node.dashboard.history import INTERVAL_S, History, take_sample
 from stream_node.dashboard.overview import Overview
 from stream_node.dashboard.page import Page, show_problem
 from stream_node.dashboard.rendering import read_asset
 from stream_node.dashboard.sessions import PATH, Sessions, set_cookie
 from stream_node.dashboard.silence import Silence
+from stream_node.dashboard.stream_rates import StreamRates
+from stream_node.dashboard.streams import Streams
 from stream_node.http.app import Call, Endpoint
 from stream_node.http.problems import Problem, problem_of
 from stream_node.parts import NodeParts
@@ -40,11 +43,28 @@ class Dashboard:
         self._sessions = Sessions(parts.authenticator)
         self._history = History()
         self._silence = Silence()
+        self._rates = StreamRates()
+        streams = Streams(self._rates.find)
         self._overview = Overview(parts, self._history, self._silence, time.time())
         pages: tuple[tuple[str, str, PageFunction], ...] = (
             ("GET", "", self._overview.page),
             ("GET", "/now", self._overview.part),
             ("GET", "/rates", self._overview.rates),
+            ("GET", "/streams", streams.show_all),
+            ("POST", "/streams", streams.create),
+            ("GET", "/stream", streams.show),
+            ("POST", "/stream/retention", streams.set_retention),
+            ("POST", "/stream/truncate", streams.truncate),
+            ("POST", "/stream/delete", streams.delete),
+            ("POST", "/push", streams.push),
+            ("GET", "/messages", messages.show_messages),
+            ("GET", "/messages/next", messages.show_next),
+            ("GET", "/message", messages.show_message),
+            ("GET", "/message/raw", messages.send_raw),
+            ("GET", "/consumers", consumers.show_consumers),
+            ("GET", "/consumer", consumers.show_consumer),
+            ("POST", "/consumer/position", consumers.change_position),
+            ("POST", "/consumer/forget", consumers.forget_consumer),
             ("GET", "/sign-in", self._show_sign_in),
             ("POST", "/sign-in", self._sign_in),
             ("POST", "/sign-out", self._sign_out),
@@ -63,7 +83,11 @@ class Dashboard:
         while True:
             self._history.add(take_sample(self._parts, time.time()))
             if self._parts.services.partitions <= STREAMS_WATCHED_MAX:
-                self._silence.look(self._parts.services.written(), trio.current_time())
+                written = self._parts.services.written()
+                self._silence.look(written, trio.current_time())
+                self._rates.look(written, trio.current_time())
+            else:
+                self._rates.forget()
             await trio.sleep(INTERVAL_S)
 
     def _answering(self, function: PageFunction) -> Callable[[Call], Awaitable[Response]]:

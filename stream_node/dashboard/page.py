@@ -26,8 +26,6 @@ NAVIGATION = (
     ("overview", "Overview", ""),
     ("streams", "Streams", "/streams"),
     ("consumers", "Consumers", "/consumers"),
-    ("blocks", "Blocks", "/blocks"),
-    ("access", "Access", "/access"),
 )
 
 
@@ -54,12 +52,7 @@ class Page:
 
     def count(self, name: str, default: int, most: int = 2**63 - 1) -> int:
         """Returns a number of the query. Raises Problem if it is none."""
-        text = self.query.get(name, "").replace(",", "").strip()
-        if not text:
-            return default
-        if not (text.isascii() and text.isdecimal()) or len(text) > 20:
-            raise Problem(400, "invalid-request", f"{name} must be a whole number, not {text[:40]!r}")
-        return min(int(text), most)
+        return min(number_of(self.query, name), most) if self.query.get(name, "").strip() else default
 
     # Rights.
 
@@ -123,6 +116,20 @@ class Page:
         if name == "access":
             return parts.authorizer is not None and self.may(OPERATOR)
         return True
+
+
+def number_of(fields: Mapping[str, str], name: str) -> int:
+    """Returns the whole number in a field. Raises Problem if it is none."""
+    text = fields.get(name, "").replace(",", "").strip()
+    if not (text.isascii() and text.isdecimal()) or len(text) > 20:
+        raise Problem(400, "invalid-request", f"{name} must be a whole number, not {text[:40]!r}")
+    return int(text)
+
+
+def check_typed(fields: Mapping[str, str], name: str) -> None:
+    """Raises Problem if the name of what a form destroys was not typed again."""
+    if fields.get("typed", "") != name or not name:
+        raise Problem(400, "name-not-typed", "type the exact name to show that you mean it; nothing was deleted")
 
 
 def show_problem(page: Page, problem: Problem) -> Response:

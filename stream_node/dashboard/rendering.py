@@ -13,6 +13,8 @@ from urllib.parse import urlencode
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.responses import Response
 
+from stream_service.extensions import Retention
+
 FOLDER = Path(__file__).parent
 STATIC = FOLDER / "static"
 MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -72,6 +74,18 @@ def ago(time_us: int | None) -> str:
     return "now" if abs(seconds) < 1 else f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(-seconds)}"
 
 
+def kept(retention: Retention | None) -> str:
+    """Returns the limits of a retention in words."""
+    if retention is None:
+        return "default"
+    limits = [
+        None if retention.age_s is None else duration(retention.age_s),
+        None if retention.messages is None else f"{number(retention.messages)} messages",
+        None if retention.size_bytes is None else size(retention.size_bytes),
+    ]
+    return ", ".join(each for each in limits if each) or "no limit"
+
+
 def link(path: str, **query: Any) -> str:
     """Returns the address of a page. Names are quoted, whatever characters they have."""
     given = {name: value for name, value in query.items() if value is not None}
@@ -104,7 +118,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(number=number, size=size, duration=duration, clock=clock, ago=ago)
+    environment.filters.update(number=number, size=size, duration=duration, clock=clock, ago=ago, kept=kept)
     environment.globals.update(link=link, asset=asset)
     return environment
 

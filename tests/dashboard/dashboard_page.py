@@ -35,6 +35,9 @@ class HtmlPage(HTMLParser):
         if tag == "form":
             self.forms.append((given.get("action", ""), {}))
         elif tag in ("input", "select", "textarea") and self.forms and "name" in given:
+            # A browser does not send a box that is not ticked.
+            if given.get("type") == "checkbox" and "checked" not in given:
+                return
             self.forms[-1][1][given["name"]] = given.get("value", "")
         if tag not in VOID:
             self._open.append(tag)
@@ -57,11 +60,11 @@ class HtmlPage(HTMLParser):
         return [{k: v[0] for k, v in parse_qs(each.query).items()} for each in found if each.path == path]
 
     def form(self, action: str) -> dict[str, str]:
-        """The fields of the form with this path as its action."""
-        return next(fields for target, fields in self.forms if urlsplit(target).path == action)
+        """The fields of the form that sends something to this path."""
+        return next(fields for target, fields in self.forms if urlsplit(target).path == action and "csrf" in fields)
 
 
-async def get(client: httpx.AsyncClient, path: str, status: int = 200, **query: Any) -> HtmlPage:
+async def get(client: httpx.AsyncClient, path: str, status: int = 200, /, **query: Any) -> HtmlPage:
     """Loads a page, and checks that nothing in it can run a script of somebody else."""
     answer = await client.get(f"/dashboard{path}", params=query)
     assert answer.status_code == status, (answer.status_code, answer.text)

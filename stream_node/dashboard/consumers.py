@@ -1,0 +1,107 @@
+"""The pages of consumers: how far each one is, who holds its leases, and the editing of its positions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from starlette.responses import Response
+
+from access.rights import Right
+from stream_client import StreamClient, set_position
+from stream_node.cli.values import UsageError, parse_start
+from stream_node.dashboard.listing import (
+    PARTITIONS_MAX,
+    ConsumerRow,
+    consumer_rows,
+    list_infos,
+    list_saved,
+    permitted,
+    show_rows,
+)
+from stream_node.dashboard.page import Page, check_typed, number_of
+from stream_node.http.problems import Problem
+
+
+async def show_consumers(page: Page) -> Response:
+    """All consumers that the user may see, those that are farthest behind first."""
+    search = page.query.get("search", "")
+    async with page.client() as client:
+        saved = await list_saved(client)
+        infos = await permitted(list_infos(client))
+    rows = [
+        each for each in consumer_rows(infos, saved) if search.lower() in f"{each.client_id}\n{each.stream}".lower()
+    ]
+    rows.sort(key=lambda row: (-(row.lag or 0), row.client_id, row.stream))
+    return page.show(
+        "consumers.html",
+        active="consumers",
+        shown=show_rows(page, rows),
+        search=search,
+        is_cut=max(len(saved), len(infos)) >= PARTITIONS_MAX,
+        cut=PARTITIONS_MAX,
+    )
+
+
+async def show_consumer(page: Page) -> Response:
+    """One consumer of one stream: its position in each partition, which can be set."""
+    client_id, stream = page.query.get("client", ""), page.query.get("stream", "")
+    async with page.client() as client:
+        row, ends = await _find(client, client_id, stream)
+    return page.show(
+        "consumer.html",
+        active="consumers",
+        row=row,
+        ends=ends,
+        may_index=page.may(Right.INDEX, client_id),
+    )
+
+
+async def change_position(page: Page) -> Response:
+    """Sets the position of a consumer in one partition or in all. The node refuses it while a member has the lease."""
+    fields = await page.form()
+    client_id, stream, to = fields.get("client", ""), fields.get("stream", ""), fields.get("to", "").strip()
+    only = None if fields.get("partition", "all") == "all" else number_of(fields, "partition")
+    try:
+        start = parse_start(to.replace(",", ""), datetime.now(UTC))
+    except UsageError as error:
+        raise Problem(400, "invalid-request", str(error)) from error
+    told = []
+    async with page.client() as client:
+        for partition in (await client.get_stream(stream)).partitions:
+            if only is not None and partition.partition != only:
+                continue
+            index = start if isinstance(start, int) else await partition.find_index(start)
+            end = (await partition.info()).next_index
+            if index > end:
+                detail = f"{stream}/{partition.partition} ends at {end}; choose an index up to there, or last"
+                raise Problem(400, "invalid-request", detail)
+            before = await set_position(client, client_id, stream, partition.partition, index)
+            told.append(f"partition {partition.partition} from {'none' if before is None else before} to {index}")
+    if not told:
+        raise Problem(404, "no-such-partition", f"{stream} has no partition {only}")
+    done = f"The position of {client_id} is set: {', '.join(told[:10])}."
+    return page.go("/consumer", client=client_id, stream=stream, done=done)
+
+
+async def forget_consumer(page: Page) -> Response:
+    """Deletes the positions of a consumer in one stream, if its name was typed again."""
+    fields = await page.form()
+    client_id, stream = fields.get("client", ""), fields.get("stream", "")
+    check_typed(fields, client_id)
+    async with page.client() as client:
+        saved = await list_saved(client, stream_name=stream, client_id=client_id)
+        for each in saved:
+            await set_position(client, client_id, stream, each.partition, None)
+    done = f"The positions of {client_id} in {stream} are forgotten. If it runs again, it begins anew."
+    return page.go("/consumers", done=done)
+
+
+async def _find(client: StreamClient, client_id: str, stream: str) -> tuple[ConsumerRow, dict[int, tuple[int, int]]]:
+    """Returns a consumer, and the first and next index of each partition of its stream. Raises Problem."""
+    saved = await list_saved(client, stream_name=stream, client_id=client_id)
+    if not saved:
+        detail = f"no position of {client_id!r} in {stream!r} is saved, or you may not see it"
+        raise Problem(404, "no-such-consumer", detail)
+    infos = [each for each in await permitted(list_infos(client, stream)) if each.stream_name == stream]
+    (row,) = consumer_rows(infos, saved)
+    return row, {each.partition: (each.first_index, each.next_index) for each in infos}

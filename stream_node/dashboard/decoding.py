@@ -1,0 +1,150 @@
+"""Decoding: shows the data of a message as text, JSON, CBOR, Avro or hexadecimal digits. It never fails.
+
+Data that is not what somebody asks for is shown with the reason, and as hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+
+import msgspec
+
+View: TypeAlias = Literal["auto", "text", "json", "cbor", "avro", "hex"]
+VIEWS: Final[tuple[View, ...]] = get_args(View)
+AVRO_MAGIC = b"Obj\x01"
+"""The first bytes of an Avro file. Only such data has its schema with it."""
+AVRO_RECORDS_MAX = 100
+CHARACTERS_MAX = 100_000
+"""The longest text of one message that is shown."""
+_KEPT_WHITESPACE = "\n\t"
+
+
+class _NotDecoded(Exception):
+    """Error: the data is not in this form. The text says why."""
+
+
+class Decoded(NamedTuple):
+    """What is shown of data. view: its form. text: what it says. note: why another form is shown; empty otherwise."""
+
+    view: str
+    text: str
+    note: str = ""
+
+
+def decode(data: bytes, view: str, bytes_max: int, *, is_short: bool = False) -> Decoded:
+    """Returns data in a form, or in the first one that fits for `auto`. Never raises.
+
+    bytes_max: longer data is shown up to here only, as text or as hexadecimal digits.
+    is_short: whether JSON stands on one line instead of one line for each value.
+    """
+    is_cut = len(data) > bytes_max
+    forms: tuple[str, ...] = ("json", "avro", "text", "cbor") if view == "auto" else (view,)
+    note = ""
+    for form in forms:
+        if form not in _FORMS:
+            continue
+        if is_cut and form != "text":
+            note = f"only the first {bytes_max:,} bytes are shown"
+            continue
+        try:
+            text = _FORMS[form](data[:bytes_max])
+            if is_short and form in ("json", "cbor", "avro"):
+                text = " ".join(line.strip() for line in text.split("\n"))
+        # Libraries raise errors of many kinds for data that is not theirs, and a bad message must not blank a page.
+        except Exception as error:
+            note = f"this is not {form}: {str(error)[:200] or type(error).__name__}"
+            continue
+        cut = f"only the first {bytes_max:,} of {len(data):,} bytes are shown" if is_cut else ""
+        return Decoded(form, _bounded(text), cut)
+    if view == "auto" and not is_cut:
+        note = ""
+    return Decoded("hex", hex_text(data[:bytes_max]), note)
+
+
+def hex_text(data: bytes) -> str:
+    """Returns rows of sixteen bytes: their place, their digits, and what is readable of them."""
+    rows = []
+    for place in range(0, len(data), 16):
+        row = data[place : place + 16]
+        readable = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        rows.append(f"{place:08x}  {row.hex(' '):<47}  {readable}")
+    return "\n".join(rows)
+
+
+def _text(data: bytes) -> str:
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        # The last character of data that was cut may be incomplete.
+        if error.reason != "unexpected end of data" or error.start < len(data) - 4:
+            raise _NotDecoded(f"byte {error.start} is not UTF-8") from error
+        text = data[: error.start].decode()
+    found = next((each for each in text if not each.isprintable() and each not in "\n\t\r"), None)
+    if found is not None:
+        raise _NotDecoded(f"it has the control character {found!r}")
+    return text
+
+
+def _json(data: bytes) -> str:
+    stripped = data.strip()
+    if not stripped.startswith((b"{", b"[", b'"')):
+        raise _NotDecoded("it is no object, array or string")
+    # The text is laid out without decoding it, so large numbers and repeated keys stay as they are.
+    return _printable(msgspec.json.format(stripped, indent=2).decode())
+
+
+def _cbor(data: bytes) -> str:
+    cbor2 = _library("cbor2")
+    source = io.BytesIO(data)
+    value = cbor2.load(source)
+    if source.tell() != len(data):
+        raise _NotDecoded(f"{len(data) - source.tell():,} bytes follow the first value")
+    return _value(value)
+
+
+def _avro(data: bytes) -> str:
+    if not data.startswith(AVRO_MAGIC):
+        raise _NotDecoded("it is no Avro file, so it has no schema with it")
+    records = list(islice(_library("fastavro").reader(io.BytesIO(data)), AVRO_RECORDS_MAX + 1))
+    more = f"\nand more than {AVRO_RECORDS_MAX} records" if len(records) > AVRO_RECORDS_MAX else ""
+    return "\n".join(_value(each) for each in records[:AVRO_RECORDS_MAX]) + more
+
+
+def _hex(data: bytes) -> str:
+    return hex_text(data)
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise _NotDecoded(f"the node's environment lacks the package {name}; install it to see this form") from None
+
+
+def _value(value: Any) -> str:
+    """Returns a decoded value as JSON where it can be, and as Python writes it where not."""
+    try:
+        return _printable(msgspec.json.format(msgspec.json.encode(value, enc_hook=repr), indent=2).decode())
+    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):
+        return _printable(repr(value))
+
+
+def _printable(text: str) -> str:
+    """Replaces characters that could hide or turn text, such as direction marks, by their escape sequences."""
+    if all(each.isprintable() or each in _KEPT_WHITESPACE for each in text):
+        return text
+    return "".join(
+        each if each.isprintable() or each in _KEPT_WHITESPACE else each.encode("unicode_escape").decode()
+        for each in text
+    )
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= CHARACTERS_MAX else text[:CHARACTERS_MAX] + " …"
+
+
+_FORMS: dict[str, Callable[[bytes], str]] = {"json": _json, "avro": _avro, "text": _text, "cbor": _cbor, "hex": _hex}

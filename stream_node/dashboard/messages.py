@@ -1,0 +1,200 @@
+"""The pages of messages: many of them, both ways; one in every form, and its raw bytes; and new ones as they come."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from starlette.responses import Response
+
+from access.rights import Right
+from stream_client import NEW, AccessDenied, ClientError, FromIndex, RichMessage, Stream, StreamNotFound
+from stream_client.arguments import StartLike
+from stream_node.cli.values import UsageError, parse_start
+from stream_node.dashboard.decoding import VIEWS, Decoded, decode
+from stream_node.dashboard.page import Page
+from stream_node.http.problems import Problem
+
+ROWS = 25
+"""The number of messages of a page."""
+ROW_BYTES_MAX = 2_000
+"""How much of each message a page of them shows, in bytes."""
+MESSAGE_BYTES_MAX = 256 * 1024
+"""How much of a message its own page shows, in bytes. The raw bytes are always there as a whole."""
+FOLLOWED_MAX = 500
+"""The number of new messages after which a page stops following, so that it does not grow without end."""
+WAIT_S = 4.0
+"""How long a following page waits for a message before it asks again, in seconds."""
+
+
+class MessageRow(msgspec.Struct, frozen=True):
+    """One message, or the reason why it cannot be read. message: None if it cannot be read."""
+
+    index: int
+    message: RichMessage | None
+    decoded: Decoded
+    key: str = ""
+
+
+async def show_messages(page: Page) -> Response:
+    """A page of messages from an index or a time on, with links to the pages before and after it."""
+    name, number, view = _place(page)
+    start = _start(page.query.get("start", "").strip() or "first")
+    async with page.client() as client:
+        stream = (await client.get_stream(name)).get_partition(number)
+        info = await stream.info()
+        first = await _resolve(stream, start, info.first_index, info.next_index)
+        rows = await read_rows(stream, first, min(ROWS, max(0, info.next_index - first)), view)
+        partitions = (await client.get_stream(name)).partitions
+    after = rows[-1].index + 1 if rows else first
+    return page.show(
+        "messages.html",
+        active="streams",
+        stream=name,
+        partition=number,
+        partitions=[each.partition for each in partitions],
+        info=info,
+        rows=rows,
+        first=first,
+        before=max(info.first_index, first - ROWS) if first > info.first_index else None,
+        after=after if after < info.next_index else None,
+        last=max(info.first_index, info.next_index - ROWS),
+        view=view,
+        views=VIEWS,
+        start=page.query.get("start", ""),
+        follows=bool(page.query.get("follow")),
+        may_write=page.may(Right.WRITE, name),
+    )
+
+
+async def show_next(page: Page) -> Response:
+    """The rows of new messages, for a page that follows. Waits until there is one, for some seconds at most."""
+    name, number, view = _place(page)
+    start, shown = page.count("start", 0), page.count("shown", 0)
+    async with page.client() as client:
+        stream = (await client.get_stream(name)).get_partition(number)
+        # An empty answer after the wait is no error: the page asks again.
+        found = await stream.pull_page(FromIndex(start), ROWS, wait_s=WAIT_S)
+    rows = [_row(each, view) for each in found.messages]
+    return page.show(
+        "message_rows.html",
+        stream=name,
+        partition=number,
+        rows=list(reversed(rows)),
+        view=view,
+        start=found.resume_index if rows else start,
+        shown=shown + len(rows),
+        missed=rows[0].index - start if rows else 0,
+        ends=shown + len(rows) >= FOLLOWED_MAX,
+        follows=True,
+        is_new=True,
+    )
+
+
+async def show_message(page: Page) -> Response:
+    """One message with its key and headers, in the form that was asked for."""
+    name, number, view = _place(page)
+    index = page.count("index", 0)
+    async with page.client() as client:
+        stream = (await client.get_stream(name)).get_partition(number)
+        info = await stream.info()
+        rows = await read_rows(stream, index, 1, view, MESSAGE_BYTES_MAX)
+    row = rows[0] if rows else None
+    if row is None or row.index != index:
+        detail = f"{name}/{number} has no message {index}; it has those from {info.first_index} to {info.next_index}"
+        raise Problem(404, "no-such-message", detail)
+    headers = [] if row.message is None else [(each.name, shown_bytes(each.value)) for each in row.message.headers]
+    return page.show(
+        "message.html",
+        active="streams",
+        stream=name,
+        partition=number,
+        row=row,
+        headers=headers,
+        info=info,
+        view=view,
+        views=VIEWS,
+    )
+
+
+async def send_raw(page: Page) -> Response:
+    """The bytes of one message, as a file."""
+    name, number, _ = _place(page)
+    index = page.count("index", 0)
+    async with page.client() as client:
+        stream = (await client.get_stream(name)).get_partition(number)
+        found = await stream.pull_page(FromIndex(index), 1)
+    if not found.messages or found.messages[0].index != index:
+        raise Problem(404, "no-such-message", f"{name}/{number} has no message {index}")
+    file = f"{re.sub('[^A-Za-z0-9._-]', '_', name)[:80]}-{number}-{index}.bin"
+    headers = {"content-disposition": f'attachment; filename="{file}"'}
+    return Response(found.messages[0].data, media_type="application/octet-stream", headers=headers)
+
+
+async def read_rows(
+    stream: Stream, first: int, count: int, view: str, bytes_max: int = ROW_BYTES_MAX
+) -> list[MessageRow]:
+    """Returns the messages from an index on. One that the node cannot read has a row with the reason."""
+    rows: list[MessageRow] = []
+    at, end = first, first + count
+    while at < end:
+        try:
+            found = await stream.pull_page(FromIndex(at), end - at)
+        except (AccessDenied, StreamNotFound):
+            raise
+        except ClientError:
+            # A damaged message fails the page that it is on. Read alone, only the damaged one fails.
+            rows += [await _read_one(stream, each, view, bytes_max) for each in range(at, end)]
+            break
+        if not found.messages:
+            break
+        rows += [_row(each, view, bytes_max) for each in found.messages if each.index < end]
+        at = found.resume_index
+    return rows
+
+
+async def _read_one(stream: Stream, index: int, view: str, bytes_max: int) -> MessageRow:
+    try:
+        found = await stream.pull_page(FromIndex(index), 1)
+    except ClientError as error:
+        return MessageRow(index, None, Decoded("error", str(error)))
+    if not found.messages or found.messages[0].index != index:
+        return MessageRow(index, None, Decoded("error", "this message is missing"))
+    return _row(found.messages[0], view, bytes_max)
+
+
+def _row(message: RichMessage, view: str, bytes_max: int = ROW_BYTES_MAX) -> MessageRow:
+    key = "" if message.key is None else shown_bytes(message.key)
+    return MessageRow(
+        message.index, message, decode(message.data, view, bytes_max, is_short=bytes_max == ROW_BYTES_MAX), key
+    )
+
+
+def shown_bytes(value: bytes) -> str:
+    """Returns a key or the value of a header: text as it is, other bytes as hexadecimal digits."""
+    found = decode(value, "text", 1_000)
+    return found.text if found.view == "text" else f"0x{value[:500].hex()}"
+
+
+def _place(page: Page) -> tuple[str, int, str]:
+    view = page.query.get("view", "auto")
+    if view not in VIEWS:
+        raise Problem(400, "invalid-request", f"messages are shown as {', '.join(VIEWS)}, not as {view[:40]!r}")
+    return page.query.get("stream", ""), page.count("partition", 0), view
+
+
+def _start(text: str) -> StartLike:
+    try:
+        return parse_start(text.replace(",", ""), datetime.now(UTC))
+    except UsageError as error:
+        raise Problem(400, "invalid-request", str(error)) from error
+
+
+async def _resolve(stream: Stream, start: Any, first: int, after: int) -> int:
+    """Returns the index where a page begins: within the stream."""
+    if start == NEW:
+        return after
+    index = start if isinstance(start, int) else await stream.find_index(start)
+    return max(first, min(index, after))

@@ -1,0 +1,166 @@
+"""The pages of streams: the list of all, one stream with its partitions and readers, and what changes a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from starlette.responses import Response
+
+from access.rights import Right
+from stream_client import Retention, StreamNotFound
+from stream_node.dashboard.listing import (
+    PARTITIONS_MAX,
+    StreamRow,
+    consumer_rows,
+    list_infos,
+    list_saved,
+    permitted,
+    show_rows,
+    stream_rows,
+)
+from stream_node.dashboard.page import Page, check_typed, number_of
+from stream_node.http.problems import Problem
+from stream_node.units import UnitError, parse_duration, parse_size
+
+ORDERS: dict[str, Callable[[StreamRow], Any]] = {
+    "name": lambda row: row.name,
+    "rate": lambda row: -(row.rate or 0),
+    "size": lambda row: -row.size_bytes,
+    "messages": lambda row: -row.messages,
+    "lag": lambda row: -(row.lag or 0),
+}
+PARTITIONS_MADE_MAX = 1_000
+"""The largest number of partitions that the form makes. A larger number is more likely a mistake."""
+
+
+class Streams:
+    """The pages of streams of one node. find_rate: returns the messages per second of a stream."""
+
+    def __init__(self, find_rate: Callable[[str], float | None]) -> None:
+        self._find_rate = find_rate
+
+    async def show_all(self, page: Page) -> Response:
+        """All streams that the user may see, 50 on a page, of which the search and the order decide."""
+        search, order = page.query.get("search", ""), page.query.get("order", "name")
+        if order not in ORDERS:
+            raise Problem(400, "invalid-request", f"streams are ordered by {', '.join(ORDERS)}, not by {order[:40]!r}")
+        async with page.client() as client:
+            infos, saved = await list_infos(client), await permitted(list_saved(client))
+        rows = [row for row in stream_rows(infos, saved, self._find_rate) if search.lower() in row.name.lower()]
+        rows.sort(key=ORDERS[order])
+        return page.show(
+            "streams.html",
+            active="streams",
+            shown=show_rows(page, rows),
+            search=search,
+            order=order,
+            orders=list(ORDERS),
+            is_cut=len(infos) >= PARTITIONS_MAX,
+            cut=PARTITIONS_MAX,
+            may_create=page.may(Right.CREATE),
+        )
+
+    async def show(self, page: Page) -> Response:
+        """One stream: its partitions, its consumers, and what the user may change."""
+        name = page.query.get("name", "")
+        async with page.client() as client:
+            infos = [each for each in await list_infos(client, name) if each.stream_name == name]
+            if not infos:
+                # Raises the error with similar names.
+                await client.get_stream(name)
+                raise StreamNotFound(f"there is no stream {name!r}")
+            saved = await permitted(list_saved(client, stream_name=name))
+        (row,) = stream_rows(infos, saved, self._find_rate)
+        return page.show(
+            "stream.html",
+            active="streams",
+            row=row,
+            consumers=consumer_rows(infos, saved),
+            holders={each.partition: each for each in saved if each.holder is not None},
+            default_retention=_default_retention(page),
+            may_read=page.may(Right.READ, name),
+            may_write=page.may(Right.WRITE, name),
+            may_admin=page.may(Right.ADMIN, name),
+            may_delete=page.may(Right.DELETE, name),
+        )
+
+    async def create(self, page: Page) -> Response:
+        fields = await page.form()
+        name, partitions = fields.get("name", ""), number_of(fields, "partitions")
+        if not 1 <= partitions <= PARTITIONS_MADE_MAX:
+            detail = f"the number of partitions is from 1 to {PARTITIONS_MADE_MAX:,}"
+            raise Problem(400, "invalid-request", detail)
+        async with page.client() as client:
+            made = await client.create_partitioned(name or None, partitions)
+        return page.go("/stream", name=made.name, done=f"The stream {made.name} is there.")
+
+    async def push(self, page: Page) -> Response:
+        """Pushes one message that was typed into the form. Its confirm comes after the sync, like every other one."""
+        fields = await page.form()
+        name = fields.get("name", "")
+        partition = number_of(fields, "partition")
+        data = _data(fields.get("data", ""), fields.get("form", "text"))
+        key = fields.get("key", "")
+        async with page.client() as client:
+            stream = await client.get_stream(name)
+            index = await stream.get_partition(partition).push(data, key=key.encode() if key else None)
+        done = f"Message {index:,} is stored in partition {partition}."
+        return page.go("/messages", stream=name, partition=partition, start=max(0, index - 9), done=done)
+
+    async def set_retention(self, page: Page) -> Response:
+        fields = await page.form()
+        name = fields.get("name", "")
+        retention = None if fields.get("default") else _retention(fields)
+        async with page.client() as client:
+            for partition in (await client.get_stream(name)).partitions:
+                await partition.set_retention(retention)
+        return page.go("/stream", name=name, done="The retention is set. Messages beyond it are being deleted.")
+
+    async def truncate(self, page: Page) -> Response:
+        """Deletes the oldest messages of one partition, if the name was typed again."""
+        fields = await page.form()
+        name = fields.get("name", "")
+        check_typed(fields, name)
+        partition, before = number_of(fields, "partition"), number_of(fields, "before")
+        async with page.client() as client:
+            answer = await (await client.get_stream(name)).get_partition(partition).truncate(before)
+        return page.go("/stream", name=name, done=f"{answer.deleted:,} messages are deleted.")
+
+    async def delete(self, page: Page) -> Response:
+        """Deletes a stream with all its messages, if its name was typed again."""
+        fields = await page.form()
+        name = fields.get("name", "")
+        check_typed(fields, name)
+        async with page.client() as client:
+            deleted = await (await client.get_stream(name)).delete()
+        return page.go("/streams", done=f"The stream {name} is deleted, with {deleted:,} messages.")
+
+
+def _data(text: str, form: str) -> bytes:
+    # A browser sends the lines of a field with CR LF.
+    if form != "hex":
+        return text.replace("\r\n", "\n").encode()
+    try:
+        return bytes.fromhex(text)
+    except ValueError as error:
+        raise Problem(400, "invalid-request", "this is not hexadecimal: write two digits for each byte") from error
+
+
+def _retention(fields: dict[str, str]) -> Retention:
+    age, messages, size = (fields.get(name, "").strip() for name in ("age", "messages", "size"))
+    if messages and not (messages.isascii() and messages.isdecimal() and len(messages) < 19):
+        raise Problem(400, "invalid-request", "the number of messages to keep must be a whole number")
+    try:
+        return Retention(
+            parse_duration(age) if age else None,
+            int(messages) if messages else None,
+            parse_size(size) if size else None,
+        )
+    except UnitError as error:
+        raise Problem(400, "invalid-request", str(error)) from error
+
+
+def _default_retention(page: Page) -> Retention:
+    config = page.call.parts.config
+    return Retention(config.retention_age_s, config.retention_messages, config.retention_bytes)
