@@ -88,6 +88,11 @@ def check_rules(config: Config) -> None:
         raise ConfigError(*(f"access_rules: {mistake}" for mistake in error.mistakes)) from error
 
 
+def audit_file(config: Config) -> Path:
+    """Returns the file of the audit log."""
+    return Path(config.data_dir) / AUDIT_FILE if config.audit_log is None else Path(config.audit_log)
+
+
 class NodeAccess:
     """The rules of one node while it runs. `watch` reads their file again when it has changed, `reload` at once.
 
@@ -174,13 +179,12 @@ def open_access(
     if config.access_rules is None:
         return None
     file = Path(config.access_rules)
-    audit_file = Path(config.audit_log) if config.audit_log is not None else Path(config.data_dir) / AUDIT_FILE
     try:
         rules = load_rules(file)
     except RulesError as error:
         raise ConfigError(*(f"access_rules: {mistake}" for mistake in error.mistakes)) from error
     try:
-        audit = Audit(audit_file, now_us)
+        audit = Audit(audit_file(config), now_us)
     except OSError as error:
         raise ConfigError(f"audit_log: cannot write {error}") from error
     authorizer = Authorizer(node, Rules([*KEEPERS, *rules.rules]), audit, answer_delay_s=config.error_delay_s)

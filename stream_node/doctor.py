@@ -15,22 +15,16 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias
-
-import msgspec
 
 from storage.database import FILE_NAME, Database
 from storage.errors import StorageError
 from storage.lock import owner_of
 from storage.migrate import version_of
 from storage.schema import SCHEMA_VERSION
-from stream_node.access import is_loopback, lacking
 from stream_node.config import Config
-from stream_node.tls_state import examine_tls, tls_mode
+from stream_node.doctor_access import examine_access
+from stream_node.findings import Finding, Values
 from stream_service.stored import list_stored
-
-Status: TypeAlias = Literal["ok", "warning", "wrong"]
-Values: TypeAlias = dict[str, int | float | str | None]
 
 SQLITE_BUGS: tuple[tuple[tuple[int, int, int], str], ...] = (
     (
@@ -67,26 +61,13 @@ EARLIEST_US = 1_767_225_600_000_000
 CLOCK_SLACK_US = 1_000_000
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """The result of one check.
-
-    check: the name of the check.
-    text: the observed fact and, unless the status is "ok", advice.
-    values: the facts of the text for programs, by name.
-    """
-
-    check: str
-    status: Status
-    text: str
-    values: Values = {}
-
-
 def examine(config: Config) -> list[Finding]:
     """Runs all checks on this machine and these settings, and returns the results in the order of the report. This
     takes about 2 s at most."""
     directory = Path(config.data_dir)
     there = nearest_directory(directory)
-    findings = [check_sqlite(sqlite3.sqlite_version_info), check_directory(directory, there), check_owner(directory)]
+    owner = check_owner(directory)
+    findings = [check_sqlite(sqlite3.sqlite_version_info), check_directory(directory, there), owner]
     findings.append(check_file_system(there, _mounts()))
     if os.access(there, os.W_OK | os.X_OK):
         findings.append(_measured(there))
@@ -94,9 +75,8 @@ def examine(config: Config) -> list[Finding]:
     findings.append(check_free(shutil.disk_usage(there).free, usage.f_favail, usage.f_files, config))
     database, newest_us = check_database(directory)
     findings += [database, check_clock(time.time_ns() // 1000, newest_us)]
-    findings += [check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], config), check_listen(config)]
-    findings.append(check_tls(config))
-    return findings
+    findings.append(check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], config))
+    return findings + examine_access(config, is_running=owner.status == "ok" and owner.values["pid"] is not None)
 
 
 def check_sqlite(version: tuple[int, int, int]) -> Finding:
@@ -117,7 +97,7 @@ def check_directory(directory: Path, there: Path) -> Finding:
         return Finding("data directory", "wrong", f"{there} is no directory; choose another one", values)
     if not os.access(there, os.W_OK | os.X_OK):
         return Finding("data directory", "wrong", f"{there} cannot be written; make it writable for this user", values)
-    state = "" if directory == there else ", not there yet; the node makes it"
+    state = "" if directory.absolute() == there else ", not there yet; the node makes it"
     return Finding("data directory", "ok", f"{directory}{state}", values)
 
 
@@ -262,25 +242,6 @@ def check_open_files(limit: int, config: Config) -> Finding:
         text = f"{limit:,} allowed, connections_max = {config.connections_max} needs {needed:,}; raise it (ulimit -n)"
         return Finding("open files", "wrong" if limit <= OTHER_FILES else "warning", text, values)
     return Finding("open files", "ok", "no limit" if limit < 0 else f"{limit:,} allowed", values)
-
-
-def check_listen(config: Config) -> Finding:
-    values: Values = {"listen": config.listen}
-    if is_loopback(config.listen):
-        return Finding("listen", "ok", f"{config.listen}, this machine only", values)
-    found = lacking(config)
-    if found is None:
-        return Finding("listen", "ok", f"{config.listen}, with TLS and rules", values)
-    if config.insecure:
-        text = f"insecure: {found}; set tls_certificate, tls_certificate_key and access_rules, or use a private network"
-        return Finding("listen", "warning", text, values)
-    text = f"{found}: the node does not start; set tls_certificate, tls_certificate_key and access_rules, or insecure"
-    return Finding("listen", "wrong", text, values)
-
-
-def check_tls(config: Config) -> Finding:
-    status, text, ends = examine_tls(config)
-    return Finding("tls", status, text, {"mode": tls_mode(config), "certificate_ends": ends})
 
 
 def measure_syncs(directory: Path, clock: Callable[[], float] = time.perf_counter) -> list[float]:
