@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import importlib
 import os
 import re
@@ -25,6 +26,10 @@ from hypothesis import configuration, settings
 from ockam import connection_machine
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+
+# Importing thousands of tests makes little garbage, and looking for it takes as long as the import. The collector runs
+# again as soon as all tests are collected (`pytest_runtestloop`).
+gc.disable()
 
 # Outside the tree, so that a test run leaves nothing in it; per user, since /tmp is shared. Failing examples are kept
 # there and tried first the next time.
@@ -91,6 +96,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         # the same order.
         first = {scope: place for place, scope in enumerate(LONG_SCOPES)}
         items.sort(key=lambda item: first.get(scope_of(item.nodeid), len(first)))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop() -> None:
+    """Exempts from Python's garbage collector what has been imported until now; no test makes garbage of it.
+
+    Otherwise each `gc.collect` of a test would look through hundreds of thousands of objects of other tests.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def scope_of(nodeid: str) -> str:

@@ -113,11 +113,12 @@ def remedies(root: Path = ROOT) -> dict[str, str]:
 
 def problems(root: Path = ROOT) -> Iterator[str]:
     """Errors without a remedy, remedies without an error, and errors whose name another one of the package has."""
-    named = [error.name for error in all_errors(root)]
-    wanted = [error.name for error in all_errors(root) if not error.is_base and error.name not in INTERNAL]
+    errors, told = all_errors(root), remedies(root)
+    named = [error.name for error in errors]
+    wanted = [error.name for error in errors if not error.is_base and error.name not in INTERNAL]
     wanted += [f"http.{problem.name}" for problem in http_problems(root) if not problem.error]
-    yield from (f"{name} has no remedy in tools/remedies.toml" for name in wanted if name not in remedies(root))
-    yield from (f"{name} has a remedy and is no error" for name in remedies(root) if name not in wanted)
+    yield from (f"{name} has no remedy in tools/remedies.toml" for name in wanted if name not in told)
+    yield from (f"{name} has a remedy and is no error" for name in told if name not in wanted)
     yield from (f"{name} is listed as internal and is no error" for name in INTERNAL if name not in named)
     yield from (f"{name} is the name of two errors" for name in sorted({n for n in wanted if wanted.count(n) > 1}))
 
