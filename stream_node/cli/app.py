@@ -5,6 +5,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage, 3 the node cannot be reached.
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -18,6 +19,10 @@ from stream_node.cli.system_errors import explain_system_error
 FAILED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
 INTERRUPTED = 130
 """The exit code after Ctrl-C, which is also the exit code that shells use."""
+
+GC_OBJECTS = 200_000
+"""The number of new objects after which Python's garbage collector runs, in place of the default of 700. The imports of
+a command make more than 100,000 objects that stay, and looking through them takes an eighth of a node's start."""
 
 
 def _tell_version(asked: bool) -> None:
@@ -93,6 +98,7 @@ def about(
 
 def main() -> NoReturn:
     """Runs the command line with the arguments of this process, and exits."""
+    gc.set_threshold(GC_OBJECTS)
     sys.exit(run(build()))
 
 
