@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from block_node.blocks.errors import FailureKind
 from block_node.events import (
     BlockDropped,
     CatchUpStalled,
@@ -47,7 +46,8 @@ from block_node.publish.durable_roots import DurableRoots, named
 from block_node.publish.effects import Effect, EndSession, LogLine, Tell
 from block_node.publish.limits import PublishLimits
 from block_node.publish.plugin_watch_machine import PluginWatch
-from block_node.publish.session_machine import Action, Input, PublisherState
+from block_node.publish.refusals import Refusals, status_of
+from block_node.publish.session_machine import Action, Input, PublisherState, described
 from block_node.publish.statistics import PublishStatistics
 from block_node.publish.watermark_machine import Watermark
 
@@ -74,7 +74,8 @@ class PublishMachine:
         self._catch_up = CatchUp()
         self._ticked_s = now_s
         self._plugins = PluginWatch(limits.processing_s_max, now_s)
-        self._acknowledgements = self._refused = self._resends = self._failures = 0
+        self._refusals = Refusals()
+        self._acknowledgements = self._resends = self._failures = 0
         self.effects: deque[Effect] = deque()
         self.forward_due = self.admit_due = False
 
@@ -108,9 +109,11 @@ class PublishMachine:
             catch_up_stalled=self._catch_up.stalled,
             in_flight=self.blocks.statistics(),
             acknowledgements=self._acknowledgements,
-            refused_blocks=self._refused,
+            refused_blocks=self._refusals.count,
             resends_asked=self._resends,
             node_failures=self._failures,
+            sessions=described(self._publishers.values()),
+            refusals=list(self._refusals.last),
         )
 
     def check(self) -> None:
@@ -327,15 +330,11 @@ class PublishMachine:
     def _refuse(self, block: BlockInFlight, notification: VerificationNotification) -> None:
         """Handles a block that failed verification. The plugins have already forgotten the block."""
         failure, reason = notification.failure, notification.reason
-        self._refused += 1
-        fields = {"block": block.number, "failure": failure, "reason": reason}
-        self.effects.append(LogLine("block_refused", fields, is_warning=True))
+        self.effects.append(self._refusals.add(block.number, failure, reason))
         if notification.informational:
             self._change(block, Change.SUPERSEDED)
             return
-        too_large = failure == FailureKind.LIMIT_EXCEEDED.value
-        status = PublishStatus.INVALID_REQUEST if too_large else PublishStatus.BAD_BLOCK_PROOF
-        self._change(block, Change.REFUSED, reason, status)
+        self._change(block, Change.REFUSED, reason, status_of(failure))
 
     def _change(
         self,

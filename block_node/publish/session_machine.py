@@ -9,9 +9,12 @@ answer, ACCEPTED or REFUSED, is the input of the second step.
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
+from itertools import islice
 from typing import NamedTuple
 
 from block_node.protocol import Piece
+from block_node.publish.statistics import SESSIONS_LISTED_MAX, PublisherStatistics
 
 
 class State(enum.Enum):
@@ -232,6 +235,10 @@ class PublisherState:
         self.is_held = False
         self.used_s = self.asked_s = now_s
 
+    def describe(self) -> PublisherStatistics:
+        newest = None if self.newest_offered < 0 else self.newest_offered
+        return PublisherStatistics(self.publisher_id, self.session.block_number, newest, self.behind, self.is_held)
+
     def is_idle(self, since_s: float) -> bool:
         """Whether the publisher sends no block and has sent nothing since the time `since_s`. False while the node does
         not read from it."""
@@ -246,3 +253,8 @@ class PublisherState:
         """
         is_silent = self.session.block_number is None and max(self.used_s, self.asked_s) <= since_s
         return self.cursor > wanted or (is_silent and self.newest_offered >= wanted)
+
+
+def described(publishers: Iterable[PublisherState]) -> list[PublisherStatistics]:
+    """Returns the state of the first publishers, at most SESSIONS_LISTED_MAX."""
+    return [each.describe() for each in islice(publishers, SESSIONS_LISTED_MAX)]

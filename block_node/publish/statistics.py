@@ -23,6 +23,38 @@ class InFlightStatistics(msgspec.Struct, frozen=True):
     expired: int
 
 
+SESSIONS_LISTED_MAX = 50
+"""The largest number of publishers whose state is listed."""
+
+
+class PublisherStatistics(msgspec.Struct, frozen=True):
+    """The state of one connected publisher.
+
+    - publisher_id: the number of its session.
+    - block_number: the block that it sends now. None if it sends none.
+    - newest_offered: the highest block whose header it has sent. None before its first header.
+    - behind: the block that it offered last, if that block was too high for the node; else None.
+    - is_held: whether the node has stopped reading from it.
+    """
+
+    publisher_id: int
+    block_number: int | None
+    newest_offered: int | None
+    behind: int | None
+    is_held: bool
+
+
+class BlockRefusal(msgspec.Struct, frozen=True):
+    """A block that failed verification.
+
+    - failure: the kind of the failure, as a `FailureKind` value. reason: what is wrong, in words.
+    """
+
+    block_number: int
+    failure: str
+    reason: str
+
+
 class PublishStatistics(msgspec.Struct, frozen=True):
     """The state of publishing, and counters since the start of the node.
 
@@ -31,6 +63,8 @@ class PublishStatistics(msgspec.Struct, frozen=True):
     - next_block: the lowest block that no publisher sends and that the node does not have.
     - target_block: the highest offered block that the node has not reached. None if there is no such block.
     - catch_up_stalled: whether the node does not get closer to `target_block`.
+    - sessions: the first connected publishers.
+    - refusals: the last blocks that failed verification, the latest at the end.
     """
 
     publishers: int
@@ -43,3 +77,5 @@ class PublishStatistics(msgspec.Struct, frozen=True):
     refused_blocks: int
     resends_asked: int
     node_failures: int
+    sessions: list[PublisherStatistics]
+    refusals: list[BlockRefusal]

@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from storage.errors import StorageError
 from stream_client import ClientError
-from stream_node.dashboard import consumers, messages
+from stream_node.dashboard import access_page, blocks, consumers, messages
 from stream_node.dashboard.history import INTERVAL_S, History, take_sample
 from stream_node.dashboard.overview import Overview
 from stream_node.dashboard.page import Page, show_problem
@@ -65,6 +65,9 @@ class Dashboard:
             ("GET", "/consumer", consumers.show_consumer),
             ("POST", "/consumer/position", consumers.change_position),
             ("POST", "/consumer/forget", consumers.forget_consumer),
+            ("GET", "/blocks", blocks.show_blocks),
+            ("GET", "/blocks/now", blocks.show_part),
+            ("GET", "/access", access_page.show_access),
             ("GET", "/sign-in", self._show_sign_in),
             ("POST", "/sign-in", self._sign_in),
             ("POST", "/sign-out", self._sign_out),

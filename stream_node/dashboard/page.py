@@ -26,6 +26,8 @@ NAVIGATION = (
     ("overview", "Overview", ""),
     ("streams", "Streams", "/streams"),
     ("consumers", "Consumers", "/consumers"),
+    ("blocks", "Blocks", "/blocks"),
+    ("access", "Access", "/access"),
 )
 
 

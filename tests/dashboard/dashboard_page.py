@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import httpx
 
-VOID = {"meta", "link", "input", "br", "img", "hr", "rect", "path", "line", "circle"}
+VOID = {"meta", "link", "input", "br", "img", "hr"}
 
 
 class HtmlPage(HTMLParser):

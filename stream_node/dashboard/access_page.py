@@ -1,0 +1,77 @@
+"""The page of access: the rules in force, who is connected, and what was refused last."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import trio
+from starlette.responses import Response
+
+from access.rights import RIGHT_NAMES, Right
+from stream_node.access import AUDIT_FILE
+from stream_node.dashboard.page import OPERATOR, Page
+from stream_node.http.problems import Problem
+
+TAIL_BYTES = 256 * 1024
+"""How much of the end of the audit log is read, in bytes."""
+FIELDS = ("time", "identity", "peer", "right", "name", "reason")
+"""The fields of a line that are shown. A line has only those that say something."""
+LINES_MAX = 50
+"""The largest number of refusals that are shown."""
+
+
+async def show_access(page: Page) -> Response:
+    parts = page.call.parts
+    if parts.authorizer is None:
+        raise Problem(404, "no-rules", "this node has no rules (the setting access_rules): everybody may do everything")
+    page.need(OPERATOR)
+    file = Path(parts.config.audit_log or Path(parts.config.data_dir) / AUDIT_FILE)
+    rules = parts.authorizer.rules.rules
+    return page.show(
+        "access.html",
+        active="access",
+        rules=[
+            {
+                "name": rule.name,
+                "who": ["everybody else"] if rule.keeper is not None else list(rule.who),
+                "may": _names(rule.may),
+                "may_not": _names(rule.may_not),
+                "on": ["any name" if not name else f"{name}…" for name in rule.on],
+            }
+            for rule in rules
+        ],
+        statistics=parts.authorizer.statistics(),
+        connections=Counter(parts.tcp.statistics().identities).most_common(),
+        limits=parts.node.usages.statistics(),
+        refusals=await trio.to_thread.run_sync(read_refusals, file),
+    )
+
+
+def read_refusals(file: Path) -> list[dict[str, Any]]:
+    """Returns the last refusals in an audit log, the newest first. Lines that are no JSON are left out, as is a line
+    that is only half within the part that is read."""
+    try:
+        with file.open("rb") as source:
+            source.seek(max(0, os.fstat(source.fileno()).st_size - TAIL_BYTES))
+            lines = source.read(TAIL_BYTES).splitlines()
+    except OSError:
+        return []
+    found: list[dict[str, Any]] = []
+    for line in reversed(lines):
+        try:
+            entry = msgspec.json.decode(line)
+        except msgspec.DecodeError:
+            continue
+        if isinstance(entry, dict) and str(entry.get("event", "")).startswith(("refused", "limited", "tls_refused")):
+            found.append({field: "-" for field in FIELDS} | {"count": 1} | entry)
+            if len(found) == LINES_MAX:
+                break
+    return found
+
+
+def _names(rights: Right) -> list[str]:
+    return [name for name, right in RIGHT_NAMES.items() if right & rights]

@@ -1,0 +1,60 @@
+"""The page of blocks: which ones are there, who publishes them, what was refused and why, and how backfill goes on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from access.rights import Right
+from block_node.protocol_reading import STATUS, BlockRange, StatusRequest
+from stream_node.dashboard.page import OPERATOR, Page
+from stream_node.dashboard.pictures import draw_ranges, find_gaps
+from stream_node.http.problems import Problem
+
+GAPS_MAX = 50
+"""The largest number of gaps that are listed."""
+RANGES_MAX = 2_000
+"""The largest number of ranges that are drawn. More are drawn from the newest on."""
+
+
+async def show_blocks(page: Page) -> Response:
+    return page.show("blocks.html", active="blocks", **await _values(page))
+
+
+async def show_part(page: Page) -> Response:
+    """What changes while blocks come."""
+    return page.show("blocks_now.html", **await _values(page))
+
+
+async def _values(page: Page) -> dict[str, Any]:
+    parts = page.call.parts
+    chain = parts.config.block_chain
+    statistics = parts.services.statistics().blocks
+    if statistics is None:
+        raise Problem(404, "no-block-node", "this node is no block node (the setting block_node)")
+    page.need(OPERATOR | Right.BLOCK_READ | Right.BLOCK_PUBLISH, chain)
+    async with page.client() as client:
+        status = await client.ask("block_status", STATUS, StatusRequest(0, True))
+    available = _pairs(status.detail.available) if status.detail else []
+    stored = _pairs(status.detail.stored) if status.detail else []
+    gaps = find_gaps(available)
+    bars = draw_ranges(available, stored, min(available[0][0], stored[0][0]), available[-1][1]) if available else []
+    return {
+        "chain": chain,
+        "reach": status,
+        "store": statistics.node.store,
+        "publish": statistics.node.publish,
+        "backfill": statistics.backfill,
+        "readers": statistics.readers,
+        "bars": bars,
+        "gaps": gaps[-GAPS_MAX:],
+        "gap_count": len(gaps),
+        "missing": sum(last - first + 1 for first, last in gaps),
+        # The names and addresses of other nodes are for operators.
+        "may_operate": page.may(OPERATOR),
+    }
+
+
+def _pairs(ranges: list[BlockRange]) -> list[tuple[int, int]]:
+    return [(each.first_block, each.last_block) for each in ranges[-RANGES_MAX:]]

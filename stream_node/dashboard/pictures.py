@@ -1,0 +1,57 @@
+"""Pictures: computes the shapes of SVG pictures; the templates draw them. It reads no node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+BARS_MAX = 400
+"""The largest number of bars of a picture, whatever the number of blocks."""
+
+
+class Bar(NamedTuple):
+    """A part of a picture of blocks. first, last: its blocks. state: the worst state of one of them. x, width: its
+    place, in units of which the picture has 1,000."""
+
+    first: int
+    last: int
+    state: str
+    x: float
+    width: float
+
+
+def draw_ranges(
+    ranges: Sequence[tuple[int, int]], deleted: Sequence[tuple[int, int]], first: int, last: int
+) -> list[Bar]:
+    """Returns the bars of the blocks from `first` to `last`.
+
+    A bar stands for at most a 400th of all blocks, and neighbours of one state are one bar. Its state is "missing" if
+    one of its blocks is missing, so a hole of one block is seen, too.
+    ranges, deleted: ascending inclusive ranges of the blocks that can be read, and of those that were ever stored.
+    """
+    count = last - first + 1
+    step = max(1, -(-count // BARS_MAX))
+    bars: list[Bar] = []
+    for start in range(first, last + 1, step):
+        end = min(last, start + step - 1)
+        size = end - start + 1
+        there, known = _within(ranges, start, end), _within(deleted, start, end)
+        state = "there" if there == size else "missing" if known < size else "deleted"
+        x, width = 1000 * (start - first) / count, 1000 * size / count
+        if bars and bars[-1].state == state:
+            before = bars.pop()
+            bars.append(Bar(before.first, end, state, before.x, before.width + width))
+        else:
+            bars.append(Bar(start, end, state, x, width))
+    return bars
+
+
+def find_gaps(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns the inclusive ranges between ascending ranges."""
+    return [(before[1] + 1, after[0] - 1) for before, after in pairwise(ranges) if after[0] > before[1] + 1]
+
+
+def _within(ranges: Sequence[tuple[int, int]], first: int, last: int) -> int:
+    """Returns how many numbers from `first` to `last` are in the ranges."""
+    return sum(max(0, min(last, end) - max(first, start) + 1) for start, end in ranges)
