@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -162,10 +161,6 @@ def _change(file: Path, change: _Change, now_s: int) -> None:
             kept = [each for each in records if each.revoked_s is None or now_s - each.revoked_s < REVOKED_KEPT_S]
             content = msgspec.json.format(msgspec.json.encode(_File(tuple(kept))), indent=1) + b"\n"
             write_durably(file, content, mode=FILE_MODE)
-            # The node must be able to read what an administrator writes as another user.
-            owner = file.parent.stat()
-            if os.geteuid() == 0 and owner.st_uid != 0:
-                os.chown(file, owner.st_uid, owner.st_gid)
     except OSError as error:
         raise TokenFileError(f"cannot change {file}: {error.strerror or error}") from error
 

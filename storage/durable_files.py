@@ -115,8 +115,9 @@ def write_durably(file: Path, content: bytes, *, mode: int | None = None) -> Non
     after a power cut.
 
     When this function returns, the content is on disk. The folder must exist. A file that is replaced keeps its
-    permissions, and if this process is allowed to set them, its owner and group. Raises OSError. After an error the
-    file has its old content, or the new content if only the last sync failed.
+    permissions, and if this process is allowed to set them, its owner and group. A new file that the superuser writes
+    belongs to the owner of its folder: a node reads with its own user what an administrator has written. Raises
+    OSError. After an error the file has its old content, or the new content if only the last sync failed.
 
     mode: the most permissions that the file can have, for files with secrets. A new file gets all of them, before the
         user's umask is applied; a file that is replaced loses all others. None: a new file gets the usual permissions.
@@ -126,7 +127,7 @@ def write_durably(file: Path, content: bytes, *, mode: int | None = None) -> Non
         descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
         with os.fdopen(descriptor, "wb") as writing:
             # The permissions are set before there is content to read.
-            _keep_permissions(file, descriptor, mode)
+            _set_permissions(file, descriptor, mode)
             writing.write(content)
             writing.flush()
             os.fsync(descriptor)
@@ -135,11 +136,15 @@ def write_durably(file: Path, content: bytes, *, mode: int | None = None) -> Non
         part.unlink(missing_ok=True)
 
 
-def _keep_permissions(file: Path, descriptor: int, mode: int | None) -> None:
-    """Gives an open new file the owner, group and permissions of the file that it will replace, if there is one."""
+def _set_permissions(file: Path, descriptor: int, mode: int | None) -> None:
+    """Gives an open new file the owner, group and permissions of the file that it will replace. If there is no such
+    file, a new file of the superuser gets the owner and group of the folder."""
     try:
         found = file.stat()
     except FileNotFoundError:
+        folder = file.parent.stat()
+        if os.geteuid() == 0 and folder.st_uid != 0:
+            os.fchown(descriptor, folder.st_uid, folder.st_gid)
         return
     own = os.fstat(descriptor)
     if (found.st_uid, found.st_gid) != (own.st_uid, own.st_gid):

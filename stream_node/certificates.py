@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +14,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from storage.durable_files import write_durably
 
 AUTHORITY = "ca"
 """The name of the authority's files: ca.pem and ca.key."""
@@ -79,6 +80,23 @@ def fingerprint_of(file: Path) -> str:
     """Returns the SHA-256 of the first certificate in a PEM file, in the form that the file of the setting
     `tls_revoked` contains. Raises CertificateError."""
     return read_certificate(file).fingerprint(hashes.SHA256()).hex()
+
+
+def others_of_client(certificate: Path) -> list[Path]:
+    """Returns the other certificates of the same folder that prove the same client and have not ended.
+
+    certificate: the certificate of a client. Raises CertificateError if it cannot be read.
+    """
+    subject, now = read_certificate(certificate).subject, datetime.datetime.now(datetime.UTC)
+    found = []
+    for file in sorted(certificate.parent.glob("*.pem")):
+        try:
+            other = read_certificate(file)
+        except CertificateError:
+            continue
+        if file != certificate and other.subject == subject and other.not_valid_after_utc > now:
+            found.append(file)
+    return found
 
 
 def read_certificate(file: Path) -> x509.Certificate:
@@ -163,10 +181,8 @@ def _write(folder: Path, stem: str, certificate: x509.Certificate, key: ec.Ellip
     )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # The file never exists with wider permissions, not even for a moment.
-        with os.fdopen(os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
-            opened.write(secret)
-        public.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        write_durably(private, secret, mode=0o600)
+        write_durably(public, certificate.public_bytes(serialization.Encoding.PEM))
     except OSError as error:
         raise CertificateError(f"cannot write {error.filename or folder}: {error.strerror}") from error
     return public

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from stream_node.cli.options import JsonOption
-from stream_node.cli.output import say
+from stream_node.cli.output import say, tell
 
 DirOption = Annotated[Path, typer.Option("--dir", help="The folder of the authority and of the new files.")]
 FileOption = Annotated[
@@ -71,14 +71,23 @@ def create_client(
 ) -> None:
     """Make the certificate and the key of a client.
 
+    Earlier certificates of the client stay valid. The command names those in the same folder.
+
     Example: stream-node cert create client alice --dir ./tls
     """
-    from stream_node.certificates import create_certificate
+    from stream_node.certificates import create_certificate, fingerprint_of, others_of_client
 
     certificate = create_certificate(directory, name, days=days, file=file)
     key = certificate.with_suffix(".key")
+    others = others_of_client(certificate)
     text = f"for the client: --tls-ca {directory / 'ca.pem'} --tls-cert {certificate} --tls-key {key}"
-    say(as_json, {"certificate": str(certificate), "key": str(key), "identity": f"certificate:{name}"}, text)
+    report = {"certificate": str(certificate), "key": str(key), "identity": f"certificate:{name}"}
+    say(as_json, {**report, "others": [str(each) for each in others]}, text)
+    for each in [] if as_json else others:
+        tell(
+            f"{each} is valid for certificate:{name}, too; to revoke it, write its fingerprint into the file of "
+            f"tls_revoked: {fingerprint_of(each)}"
+        )
 
 
 def show(

@@ -118,21 +118,24 @@ def revoke(
 ) -> None:
     """Revoke a token. A running node closes its connections within about a second.
 
-    Rules that `token create` has made for it are removed, if the file of the rules is known.
+    Rules that `token create` has made for it are removed. If no file of rules is known, the command says so.
 
     Example: stream-node token revoke spark --data-dir ./data
     """
-    from access import remove_rule, revoke_token
+    from access import revoke_token
 
+    if rules is not None and not rules.is_file():
+        raise UsageError(f"there is no file {rules}; give --rules the file of the node's rules, or leave it out")
     store, now_s = _store(config, data_dir), int(time.time())
-    record = revoke_token(store, name, now_s)
     where = rules if rules is not None else _known_rules(config)
-    removed = [] if where is None else [rule.name for rule in _made_rules(where, name)]
-    for each in removed:
-        assert where is not None
-        remove_rule(where, each)
+    # The token comes first: whatever is wrong with the rules, it must not be of use any more.
+    record = revoke_token(store, name, now_s)
+    removed = [] if where is None else _remove_made_rules(where, name)
     what = f"the token {name} is revoked" + (f"; {counted(len(removed), 'rule')} removed" if removed else "")
-    say(as_json, {**_row(record, now_s), "rules_removed": removed, "store": str(store)}, what)
+    report = {**_row(record, now_s), "rules_file": None if where is None else str(where)}
+    say(as_json, {**report, "rules_removed": removed, "store": str(store)}, what)
+    if where is None and not as_json:
+        tell("its rules, if it has any, are still there: no file of rules is known; remove them with `rule remove`")
 
 
 def _rules_of(name: str, allow: list[str] | tuple[()]) -> list[Rule]:
@@ -176,6 +179,25 @@ def _made_rules(file: Path, name: str) -> list[Rule]:
     who, beginning = (f"token:{name}",), _beginning(name)
     found = load_rules(file).rules if file.exists() else ()
     return [rule for rule in found if rule.who == who and rule.name.startswith(beginning)]
+
+
+def _remove_made_rules(file: Path, name: str) -> list[str]:
+    """Removes the rules that `token create` has written for a token that is revoked. Returns their names. Raises
+    RulesError."""
+    from access import RulesError, remove_rule
+
+    try:
+        removed = [rule.name for rule in _made_rules(file, name)]
+        for each in removed:
+            remove_rule(file, each)
+    except RulesError as error:
+        first, *others = error.mistakes
+        raise RulesError(f"the token {name} is revoked, but its rules are still there: {first}", *others) from error
+    except OSError as error:
+        raise RulesError(
+            f"the token {name} is revoked, but its rules are still there: cannot change {file}: {error.strerror}"
+        ) from error
+    return removed
 
 
 def _row(record: TokenRecord, now_s: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ class ClientMade(Strict, frozen=True):
     certificate: str
     key: str
     identity: str
+    others: list[str]
 
 
 class CertificateShown(Strict, frozen=True):

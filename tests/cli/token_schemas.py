@@ -31,6 +31,7 @@ class TokensListed(Strict, frozen=True):
 
 
 class TokenRevoked(TokenShown, frozen=True):
+    rules_file: str | None
     rules_removed: list[str]
     store: str
 

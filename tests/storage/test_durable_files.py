@@ -253,6 +253,15 @@ def test_a_file_that_the_superuser_replaces_stays_with_its_owner(tmp_path: Path)
     assert (file.stat().st_uid, file.stat().st_gid) == (12_345, 23_456)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only the superuser may give files away")
+def test_a_new_file_of_the_superuser_belongs_to_the_owner_of_its_folder(tmp_path: Path) -> None:
+    """As `sudo stream-node trust add` makes it in the data directory of the node's user."""
+    os.chown(tmp_path, 12_345, 23_456)
+    write_durably(tmp_path / "trusted", b"first", mode=0o600)
+    made = (tmp_path / "trusted").stat()
+    assert (made.st_uid, made.st_gid, stat.S_IMODE(made.st_mode)) == (12_345, 23_456, 0o600)
+
+
 def test_only_the_folder_itself_gets_the_asked_permissions(tmp_path: Path) -> None:
     """A data directory is for its user. One that was there keeps its permissions."""
     make_folder(tmp_path / "above" / "data", mode=0o700)

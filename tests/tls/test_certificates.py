@@ -83,3 +83,17 @@ def test_mistakes_are_one_line(
     if "--dir" not in arguments and arguments[0] == "create":
         arguments = (*arguments, "--dir", ".")
     assert said in command("cert", *arguments).failed(1)
+
+
+def test_an_earlier_certificate_of_the_same_client_is_named(command: CommandLine, tmp_path: Path) -> None:
+    """A lost key is not revoked by making another one."""
+    command("cert", "create", "ca", "--dir", tmp_path)
+    command("cert", "create", "client", "bob", "--dir", tmp_path)
+    assert command("cert", "create", "client", "alice", "--dir", tmp_path).stderr == ""
+    second = command("cert", "create", "client", "alice", "--dir", tmp_path, "--file", "alice-2")
+    fingerprint = command("cert", "show", tmp_path / "alice.pem", "--json").read(CertificateShown).fingerprint
+    (line,) = second.stderr.splitlines()
+    assert str(tmp_path / "alice.pem") in line
+    assert fingerprint in line
+    third = command("cert", "create", "client", "alice", "--dir", tmp_path, "--file", "alice-3", "--json")
+    assert third.read(ClientMade).others == [str(tmp_path / "alice-2.pem"), str(tmp_path / "alice.pem")]

@@ -239,3 +239,21 @@ def test_no_secret_is_in_logs_settings_or_statistics(
     for secret in (text, text.removeprefix("sntok_"), UNKNOWN.removeprefix("sntok_")):
         assert secret.encode() not in written
     assert not re.search(rb"sntok_[0-9a-f]{8}", written)
+
+
+def test_a_revocation_says_what_became_of_the_rules(command: CommandLine, place: Place, tmp_path: Path) -> None:
+    """The token is revoked first, and only then the rules are looked at, so that no mistake in them keeps it valid."""
+    for name in ("one", "two", "three"):
+        command("token", "create", name, "--allow", "read:x", *place.config)
+    tokens = ["--data-dir", str(place.data)]
+    missing = tmp_path / "missing.toml"
+    assert f"there is no file {missing}" in command("token", "revoke", "one", "--rules", missing, *tokens).failed(2)
+    assert "one valid" in " ".join(command("token", "list", *tokens).text.split())
+    done = command("token", "revoke", "one", *tokens)
+    assert (done.code, "no file of rules is known" in done.stderr) == (0, True)
+    shown = command("token", "revoke", "two", *place.config, "--json").read(TokenRevoked)
+    assert (shown.rules_file, shown.rules_removed) == (str(place.rules), ["token two may read"])
+    place.rules.write_text("no TOML")
+    error = command("token", "revoke", "three", *place.config).failed(2)
+    assert error.startswith("stream-node: the token three is revoked, but its rules are still there: ")
+    assert not {"one", "two", "three"} & set(command("token", "list", *tokens).text.split())
