@@ -153,6 +153,12 @@ class Authorizer:
         """Audits a peer that was refused for its certificate."""
         self.audit.refused(Entry("tls_refused", str(identity), peer, reason=reason))
 
+    def note_http_refused(self, peer: str, identity: Identity, request: str, reason: str) -> None:
+        """Audits a request of HTTP that was refused before its right was looked at.
+
+        request: its method and path. reason: a short, fixed word."""
+        self.audit.refused(Entry("http_refused", str(identity), peer, request=request, reason=reason))
+
     # What the operator changes.
 
     def replace_rules(self, rules: Rules) -> Callable[[Identity], bool]:

@@ -82,7 +82,8 @@ class Sessions:
                 caller = await judge_token(found.token, request, self._authenticator)
             except Problem:
                 # The token was revoked or has expired: the browser is asked to sign in again.
-                del self._signed_in[session]
+                # Another request of this browser may have removed the session meanwhile.
+                self._signed_in.pop(session, None)
                 is_signed_in = False
         return Visit(caller, session, self.csrf(session), is_new, is_signed_in)
 

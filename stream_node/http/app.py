@@ -21,6 +21,9 @@ from starlette.types import Message, Receive, Scope, Send
 
 from access.rights import Demand, rights_text
 from ockam.gate import DENIED
+from ockam.log_rate import LogRate
+from ockam.usage import party_key
+from ockam.usage_waits import waits_of
 from stream_client import ClientError, StreamClient
 from stream_node.http.body import RequestBody
 from stream_node.http.clients import HttpClients
@@ -37,6 +40,8 @@ SECURITY_HEADERS = {
     "cache-control": "no-store",
 }
 """The headers of every answer that does not set them itself."""
+AUDITED = frozenset({"wrong-host", "foreign-origin", "ambiguous-length", "too-many-refusals"})
+"""The problems that are in the audit log although no rule has decided: they look like an attack."""
 
 logger = structlog.get_logger(__name__)
 
@@ -87,11 +92,10 @@ class HttpApp:
             Route(path, self._function_of(methods), methods=list(methods)) for path, methods in self._endpoints.items()
         ]
         self._router = Router(routes, redirect_slashes=False)
+        self._lines = LogRate()
         self.answered: Counter[int] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close"})
         if scope["type"] != "http":
             return
         config = self._parts.config
@@ -109,6 +113,7 @@ class HttpApp:
         # The router tells by errors that it has found nothing, if there is an application.
         scope["app"] = self
         try:
+            await self._wait_turn(request)
             check_headers(request, self._parts.config)
             check_host(request, self._parts.config)
             check_origin(request, scope["method"], self._parts.config)
@@ -118,12 +123,24 @@ class HttpApp:
             return self._problem(error, scope)
         return None
 
+    async def _wait_turn(self, request: Request) -> None:
+        """Counts a request for the identity of its connection, and waits while this identity exceeds its limits."""
+        peer, now_s = peer_of(request), trio.current_time()
+        usage = self._parts.node.usages.get(party_key(peer.identity, peer.address), now_s)
+        if usage.is_rated:
+            usage.machine.spend(1, 0, now_s)
+            await waits_of(usage).wait_turn()
+
     def _problem(self, error: BaseException, scope: Scope) -> Problem | None:
         """Returns the problem to tell, or None if the peer has gone."""
         # A streaming answer wraps its errors.
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]
         if isinstance(error, Problem):
+            if error.name in AUDITED and self._parts.authorizer is not None:
+                peer = peer_of(Request(scope))
+                request = f"{scope['method']} {scope['path']}"
+                self._parts.authorizer.note_http_refused(peer.address, peer.identity, request, error.name)
             return error
         if isinstance(error, ClientError):
             return problem_of(error)
@@ -131,7 +148,11 @@ class HttpApp:
             return problem_of_status(error.status_code, scope["path"], error.headers)
         if isinstance(error, ClientDisconnect):
             return None
-        logger.error("http_request_failed", method=scope["method"], path=scope["path"][:200], exc_info=error)
+        address = peer_of(Request(scope)).address
+        path = scope["path"][:200]
+        self._lines.log(
+            logger.error, "http_request_failed", peer=address, method=scope["method"], path=path, exc_info=error
+        )
         return Problem(500, "internal-error", "the node could not answer; its log has the reason")
 
     def _function_of(self, methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:

@@ -1,6 +1,6 @@
 """HttpConnection: one connection of HTTP/1.1. Hypercorn reads and writes HTTP; this module bounds what a peer can do.
 
-HTTP/2 is left out: hypercorn ends a connection after 1,000 streams of it.
+HTTP/2 is left out: hypercorn ends a connection after 1,000 streams of it. WebSockets are left out, too.
 """
 
 from __future__ import annotations
@@ -73,6 +73,15 @@ class HttpStream:
 class _Http11(H11Protocol):
     async def _check_protocol(self, event: Any) -> None:
         """Ignores every wish for HTTP/2."""
+
+    async def _create_stream(self, request: Any) -> None:
+        """Ignores every wish for a WebSocket, as HTTP allows. Hypercorn's WebSockets have no time limits, and many
+        headers that are not valid break them."""
+        headers = [(name, value) for name, value in request.headers.raw_items() if name.lower() != b"upgrade"]
+        plain = type(request)(
+            method=request.method, target=request.target, headers=headers, http_version=request.http_version
+        )
+        await super()._create_stream(plain)
 
     async def _send_error_response(self, status_code: int) -> None:
         """Answers what is no valid request of HTTP, or has too large headers."""

@@ -21,10 +21,17 @@ SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 def check_headers(request: HTTPConnection, config: Config) -> None:
-    """Raises Problem if the first line and the headers are too large. Hypercorn bounds only headers in parts."""
+    """Raises Problem if the first line and the headers are too large, or do not say where the body ends.
+
+    Hypercorn bounds only headers that come in parts."""
     target = len(request.scope["raw_path"]) + len(request.scope["query_string"])
     if target + sum(len(name) + len(text) + 4 for name, text in request.headers.raw) > config.http_header_bytes_max:
         raise problem_of_status(431, "")
+    # A proxy in front of the node may take the other header, and see other requests in the same bytes (smuggling).
+    coding = request.headers.get("transfer-encoding")
+    if coding is not None and ("content-length" in request.headers or request.scope["http_version"] == "1.0"):
+        detail = "a request has a length or a transfer encoding, and with HTTP/1.0 a length; send one of them"
+        raise Problem(400, "ambiguous-length", detail, headers={"Connection": "close"})
 
 
 def check_host(request: HTTPConnection, config: Config) -> None:
@@ -49,7 +56,7 @@ def check_origin(request: HTTPConnection, method: str, config: Config) -> None:
     if origin is None:
         is_foreign = request.headers.get("sec-fetch-site", "none") not in ("same-origin", "none")
     else:
-        is_own = origin != "null" and urlsplit(origin).netloc == request.headers.get("host")
+        is_own = origin != "null" and _netloc(origin) == request.headers.get("host")
         is_foreign = not is_own and origin not in config.http_origins
     if is_foreign:
         detail = f"pages of {(origin or 'another web site')[:200]} may not change anything; name it in http_origins"
@@ -64,6 +71,14 @@ def host_of(header: str) -> str | None:
     except ValueError:
         return None
     return parts.hostname if is_plain else None
+
+
+def _netloc(origin: str) -> str | None:
+    """Returns the host and the port of an origin, None if it is not valid."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return None
 
 
 def _is_ip_address(host: str) -> bool:

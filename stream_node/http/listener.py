@@ -37,6 +37,8 @@ from stream_node.tls_settings import make_listener
 
 PARTY_SHARE = 4
 """One host or certificate can have one of this many parts of all HTTP connections."""
+BODY_PARTS_WAITING_MAX = 2
+"""The largest number of parts of one body, of up to 64 KiB each, that wait in memory for their endpoint."""
 
 logger = structlog.get_logger(__name__)
 
@@ -95,7 +97,7 @@ class HttpListener:
         self._listening = trio.CancelScope()
         self._open: dict[HttpConnection, str] = {}
         self._parties: Counter[str] = Counter()
-        self._opening = 0
+        self._opening: Counter[str] = Counter()
         self._accepted = 0
         self._closed: Counter[str] = Counter()
         self._lines = LogRate()
@@ -136,47 +138,61 @@ class HttpListener:
             return
         party = party_key(ANONYMOUS, peer)
         connections_max = self.parts.config.http_connections_max
-        if len(self._open) + self._opening >= connections_max or not self._has_room(party):
+        if len(self._open) + self._opening.total() >= connections_max or not self._has_room(party):
             self._closed["too_many_connections"] += 1
             self._lines.log(logger.warning, "http_connections_refused", peer=peer, most=connections_max)
             stream.socket.close()
             return
-        self._opening += 1
+        self._opening[party] += 1
         self._nursery.start_soon(self._run, stream, peer, server)
 
     def _has_room(self, party: str) -> bool:
-        return self._parties[party] < max(1, self.parts.config.http_connections_max // PARTY_SHARE)
+        """Whether one more connection may open or stay open. Those in their TLS handshake count as open ones."""
+        connections_max = self.parts.config.http_connections_max
+        count = self._parties[party] + self._opening[party]
+        return count < max(1, connections_max // PARTY_SHARE)
 
     async def _run(self, stream: trio.SocketStream, address: str, server_host: str) -> None:
-        """Serves one connection until its end."""
+        """Serves one connection until its end. A failure ends the connection only."""
+        try:
+            connection, party = await self._open_connection(stream, address, server_host)
+            if connection is not None:
+                self._open[connection] = party
+                self._parties[party] += 1
+                try:
+                    await connection.run()
+                finally:
+                    self._forget(connection)
+        except Exception as error:
+            self._lines.log(logger.error, "http_connection_failed", peer=address, exc_info=error)
+        finally:
+            stream.socket.close()
+
+    async def _open_connection(
+        self, stream: trio.SocketStream, address: str, server_host: str
+    ) -> tuple[HttpConnection | None, str]:
+        """Makes the handshake. Returns the connection and the text under which its peer counts; None for a connection
+        that must be closed."""
         tls: TlsLayer | None = None
+        party = party_key(ANONYMOUS, address)
         try:
             if self._tls is not None:
                 tls = await self._handshake(stream, address)
                 if tls is None:
-                    stream.socket.close()
-                    return
+                    return None, party
         finally:
-            self._opening -= 1
+            self._opening[party] -= 1
+            if not self._opening[party]:
+                del self._opening[party]
         peer = make_peer(address, server_host, tls)
         party = party_key(peer.identity, address)
         if not self._has_room(party):
             self._closed["too_many_connections"] += 1
-            stream.socket.close()
-            return
+            return None, party
         wrapped = HttpStream(stream, tls, self.parts.config.send_timeout_s)
         certificate = None if tls is None else tls.certificate
         app = ASGIWrapper(cast(Any, self._app))
-        connection = HttpConnection(app, self._config, self._context, wrapped, peer, certificate)
-        self._open[connection] = party
-        self._parties[party] += 1
-        try:
-            await connection.run()
-        except Exception as error:
-            logger.error("http_connection_failed", peer=address, exc_info=error)
-        finally:
-            stream.socket.close()
-            self._forget(connection)
+        return HttpConnection(app, self._config, self._context, wrapped, peer, certificate), party
 
     async def _handshake(self, stream: trio.SocketStream, address: str) -> TlsLayer | None:
         """Returns the TLS of a new connection; None if the handshake failed."""
@@ -258,4 +274,6 @@ def _hypercorn_config(parts: NodeParts) -> HypercornConfig:
     config.keep_alive_timeout = parts.config.http_idle_timeout_s
     config.include_server_header = False
     config.keep_alive_max_requests = 2**62
+    # Parts of a body, of up to 64 KiB each, that wait in memory until the endpoint wants them.
+    config.max_app_queue_size = BODY_PARTS_WAITING_MAX
     return config
