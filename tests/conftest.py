@@ -1,5 +1,5 @@
-"""What every test may use: the folder of specifications and vectors, Hypothesis profiles, and quiet logs; and where
-child processes keep what they compile.
+"""What every test may use: the folder of specifications and vectors, Hypothesis profiles, and quiet logs; and how
+child processes start.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 import re
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -214,6 +216,19 @@ def quiet_logs() -> Iterator[None]:
     if structlog.get_config()["cache_logger_on_first_use"]:
         # Loggers that were used meanwhile are bound for good, so that later tests would capture nothing of them.
         pytest.fail("this test has configured the logs of the whole process: run the command in a child (`apart`)")
+
+
+FORKED = ("tests/access/", "tests/cli/", "tests/client/", "tests/secure_channel/", "tests/service/", "tests/tokens/")
+"""Folders whose tests need nodes and commands, and no fresh interpreter for each (`tests/support/forked.py`)."""
+
+
+@pytest.fixture(autouse=True)
+def forked_commands(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes and commands of these tests are forked from one process, where the system can: only Linux."""
+    if request.node.nodeid.startswith(FORKED) and sys.platform == "linux":
+        from tests.support.forked import ForkedPopen
+
+        monkeypatch.setattr(subprocess, "Popen", ForkedPopen)
 
 
 @pytest.fixture(scope="session")
