@@ -137,5 +137,6 @@ _templates = _environment()
 def render(template: str, values: dict[str, Any], status: int = 200) -> Response:
     """Returns a page, or a part of one, as an answer."""
     text = _templates.get_template(template).render(values)
-    headers = {"content-security-policy": POLICY, "x-frame-options": "DENY"}
+    # Without any referrer, browsers would send forms with the origin "null", which the node refuses.
+    headers = {"content-security-policy": POLICY, "referrer-policy": "same-origin"}
     return Response(text, status, headers, "text/html")

@@ -72,6 +72,8 @@ async def get(client: httpx.AsyncClient, path: str, status: int = 200, /, **quer
     policy = answer.headers["content-security-policy"]
     assert "script-src 'self'" in policy
     assert "unsafe" not in policy
+    # With no-referrer, a browser sends forms with the origin "null", which the node refuses.
+    assert answer.headers["referrer-policy"] == "same-origin"
     page = HtmlPage(answer.text)
     for tag, given in page.tags:
         assert not [name for name in given if name.startswith("on") or name == "style"], (tag, given)
