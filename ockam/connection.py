@@ -339,7 +339,6 @@ class Connection(Worker):
                     return "closed_by_peer"
         except RemoteProtocolError as error:
             self.fault = error.without_frames()
-            logger.warning("connection_closed", peer=self.peer, kind=error.kind, reason=str(error))
             self._send_alert(error)
             return error.kind
         except (trio.BrokenResourceError, trio.ClosedResourceError):

@@ -119,7 +119,7 @@ class TcpTransport:
         self._connections: set[Connection] = set()
         self._silent = SilentConnections()
         self._refusals_told_s = -math.inf
-        self._refusal_lines = LogRate()
+        self._refusal_lines, self._fault_lines = LogRate(), LogRate()
         # A destination has one connection for this node's own messages, and one for the messages of its peers, if only
         # the former proves this node's name.
         self._calls: dict[tuple[str, bool], Connection] = {}
@@ -352,8 +352,14 @@ class TcpTransport:
             self._closed[reason] += 1
             self._ended.set()
             logger.debug("connection_ended", peer=connection.peer, reason=reason)
-            if isinstance(connection.fault, TlsFault):
-                self._note_tls_refused(connection, f"{connection.fault.kind}: {connection.fault}")
+            fault = connection.fault
+            if fault is not None:
+                text = str(fault)
+                self._fault_lines.log(
+                    logger.warning, "connection_closed", peer=connection.peer, kind=fault.kind, reason=text
+                )
+            if isinstance(fault, TlsFault):
+                self._note_tls_refused(connection, f"{fault.kind}: {fault}")
             self._tell_gone(connection)
 
     def _note_tls_refused(self, connection: Connection, reason: str) -> None:

@@ -69,3 +69,17 @@ async def test_a_flood_of_what_a_node_refuses_writes_few_lines(tmp_path: Path) -
     assert statistics.services.index.ignored == FLOOD
     for event in ("forward_refused", "request_refused", "index_request_ignored"):
         assert len([line for line in logs if line["event"] == event]) == HOST_LINES_MAX, event
+
+
+async def test_a_flood_of_bad_frames_writes_few_lines(tmp_path: Path) -> None:
+    """Each bad frame ends its connection, and a peer can connect again at once. All ends are counted."""
+    with capture_logs() as logs:
+        async with served(tmp_path) as server:
+            for _ in range(3 * HOST_LINES_MAX):
+                peer = await server.peer()
+                await peer.stream.send_all(b"\xff" * 8)
+                await peer.wait_closed()
+            await server.wait_closed_because("oversized", 3 * HOST_LINES_MAX)
+    closed = [line for line in logs if line["event"] == "connection_closed"]
+    assert len(closed) == HOST_LINES_MAX
+    assert {(line["kind"], line["log_level"]) for line in closed} == {("oversized", "warning")}
