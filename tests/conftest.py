@@ -142,6 +142,13 @@ LONG_SCOPES = (
     "tests/cardinal_streams/test_kills.py",
     "tests/test_readme.py",
     "tests/test_pages.py",
+    "tests/style/test_reference.py",
+    "tests/storage/test_storage_crash.py",
+    "tests/bench/test_bench_runs.py",
+    "tests/bare/test_properties.py",
+    "tests/block_node/blocks/test_flipped_bytes.py",
+    "tests/black_box/test_commands.py",
+    "tests/black_box/test_stopping.py",
 )
 """Each takes more than a hundredth of the whole, as `--durations=0` said."""
 
@@ -218,8 +225,12 @@ def quiet_logs() -> Iterator[None]:
         pytest.fail("this test has configured the logs of the whole process: run the command in a child (`apart`)")
 
 
-FORKED = ("tests/access/", "tests/cli/", "tests/client/", "tests/secure_channel/", "tests/service/", "tests/tokens/")
-"""Folders whose tests need nodes and commands, and no fresh interpreter for each (`tests/support/forked.py`)."""
+FORKED = (
+    *("tests/access/", "tests/block_manager/", "tests/block_node/", "tests/cardinal_streams/", "tests/cli/"),
+    *("tests/client/", "tests/deploy/", "tests/http/", "tests/limits/", "tests/metrics/", "tests/secure_channel/"),
+    *("tests/service/", "tests/storage/test_upgrade.py", "tests/test_examples.py", "tests/tls/", "tests/tokens/"),
+)
+"""Folders and files whose tests need nodes and commands, and no fresh interpreter for each (`tests/support/forked.py`)."""
 
 
 @pytest.fixture(autouse=True)
