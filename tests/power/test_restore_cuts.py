@@ -73,15 +73,24 @@ def check(directory: Path, allowed: list[dict[str, list[bytes]]]) -> None:
     assert contents(directory) in allowed
 
 
-def test_every_cut_leaves_the_old_database_or_the_new_one(restoring: list[Event]) -> None:
+def check_cuts(events: list[Event], disks: int) -> None:
+    """Cuts the power after every name, every sync and every fourth write; so many disks for each cut."""
     old = {"old": [message("old", index) for index in range(OLD)]}
     new = {"new": [message("new", index) for index in range(NEW)]}
-    begin, done = marked(restoring)
+    begin, done = marked(events)
 
     def either(folder: Path, cut: int) -> None:
         check(folder / "data", [new] if cut >= done else [old, new])
 
-    # Every name and sync, and every fourth write; three disks each.
-    steps = [at for at in range(begin, done + 1) if restoring[at].kind is not Kind.WRITTEN or at % 4 == 0]
-    examine(restoring, [(cut, cut + 5 * round) for cut in steps for round in range(3)], either)
-    examine(restoring, [(done, seed) for seed in range(24)], either)
+    steps = [at for at in range(begin, done + 1) if events[at].kind is not Kind.WRITTEN or at % 4 == 0]
+    examine(events, [(cut, cut + 5 * number) for cut in steps for number in range(disks)], either)
+    examine(events, [(done, seed) for seed in range(8 * disks)], either)
+
+
+def test_every_cut_leaves_the_old_database_or_the_new_one(restoring: list[Event]) -> None:
+    check_cuts(restoring, 1)
+
+
+@pytest.mark.soak
+def test_every_cut_on_three_disks_leaves_the_old_database_or_the_new_one(restoring: list[Event]) -> None:
+    check_cuts(restoring, 3)
