@@ -230,7 +230,7 @@ FORKED = (
     *("tests/client/", "tests/deploy/", "tests/http/", "tests/limits/", "tests/metrics/", "tests/secure_channel/"),
     *("tests/service/", "tests/storage/test_upgrade.py", "tests/test_examples.py", "tests/tls/", "tests/tokens/"),
 )
-"""Folders and files whose tests need nodes and commands, and no fresh interpreter for each (`tests/support/forked.py`)."""
+"""Folders and files whose tests need nodes and commands, but no interpreter for each (`tests/support/forked.py`)."""
 
 
 @pytest.fixture(autouse=True)
