@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
@@ -27,6 +28,7 @@ from ockam.wire_head import HEAD
 from stream_service.names import stream_address
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushRequest, Status
 from tests.access.guarded_node import Guarded, guarded, may
+from tests.access.ways import Token
 from tests.support.peer import Peer
 from tests.support.served import wait_until
 
@@ -159,6 +161,61 @@ async def test_a_way_back_to_the_node_itself_gives_no_right(tmp_path: Path) -> N
             reasons = [ERROR.decode_response((await peer.receive()).payload).reason for _ in range(2)]
             assert all(DENIED in reason for reason in reasons)
             assert {line["identity"] for line in first.audit() if line["event"] == "refused"} == {"anonymous"}
+
+
+async def connection_of(victim: Peer, far: FarNode) -> Address:
+    """The address of this peer's connection at its node. Every node to which the node forwards for it learns it."""
+    seen = len(far.messages)
+    await victim.send((tcp(far.address), local("x")), b"hello")
+    await wait_until(lambda: len(far.messages) > seen)
+    return far.messages[-1].return_route[0]
+
+
+@pytest.mark.parametrize("payload", [PUSHING, PUBLISH.encode_request(OpenSession(b"t"))], ids=["push", "publish"])
+async def test_two_forwarding_nodes_lend_nothing(tmp_path: Path, payload: bytes) -> None:
+    """A peer has all rights at the first node and may forward at the second; the third one allows it nothing.
+
+    The last hops: workers for everybody, internal workers, the connections of other clients, and the way back to the
+    first node, where the peer itself has the right. Return routes that name internal workers change nothing.
+    """
+    for name in "abc":
+        make(tmp_path / name)
+    token = Token(tmp_path / "a")
+    async with (
+        far_node() as far,
+        guarded(tmp_path / "c", may(Right.FORWARD, far.address), allow_forward=(far.address,)) as third,
+        guarded(tmp_path / "b", may(Right.FORWARD)) as second,
+        guarded(tmp_path / "a", may(ALL_RIGHTS, who=token.identity), allow_forward=(second.running.address,)) as first,
+    ):
+        a, b, c = (tcp(node.running.address) for node in (first, second, third))
+        # The second node forwards in every direction, also back to where a message came from.
+        everywhere = (first.running.address, third.running.address, far.address)
+        server = second.running.server
+        server.change_settings(msgspec.structs.replace(server.config, allow_forward=everywhere), "this test")
+        victims = [await node.running.peer() for node in (second, third)]
+        connections = [await connection_of(victim, far) for victim in victims]
+        peer = await token.peer(first, HEAD)
+        await peer.create("orders")
+        orders = stream_address("orders", 0)
+        targets = [local(name) for name in ("block_publish", "block_subscribe", *INTERNAL)]
+        for back in ((local("me"),), (local("node_retention"), local("me")), (connections[1], local("me"))):
+            for target in (*targets, *connections, local("stream_service"), orders):
+                await peer.stream.send_all(peer.frame((b, c, target), payload, back))
+        for target in (orders, *targets):
+            await peer.send((b, a, target), payload)
+        # The address of a connection of the second node means nothing at the third one, which has no stream either.
+        await wait_until(lambda: sum(third.refused().values()) == 3 * len([*targets, connections[1]]))
+        await wait_until(lambda: sum(first.refused().values()) == len([*targets, orders]))
+        # Nothing was done in anybody's name, and the other clients got nothing.
+        for node in (first, second, third):
+            refused = [line for line in node.audit() if line["event"].startswith("refused")]
+            assert {line["identity"] for line in refused} <= {"anonymous"}
+            assert publishers(node) == 0
+        assert [node.running.statistics().services.streams for node in (first, second, third)] == [1, 0, 0]
+        own = await token.peer(first, HEAD)
+        assert not (await own.pull((orders,), 0, 10)).messages
+        for victim, node in zip(victims, (second, third), strict=True):
+            await nothing_came(victim, node)
 
 
 def make(folder: Path) -> bool:

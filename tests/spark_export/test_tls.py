@@ -1,4 +1,5 @@
-"""Goal: Spark's source and sink and the exporter work whole over mutual TLS, and say what is wrong with it.
+"""Goal: Spark's source and sink and the exporter work whole over mutual TLS, with a node's rules that give their
+certificate no more than it needs, and say what is wrong with it.
 
 Method: the installed command as a node that demands certificates, a real Spark session, and real files of keys.
 """
@@ -6,6 +7,7 @@ Method: the installed command as a node that demands certificates, a real Spark 
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ import pyarrow as pa
 import pyarrow.dataset as dataset
 
 from spark_export import register
-from spark_export.errors import NodeUnreachable, OptionError, TlsFailed
+from spark_export.errors import NodeUnreachable, OptionError, SourceError, TlsFailed
 from spark_export.exporter.job import INLINE, ExportSettings, open_exporter
 from spark_export.exporter.node_side import Selection
 from spark_export.node_client import NodeConnection
@@ -28,7 +30,7 @@ from spark_export.node_tls import NodeTls
 from spark_export.options import read_options, write_options
 from spark_export.plan import Range
 from spark_export.range_reader import RangeReader
-from stream_client import blocking
+from stream_client import AccessDenied, blocking
 from stream_node.config import ENVIRONMENT_PREFIX
 from stream_node.process import NodeProcess
 from tests.support.certificates import fingerprint
@@ -37,6 +39,32 @@ from tests.tls.keys import Keys, settings
 pytestmark = pytest.mark.spark
 
 COUNT = 20_000
+RULES = """
+[[rule]]
+name = "the operator"
+who = ["certificate:operator"]
+may = ["read", "write", "create"]
+on = [""]
+
+[[rule]]
+name = "the pipeline reads orders"
+who = ["certificate:alice"]
+may = ["read"]
+on = ["orders"]
+
+[[rule]]
+name = "the pipeline keeps its position"
+who = ["certificate:alice"]
+may = ["index"]
+on = ["export-"]
+
+[[rule]]
+name = "the sink writes a copy"
+who = ["certificate:alice"]
+may = ["read", "write"]
+on = ["copied"]
+"""
+"""All that the pipeline needs, and what the test itself does."""
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +77,15 @@ def tls_node(keys: Keys, tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     """A node that demands certificates, with one stream."""
     folder = tmp_path_factory.mktemp("node")
     (folder / "revoked.txt").write_text(fingerprint(keys.authority.issue("mallory")[0]))
-    given = settings(keys, tls_revoked=str(folder / "revoked.txt"))
+    (folder / "rules.toml").write_text(RULES)
+    given = settings(keys, tls_revoked=str(folder / "revoked.txt"), access_rules=str(folder / "rules.toml"))
     variables = {f"{ENVIRONMENT_PREFIX}{name.upper()}": value for name, value in given.items()}
     with NodeProcess(folder / "data", environment=variables) as node:
         with (
-            blocking.connect(node.address, tls=keys.tls()) as client,
+            blocking.connect(node.address, tls=keys.tls(keys.authority.issue("operator"))) as client,
             client.create("orders").publisher() as publisher,
         ):
+            client.create("copied")
             for number in range(COUNT):
                 publisher.push(b"%0200d" % number)
         yield node
@@ -129,7 +159,9 @@ def test_spark_reads_and_writes_over_mutual_tls(keys: Keys, tls_node: NodeProces
     copy = frame.where("index < 100").select("data")
     copy.write.format("stream_node").options(stream="copied", **given).mode("append").save()
     with blocking.connect(tls_node.address, tls=keys.tls()) as client:
-        copied = client.create("copied").pull(0, 200)
+        found = client.find_stream("copied")
+        assert found is not None
+        copied = found.partitions[0].pull(0, 200)
     assert sorted(message.data for message in copied) == [b"%0200d" % number for number in range(100)]
 
 
@@ -147,3 +179,30 @@ def test_the_exporter_runs_whole_over_mutual_tls(keys: Keys, tls_node: NodeProce
     found = dataset.dataset(tmp_path / "lake" / "messages", partitioning="hive").to_table()
     assert sorted(found["index"].to_pylist()) == list(range(COUNT))
     assert asyncio.run(run()) == 0
+
+
+def test_a_certificate_without_rules_gets_nothing(keys: Keys, tls_node: NodeProcess, tmp_path: Path) -> None:
+    """The authority has signed it, so it connects; each way of the pipeline says which right is missing."""
+    bob = keys.authority.issue("bob")
+    options = {"endpoint": tls_node.address, "tlsCa": keys.ca, "tlsCert": bob[0], "tlsKey": bob[1]}
+    with (
+        NodeConnection(tls_node.address, 10, NodeTls(keys.ca, *bob)) as connection,
+        pytest.raises(SourceError, match=r"access denied: .* for certificate:bob: no rule allows it"),
+    ):
+        connection.list_partitions("orders")
+    reader = RangeReader(Range("orders", 0, 0, 1), read_options({"subscribe": "orders", **options}))
+    with pytest.raises(SourceError, match="certificate:bob"):
+        list(reader.batches())
+    chosen = ExportSettings(
+        tmp_path / "lake", tls_node.address, master=INLINE, selection=Selection(("orders",)), tls=keys.tls(bob)
+    )
+
+    async def run() -> None:
+        async with open_exporter(chosen) as exporter:
+            await exporter.run()
+
+    with pytest.raises(AccessDenied, match="certificate:bob"):
+        asyncio.run(run())
+    audit = [json.loads(line) for line in (tls_node.data_dir / "audit.jsonl").read_text().splitlines()]
+    refused = [line for line in audit if line["event"] == "refused"]
+    assert {line["identity"] for line in refused} == {"certificate:bob"}

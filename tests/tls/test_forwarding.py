@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import block_node.client
+from access.rights import ALL_RIGHTS, Right
+from block_node.backfill.protocol import BACKFILL, BackfillAsk
 from block_node.client import OutgoingBlock
 from ockam.address import local, tcp
 from ockam.message import Message
@@ -17,6 +19,7 @@ from ockam.tls import OutgoingTls, Tls
 from ockam.wire_head import HEAD
 from ockam.worker import Worker
 from stream_client import RouteLost, connect
+from tests.access.guarded_node import guarded, may
 from tests.block_node.backfill.served_blocks import QUICK, chain
 from tests.ockam.tcp_server import serve
 from tests.support.served import Served, served, wait_until
@@ -116,4 +119,27 @@ async def test_backfill_fetches_blocks_over_mutual_tls(keys: Keys, tmp_path: Pat
             await publisher.flush()
         first = settings(keys, tls_forward_ca=keys.ca, backfill_block_node_sources=(far.address,))
         async with served(tmp_path / "a", **first, **QUICK) as near:
+            await wait_until(lambda: stored_blocks(near) == len(blocks))
+
+
+async def test_backfill_over_mutual_tls_obeys_the_rules_of_the_source(keys: Keys, tmp_path: Path) -> None:
+    """Without the right `block-read`, the node has no block and says why; a changed rule lets it go on by itself."""
+    blocks = chain(5)
+    operator, reader = may(ALL_RIGHTS, who="certificate:alice", name="operator"), "certificate:node"
+    (tmp_path / "b").mkdir()
+    async with guarded(tmp_path / "b", operator, **settings(keys)) as far:
+        address = far.running.address
+        async with block_node.client.connect(address, tls=keys.tls()) as client, client.publisher() as publisher:
+            for block in blocks:
+                await publisher.send(OutgoingBlock.from_items(block.items))
+            await publisher.flush()
+        first = settings(keys, tls_forward_ca=keys.ca, backfill_block_node_sources=(address,))
+        async with served(tmp_path / "a", **first, **QUICK) as near:
+            await wait_until(lambda: far.refused())
+            assert {line["identity"] for line in far.audit() if "block-read" in line.get("right", "")} == {reader}
+            async with connect(near.address, tls=keys.tls()) as asker:
+                (told,) = (await asker.ask("block_backfill", BACKFILL, BackfillAsk(1, False))).sources
+            assert f"block-read or operate on 'blocks' for {reader}: no rule allows it" in told.last_error
+            assert stored_blocks(near) == 0
+            far.allow(operator, may(Right.BLOCK_READ, who=reader, name="another node reads"))
             await wait_until(lambda: stored_blocks(near) == len(blocks))
