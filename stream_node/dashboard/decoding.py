@@ -13,6 +13,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import msgspec
 
+from stream_node.dashboard.decoding_bounds import check_avro, check_cbor
+
 View: TypeAlias = Literal["auto", "text", "json", "cbor", "avro", "hex"]
 VIEWS: Final[tuple[View, ...]] = get_args(View)
 AVRO_MAGIC = b"Obj\x01"
@@ -98,6 +100,7 @@ def _json(data: bytes) -> str:
 
 
 def _cbor(data: bytes) -> str:
+    check_cbor(data)
     cbor2 = _library("cbor2")
     source = io.BytesIO(data)
     value = cbor2.load(source)
@@ -109,7 +112,9 @@ def _cbor(data: bytes) -> str:
 def _avro(data: bytes) -> str:
     if not data.startswith(AVRO_MAGIC):
         raise _NotDecoded("it is no Avro file, so it has no schema with it")
-    records = list(islice(_library("fastavro").reader(io.BytesIO(data)), AVRO_RECORDS_MAX + 1))
+    reader = _library("fastavro").reader(io.BytesIO(data))
+    check_avro(reader.codec, reader.writer_schema)
+    records = list(islice(reader, AVRO_RECORDS_MAX + 1))
     more = f"\nand more than {AVRO_RECORDS_MAX} records" if len(records) > AVRO_RECORDS_MAX else ""
     return "\n".join(_value(each) for each in records[:AVRO_RECORDS_MAX]) + more
 
