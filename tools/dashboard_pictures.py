@@ -8,9 +8,11 @@ browser and the data of this script.
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -26,6 +28,8 @@ from block_node.blocks.generator import BlockShape, ChainGenerator
 from block_node.blocks.keys import SigningKeys
 from block_node.client import OutgoingBlock
 from block_node.client import connect as connect_blocks
+from cardinal_streams.message.messages import encode
+from cardinal_streams.message.types import Batch
 from stream_client import blocking
 from stream_client.blocking import connect
 from stream_node.process import NodeProcess
@@ -40,13 +44,14 @@ PAGES = {
     "stream": "/stream?name=orders",
     "messages": "/messages?stream=orders&start=40",
     "message": "/message?stream=orders&index=40",
+    "forks": "/forks?stream=chain",
     "consumers": "/consumers",
     "consumer": "/consumer?client=billing&stream=orders",
     "blocks": "/blocks",
     "sign-in": "/sign-in",
 }
 """The pages that are looked at, by the names of their pictures."""
-IN_DOCS = {1440: ("overview", "streams", "messages", "consumer", "blocks"), 390: ("overview", "messages")}
+IN_DOCS = {1440: ("overview", "streams", "messages", "forks", "consumer", "blocks"), 390: ("overview", "messages")}
 """The pages whose pictures are in the documentation."""
 WATCHED_S = 30.0
 """How long the node works before the pictures are taken, in seconds, so that the charts have something to show."""
@@ -94,6 +99,7 @@ def fill(address: str) -> None:
             payments.push(f"payment {number}", key=f"customer-{number % 17}")
         for number in range(12):
             client.create(f"sensors/hall-{number}").push(bytes([number, 2, 255, 0]))
+        push_chain(client.create("chain"))
         blocking.set_position(client, "billing", "orders", 0, 120)
         blocking.set_position(client, "shipping", "orders", 0, 200)
         for partition in range(3):
@@ -104,6 +110,19 @@ def push_order(orders: Any, number: int) -> None:
     """Pushes one message as a shop would."""
     order = {"order": number, "customer": f"customer-{number % 17}", "total": round(number * 1.37 % 90, 2)}
     orders.push(json.dumps(order), key=f"customer-{number % 17}", headers={"content-type": "application/json"})
+
+
+def push_chain(stream: Any) -> None:
+    """Pushes a chain of Cardinal Streams with forks and reorgs."""
+    randomness = random.Random(4)
+    tips, weight = [(hashlib.sha256(b"genesis").digest(), 100)], 0
+    for number in range(40):
+        parent, height = tips[-1] if randomness.random() < 0.8 else randomness.choice(tips[-3:])
+        weight += randomness.randint(1, 3)
+        hash_ = hashlib.sha256(bytes([number])).digest()
+        record = encode(Batch(hash_, height + 1, parent, (height + 1) * 10 + weight % 5))
+        stream.push(record.value, key=record.key)
+        tips.append((hash_, height + 1))
 
 
 def publish_blocks(address: str, count: int) -> None:

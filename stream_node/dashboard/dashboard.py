@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from storage.errors import StorageError
 from stream_client import ClientError
-from stream_node.dashboard import access_page, blocks, consumers, messages
+from stream_node.dashboard import access_page, blocks, consumers, forks, messages
 from stream_node.dashboard.history import INTERVAL_S, History, take_sample
 from stream_node.dashboard.overview import Overview
 from stream_node.dashboard.page import Page, show_problem
@@ -61,6 +61,7 @@ class Dashboard:
             ("GET", "/messages/next", messages.show_next),
             ("GET", "/message", messages.show_message),
             ("GET", "/message/raw", messages.send_raw),
+            ("GET", "/forks", forks.show_forks),
             ("GET", "/consumers", consumers.show_consumers),
             ("GET", "/consumer", consumers.show_consumer),
             ("POST", "/consumer/position", consumers.change_position),

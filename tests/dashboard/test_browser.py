@@ -58,6 +58,15 @@ class Window:
     def open(self, path: str) -> None:
         self.page.goto(self._url + path)
 
+    def wait_value(self, expression: str) -> Any:
+        """The value of an expression, once there is one. The page's policy forbids playwright's own way to wait."""
+        for _ in range(WAIT_MS // 100):
+            found = self.page.evaluate(expression)
+            if found:
+                return found
+            self.page.wait_for_timeout(100)
+        raise AssertionError(f"nothing for {expression}")
+
     def wait_text(self, text: str) -> None:
         self.page.get_by_text(text).first.wait_for()
 
@@ -82,7 +91,7 @@ def test_an_operator_finds_a_way(browser: Any, node: NodeProcess) -> None:
             blocking.set_position(client, "billing", "orders", 0, 40)
             # The chart has moved when one of its points is above zero.
             window.open("")
-            page.wait_for_function("Number(document.getElementById('charts').dataset.highest) > 0")
+            page.locator("#charts[data-highest]:not([data-highest='0'])").wait_for()
             assert page.locator(".u-over").count() == 3
             window.open("/streams")
             page.keyboard.press("/")
@@ -148,8 +157,7 @@ def test_a_thousand_streams_paint_at_once(browser: Any, node: NodeProcess) -> No
         with Window(browser, node) as window:
             window.open("/streams")
             window.wait_text("1 to 50 of 1,000 streams")
-            window.page.wait_for_function(f"{paint} > 0")
-            painted.append(window.page.evaluate(paint))
+            painted.append(window.wait_value(paint))
             size = window.page.evaluate(sizes)
     assert min(painted) < 1_000
     assert 10_000 < size < 150_000

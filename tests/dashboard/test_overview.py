@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 
 import pytest
+import trio
 
 from access import create_token, revoke_token
 from access.rights import Right
 from stream_client import connect, set_position
-from stream_node.dashboard import troubles
+from stream_node.dashboard import dashboard, silence, troubles
 from stream_node.dashboard.history import History, Sample, quantile_ms
 from stream_node.dashboard.rendering import STATIC
 from stream_node.dashboard.silence import Silence
@@ -142,6 +143,23 @@ async def test_a_stuck_consumer_is_named_first(tmp_path: Path, monkeypatch: pyte
         assert "3 messages wait in orders." in texts[-1]
         assert "finished" not in texts[-1]
         assert texts[-1].index("What is wrong now") < texts[-1].index("The node")
+
+
+async def test_a_silent_publisher_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A publisher that pushed in a steady rhythm and is cut off is named; one that pushed once is not."""
+    monkeypatch.setattr(dashboard, "INTERVAL_S", 0.01)
+    monkeypatch.setattr(silence, "SILENT_S_MIN", 0.5)
+    async with http_node(tmp_path) as node, node.client() as client, connect(node.running.address) as streams:
+        steady, once = await streams.create("steady"), await streams.create("once")
+        await once.push(b"x")
+        for _ in range(30):
+            await steady.push(b"x")
+            await trio.sleep(0.02)
+        texts = [""]
+        while "is silent" not in texts[-1]:
+            texts.append((await get(client, "")).text)
+        assert "The publisher of steady is silent" in texts[-1]
+        assert "of once" not in texts[-1]
 
 
 async def test_a_full_disk_is_named(tmp_path: Path) -> None:

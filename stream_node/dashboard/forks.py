@@ -1,0 +1,168 @@
+"""The page of forks: the tree of blocks in a topic of Cardinal Streams as a picture, and its reorgs.
+
+It reads the newest messages of a stream. Messages that are no blocks of Cardinal Streams are passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from starlette.responses import Response
+
+from cardinal_streams.errors import MessageError
+from cardinal_streams.message.messages import decode
+from cardinal_streams.message.types import Batch
+from stream_client import FromEnd, RichMessage
+from stream_node.dashboard.page import Page
+
+MESSAGES_MAX = 2_000
+"""The largest number of messages that are read of each partition."""
+HEIGHTS_MAX = 60
+"""The largest number of block numbers in the picture; the newest are drawn."""
+STEP_X, STEP_Y, BOX_X, BOX_Y = 92, 44, 74, 28
+"""The distance between blocks, and their size, in pixels."""
+REORGS_MAX = 50
+
+
+class Block(NamedTuple):
+    """A block and where its message is. place: its partition and index."""
+
+    batch: Batch
+    time_us: int
+    place: tuple[int, int]
+
+
+class Box(NamedTuple):
+    """A block in the picture. is_best: whether it is on the heaviest chain. parent_x, parent_y: the left side of its
+    parent; None if the parent is not in the picture."""
+
+    block: Block
+    x: int
+    y: int
+    is_best: bool
+    parent_x: int | None
+    parent_y: int | None
+
+
+class Turn(NamedTuple):
+    """A reorg: the block that became the heaviest one, and the number of blocks that left the chain for it."""
+
+    block: Block
+    left: int
+    before: Block
+
+
+async def show_forks(page: Page) -> Response:
+    """The forks of one topic."""
+    name = page.query.get("stream", "")
+    found: list[Block] = []
+    async with page.client() as client:
+        for stream in (await client.get_stream(name)).partitions:
+            at, read = await stream.find_index(FromEnd(MESSAGES_MAX)), 0
+            while read < MESSAGES_MAX:
+                some = await stream.pull_page(at, MESSAGES_MAX - read)
+                found += find_blocks(some.messages, stream.partition)
+                at, read = some.resume_index, read + len(some.messages)
+                if some.at_end:
+                    break
+    blocks = first_of_each(sorted(found, key=lambda block: block.time_us))
+    boxes = draw_tree(blocks)
+    return page.show(
+        "forks.html",
+        active="streams",
+        stream=name,
+        count=len(blocks),
+        boxes=boxes,
+        width=max((box.x for box in boxes), default=0) + BOX_X + 10,
+        height=max((box.y for box in boxes), default=0) + BOX_Y + 10,
+        box=(BOX_X, BOX_Y),
+        reorgs=find_reorgs(blocks)[-REORGS_MAX:][::-1],
+        most=MESSAGES_MAX,
+    )
+
+
+def find_blocks(messages: Iterable[RichMessage], partition: int) -> list[Block]:
+    """Returns the blocks among messages."""
+    found = []
+    for each in messages:
+        try:
+            message = decode(each.key or b"", each.data)
+        except MessageError:
+            continue
+        if isinstance(message, Batch):
+            found.append(Block(message, each.time_us, (partition, each.index)))
+    return found
+
+
+def first_of_each(blocks: Iterable[Block]) -> list[Block]:
+    """Returns each block once, since several producers send the same blocks."""
+    found: dict[bytes, Block] = {}
+    for block in blocks:
+        found.setdefault(block.batch.hash, block)
+    return list(found.values())
+
+
+def find_reorgs(blocks: Iterable[Block]) -> list[Turn]:
+    """Returns the reorgs of blocks in the order of their arrival: a block that is heavier than all before it, and does
+    not continue the heaviest one."""
+    known: dict[bytes, Block] = {}
+    head: Block | None = None
+    turns = []
+    for block in blocks:
+        known[block.batch.hash] = block
+        if head is None or block.batch.weight > head.batch.weight:
+            if head is not None:
+                chain = {each.batch.hash for each in _chain(block, known)}
+                left = [each for each in _chain(head, known) if each.batch.hash not in chain]
+                # A chain whose beginning has not arrived does not show where it leaves the other one.
+                meets = any(each.batch.hash in chain for each in _chain(head, known))
+                if left and meets:
+                    turns.append(Turn(block, len(left), head))
+            head = block
+    return turns
+
+
+def draw_tree(blocks: list[Block]) -> list[Box]:
+    """Returns the boxes of the newest blocks, the newest on the left.
+
+    The heaviest chain is in the first row. Each fork is in a row of its own below it, as high up as there is room."""
+    if not blocks:
+        return []
+    newest = max(block.batch.number for block in blocks)
+    known = {block.batch.hash: block for block in blocks if block.batch.number > newest - HEIGHTS_MAX}
+    best = {block.batch.hash for block in _chain(max(known.values(), key=lambda each: each.batch.weight), known)}
+    rows: dict[bytes, int] = dict.fromkeys(best, 0)
+    taken = {(known[hash_].batch.number, 0) for hash_ in best}
+    for block in sorted(known.values(), key=lambda each: each.batch.number):
+        if block.batch.hash in rows:
+            continue
+        number = block.batch.number
+        # A fork stays in its row as long as nothing else is there.
+        row = max(1, rows.get(block.batch.parent, 0))
+        while (number, row) in taken:
+            row += 1
+        rows[block.batch.hash] = row
+        taken.add((number, row))
+
+    def place(hash_: bytes) -> tuple[int, int]:
+        return 5 + STEP_X * (newest - known[hash_].batch.number), 5 + STEP_Y * rows[hash_]
+
+    boxes = []
+    for hash_, block in known.items():
+        x, y = place(hash_)
+        parent = place(block.batch.parent) if block.batch.parent in known else None
+        parent_x, parent_y = (None, None) if parent is None else (parent[0], parent[1] + BOX_Y // 2)
+        boxes.append(Box(block, x, y, hash_ in best, parent_x, parent_y))
+    return boxes
+
+
+def _chain(block: Block, known: dict[bytes, Block]) -> list[Block]:
+    """Returns a block and its known ancestors, the block first."""
+    found = [block]
+    # A chain that names one of its own blocks as a parent ends there.
+    seen = {block.batch.hash}
+    while (parent := known.get(found[-1].batch.parent)) is not None and parent.batch.hash not in seen:
+        found.append(parent)
+        seen.add(parent.batch.hash)
+    return found
