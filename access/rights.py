@@ -15,7 +15,8 @@ class Right(enum.IntFlag):
     INDEX, SHARE: on consumers, by the client id.
         INDEX: read, save and set the positions of the consumer. SHARE: take leases of partitions as a member of it.
     BLOCK_PUBLISH, BLOCK_READ: on chains of blocks, by the name of the chain.
-    OPERATE: see the state of the block node, and start its search for missing blocks; by the name of its chain.
+    OPERATE: see the state of the block node, and start its search for missing blocks; by the name of its chain. See how
+        the whole node does, by its status, its metrics and its dashboard; on any name. ADMIN is enough for the status.
     FORWARD: send messages through this node to another one, by the `host:port` of the other node.
     """
 

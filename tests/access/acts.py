@@ -28,6 +28,7 @@ from index_service.protocol import (
     SavePartitionIndex,
 )
 from ockam.address import Address, local
+from stream_node.http.endpoints import ENDPOINTS
 from stream_node.node_status import NODE_STATUS
 from stream_node.node_status import StatusRequest as NodeStatusRequest
 from stream_service.bulk import BULK, BulkRead
@@ -194,5 +195,18 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
+def rights_table() -> str:
+    """The table of docs/security.md by right: the acts, and the endpoints of HTTP, that one right is enough for."""
+    demands = [(f"{act.worker}: {act.does}", act.rights) for act in ACTS if act.rights != STREAM_RIGHTS]
+    demands += [(f"`{each.method} {each.path}`", each.demand.rights) for each in ENDPOINTS if each.demand is not None]
+    rows = ["| Right | Is enough for |", "|---|---|"]
+    for right in Right:
+        enough = [text for text, rights in demands if right & rights]
+        # Forwarding is no request to a worker; `test_confused_deputies` shows it.
+        rows.append(f"| `{rights_text(right)}` | {'; '.join(enough) or 'messages for another node'} |")
+    return "\n".join(rows) + "\n"
+
+
 if __name__ == "__main__":
-    print(table(), end="")
+    print(table())
+    print(rights_table(), end="")

@@ -28,7 +28,7 @@ from stream_node.block_services import KEEPERS
 from stream_node.config import Config
 from stream_service.extensions import RICH_PUSH, RichStatus
 from stream_service.protocol import CREATE, PUSH, CreateStream, Status
-from tests.access.acts import ACTS, ERROR, ERROR_CONFIRM, NOTHING, RICH_REFUSED, Act, table
+from tests.access.acts import ACTS, ERROR, ERROR_CONFIRM, NOTHING, RICH_REFUSED, Act, rights_table, table
 from tests.access.guarded_node import Guarded, forbid, guarded, may, write_rules
 from tests.access.ways import WAYS, WIRES, Plain, Way, attack_table
 from tests.support.served import PATIENCE_S, wait_until
@@ -310,4 +310,5 @@ def test_the_table_in_the_documents_is_that_of_the_acts() -> None:
     """`python -m tests.access.acts` and `python -m tests.access.ways` print the tables."""
     document = Path(__file__).parents[2] / "docs" / "security.md"
     assert table() in document.read_text(encoding="utf-8")
+    assert rights_table() in document.read_text(encoding="utf-8")
     assert attack_table() in document.read_text(encoding="utf-8")

@@ -44,6 +44,7 @@ def test_a_file_is_read() -> None:
         ('may_not = "delete"', 'may_not = "delete"\nmay = "all"', 9, "has to have either `may` or `may_not`"),
         ('who = ["*"]', 'who = ["spark"]', 9, "who: 'spark' is no identity"),
         ('who = ["*"]', 'who = ["local:node"]', 9, "rules for this node's own workers are built in"),
+        ('who = ["*"]', 'who = ["local:block-node"]', 9, "rules for this node's own workers are built in"),
         (
             'who = ["*"]',
             'who = ["certificate:*-spark"]',
