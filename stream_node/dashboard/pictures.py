@@ -32,11 +32,12 @@ def draw_ranges(
     """
     count = last - first + 1
     step = max(1, -(-count // BARS_MAX))
+    there_in, known_in = _counts(ranges, first, last, step), _counts(deleted, first, last, step)
     bars: list[Bar] = []
-    for start in range(first, last + 1, step):
+    for number, (there, known) in enumerate(zip(there_in, known_in, strict=True)):
+        start = first + number * step
         end = min(last, start + step - 1)
         size = end - start + 1
-        there, known = _within(ranges, start, end), _within(deleted, start, end)
         state = "there" if there == size else "missing" if known < size else "deleted"
         x, width = 1000 * (start - first) / count, 1000 * size / count
         if bars and bars[-1].state == state:
@@ -52,6 +53,14 @@ def find_gaps(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     return [(before[1] + 1, after[0] - 1) for before, after in pairwise(ranges) if after[0] > before[1] + 1]
 
 
-def _within(ranges: Sequence[tuple[int, int]], first: int, last: int) -> int:
-    """Returns how many numbers from `first` to `last` are in the ranges."""
-    return sum(max(0, min(last, end) - max(first, start) + 1) for start, end in ranges)
+def _counts(ranges: Sequence[tuple[int, int]], first: int, last: int, step: int) -> list[int]:
+    """Returns, for each `step` numbers from `first` to `last`, how many of them are in the ranges.
+
+    It takes time for each range and each count, not for each pair of them."""
+    counts = [0] * -(-(last - first + 1) // step)
+    for start, end in ranges:
+        start, end = max(start, first), min(end, last)
+        for number in range((start - first) // step, (end - first) // step + 1 if start <= end else 0):
+            begin = first + number * step
+            counts[number] += min(end, begin + step - 1) - max(start, begin) + 1
+    return counts

@@ -6,6 +6,7 @@ Method: real nodes; a chain of generated blocks is published over TCP with a hol
 from __future__ import annotations
 
 import json
+import random
 import time
 from pathlib import Path
 
@@ -37,6 +38,30 @@ def test_a_picture_shows_every_hole() -> None:
     assert len(draw_ranges(many, many, 0, 19_998)) <= BARS_MAX
     assert [bar.state for bar in draw_ranges([(5, 9)], [(0, 9)], 0, 9)] == ["deleted", "there"]
     assert find_gaps([]) == []
+
+
+def test_a_picture_agrees_with_the_blocks_one_by_one() -> None:
+    """For random chains, each bar says what looking at each of its blocks says."""
+    for seed in range(40):
+        choose = random.Random(seed)
+        there = {number for number in range(10, 2_000) if choose.random() < choose.choice((0.1, 0.99))}
+        deleted = there | set(range(10, choose.randint(11, 1_500)))
+        last = max(there)
+        for bar in draw_ranges(_ranges(there), _ranges(deleted), min(deleted), last):
+            blocks = set(range(bar.first, bar.last + 1))
+            if bar.state == "there":
+                assert blocks <= there
+            elif bar.state == "deleted":
+                assert blocks <= deleted
+            else:
+                assert not blocks <= deleted
+
+
+def _ranges(numbers: set[int]) -> list[tuple[int, int]]:
+    """The numbers as ascending inclusive ranges."""
+    starts = sorted(number for number in numbers if number - 1 not in numbers)
+    ends = sorted(number for number in numbers if number + 1 not in numbers)
+    return list(zip(starts, ends, strict=True))
 
 
 def test_refusals_are_read_from_the_end_of_any_file(tmp_path: Path) -> None:
