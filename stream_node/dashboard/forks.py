@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+import trio
 from starlette.responses import Response
 
 from cardinal_streams.errors import MessageError
@@ -17,7 +18,7 @@ from stream_client import FromEnd, RichMessage
 from stream_node.dashboard.page import Page
 
 MESSAGES_MAX = 2_000
-"""The largest number of messages that are read of each partition."""
+"""The largest number of messages that are read, of all partitions together."""
 HEIGHTS_MAX = 60
 """The largest number of block numbers in the picture; the newest are drawn."""
 STEP_X, STEP_Y, BOX_X, BOX_Y = 92, 44, 74, 28
@@ -58,16 +59,20 @@ async def show_forks(page: Page) -> Response:
     name = page.query.get("stream", "")
     found: list[Block] = []
     async with page.client() as client:
-        for stream in (await client.get_stream(name)).partitions:
-            at, read = await stream.find_index(FromEnd(MESSAGES_MAX)), 0
-            while read < MESSAGES_MAX:
-                some = await stream.pull_page(at, MESSAGES_MAX - read)
-                found += find_blocks(some.messages, stream.partition)
+        partitions = (await client.get_stream(name)).partitions[:MESSAGES_MAX]
+        share = MESSAGES_MAX // len(partitions)
+        for stream in partitions:
+            at, read = await stream.find_index(FromEnd(share)), 0
+            while read < share:
+                some = await stream.pull_page(at, share - read)
+                found += await trio.to_thread.run_sync(find_blocks, some.messages, stream.partition)
                 at, read = some.resume_index, read + len(some.messages)
                 if some.at_end:
                     break
     blocks = first_of_each(sorted(found, key=lambda block: block.time_us))
-    boxes = draw_tree(blocks)
+    # A chain with many forks takes long, and the event loop has other work.
+    boxes = await trio.to_thread.run_sync(draw_tree, blocks)
+    reorgs = await trio.to_thread.run_sync(find_reorgs, blocks)
     return page.show(
         "forks.html",
         active="streams",
@@ -77,7 +82,7 @@ async def show_forks(page: Page) -> Response:
         width=max((box.x for box in boxes), default=0) + BOX_X + 10,
         height=max((box.y for box in boxes), default=0) + BOX_Y + 10,
         box=(BOX_X, BOX_Y),
-        reorgs=find_reorgs(blocks)[-REORGS_MAX:][::-1],
+        reorgs=reorgs[-REORGS_MAX:][::-1],
         most=MESSAGES_MAX,
     )
 
@@ -112,7 +117,7 @@ def find_reorgs(blocks: Iterable[Block]) -> list[Turn]:
     for block in blocks:
         known[block.batch.hash] = block
         if head is None or block.batch.weight > head.batch.weight:
-            if head is not None:
+            if head is not None and block.batch.parent != head.batch.hash:
                 chain = {each.batch.hash for each in _chain(block, known)}
                 left = [each for each in _chain(head, known) if each.batch.hash not in chain]
                 # A chain whose beginning has not arrived does not show where it leaves the other one.
