@@ -169,6 +169,22 @@ class PushNotStored(PushFailed):
         super().__init__(f"the message has not been stored: {reason}")
 
 
+class PushOutOfOrder(PushNotStored):
+    """A pushed message is not stored, because its number does not follow the last stored number of its publisher.
+
+    Push the missing messages first, beginning with the number `expected`.
+
+    expected: the number that the node expects next from this publisher.
+    """
+
+    fault = "caller"
+    retriable = False
+
+    def __init__(self, number: int, expected: int) -> None:
+        self.expected = expected
+        super().__init__(f"number {number} of this publisher does not follow: the node expects {expected}")
+
+
 class PushUnknown(PushFailed):
     """The node does not know whether a pushed message is stored, for example because an fsync failed.
 

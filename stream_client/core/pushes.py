@@ -150,9 +150,10 @@ class KeyedPush(Push):
     skipped: whether the node refused the push as out of order while an earlier push was unanswered.
     sent_again: whether the push was sent again after a reconnect, so that several copies can be on their way.
     in_doubt: whether the node reported a failure after which the message is perhaps stored.
+    is_duplicate: whether the node had stored the message before, so that it was not stored again.
     """
 
-    __slots__ = ("epoch", "headers", "in_doubt", "key", "number", "sent_again", "skipped")
+    __slots__ = ("epoch", "headers", "in_doubt", "is_duplicate", "key", "number", "sent_again", "skipped")
 
     def __init__(self, data: bytes, partition: int, key: bytes | None, headers: Sequence[Header]) -> None:
         super().__init__(data, partition)
@@ -160,7 +161,7 @@ class KeyedPush(Push):
         self.headers = list(headers)
         self.epoch: Epoch | None = None
         self.number = 0
-        self.skipped = self.sent_again = self.in_doubt = False
+        self.skipped = self.sent_again = self.in_doubt = self.is_duplicate = False
 
     def refusal(self) -> RequestRefused | None:
         try:

@@ -36,7 +36,14 @@ from collections.abc import Callable, Iterable
 
 from ockam.gate import is_denied
 from stream_client.core.pushes import Epoch, KeyedPush
-from stream_client.errors import AccessDenied, ClientError, PushNotStored, PushUnknown, RequestRefused
+from stream_client.errors import (
+    AccessDenied,
+    ClientError,
+    PushNotStored,
+    PushOutOfOrder,
+    PushUnknown,
+    RequestRefused,
+)
 from stream_service.extensions import Outcome, PushFailure, RichConfirm, RichStatus
 
 NO_REASON = "the node answered ERROR, which says neither why nor whether it is stored; see the node's log"
@@ -131,6 +138,7 @@ class SequenceMachine:
         assert epoch is not None, "a push that was never admitted has been answered"
         if confirm.status in (RichStatus.OK, RichStatus.DUPLICATE):
             push.index = confirm.index
+            push.is_duplicate = confirm.status is RichStatus.DUPLICATE
             epoch.open = True
             self._settle(push)
             push.finish()
@@ -142,8 +150,7 @@ class SequenceMachine:
         if epoch.failed:
             return self._fail(epoch, push, _behind_a_failure(push), unanswered)
         if next(each for each in unanswered if each.epoch is epoch) is push:
-            reason = f"number {push.number} of this publisher does not follow: the node expects {confirm.expected}"
-            return self._fail(epoch, push, PushNotStored(reason), unanswered)
+            return self._fail(epoch, push, PushOutOfOrder(push.number, confirm.expected), unanswered)
         self._skipped += not push.skipped
         push.skipped = True
         return []

@@ -40,6 +40,8 @@ SECURITY_HEADERS = {
     "cache-control": "no-store",
 }
 """The headers of every answer that does not set them itself."""
+DATA_PREFIX = b"/v1/"
+"""The beginning of the paths whose parts are decoded by their endpoints."""
 AUDITED = frozenset({"wrong-host", "foreign-origin", "ambiguous-length", "too-many-refusals"})
 """The problems that are in the audit log although no rule has decided: they look like an attack."""
 
@@ -50,12 +52,26 @@ class Call(NamedTuple):
     """One request to an endpoint.
 
     caller: who sends it; an endpoint that demands no right from anybody gets the identity of the connection.
+    endpoint: what answers it.
     """
 
     request: Request
     caller: Caller
     parts: NodeParts
     clients: HttpClients
+    endpoint: Endpoint
+
+    def check(self, demand: Demand) -> None:
+        """Raises Problem if the rules do not give the caller the right. The refusal is counted and in the audit log."""
+        if self.parts.authorizer is None:
+            return
+        request = f"{self.endpoint.method} {self.endpoint.path}"
+        is_act = self.endpoint.method not in SAFE_METHODS
+        decision = self.parts.authorizer.decide(self.caller.origin, demand, request, is_act=is_act)
+        if not decision.allowed:
+            rule = None if decision.rule is None else decision.rule.name
+            members = {"right": rights_text(demand.rights), "rule": rule}
+            raise Problem(403, "access-denied", DENIED + decision.reason, members=members)
 
     def client(self) -> AbstractAsyncContextManager[StreamClient]:
         """Opens a client of this node with the identity of the caller, see `HttpClients.client`."""
@@ -112,6 +128,9 @@ class HttpApp:
         request = Request(scope)
         # The router tells by errors that it has found nothing, if there is an application.
         scope["app"] = self
+        # The name of a stream can have slashes, written as %2F, so these paths are matched before they are decoded.
+        if scope["raw_path"].startswith(DATA_PREFIX):
+            scope["path"] = scope["raw_path"].decode("ascii")
         try:
             await self._wait_turn(request)
             check_headers(request, self._parts.config)
@@ -165,23 +184,12 @@ class HttpApp:
                 caller = Caller(peer.identity, peer)
             else:
                 caller = await identify(request, self._parts.authenticator)
+            call = Call(request, caller, self._parts, self._clients, endpoint)
             if endpoint.demand is not None:
-                self._check(caller, endpoint, endpoint.demand)
-            return await endpoint.handle(Call(request, caller, self._parts, self._clients))
+                call.check(endpoint.demand)
+            return await endpoint.handle(call)
 
         return answer
-
-    def _check(self, caller: Caller, endpoint: Endpoint, demand: Demand) -> None:
-        """Raises Problem if the rules do not give the right. The refusal is counted and in the audit log."""
-        if self._parts.authorizer is None:
-            return
-        request = f"{endpoint.method} {endpoint.path}"
-        is_act = endpoint.method not in SAFE_METHODS
-        decision = self._parts.authorizer.decide(caller.origin, demand, request, is_act=is_act)
-        if not decision.allowed:
-            rule = None if decision.rule is None else decision.rule.name
-            members = {"right": rights_text(demand.rights), "rule": rule}
-            raise Problem(403, "access-denied", DENIED + decision.reason, members=members)
 
 
 class _Answer:

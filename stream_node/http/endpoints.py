@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from stream_node.http import health, monitoring
 from stream_node.http.app import Endpoint
+from stream_node.http.data.endpoints import ENDPOINTS as DATA
 
-ENDPOINTS: tuple[Endpoint, ...] = (*health.ENDPOINTS, *monitoring.ENDPOINTS)
+ENDPOINTS: tuple[Endpoint, ...] = (*health.ENDPOINTS, *monitoring.ENDPOINTS, *DATA)

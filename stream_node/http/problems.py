@@ -58,6 +58,7 @@ _KINDS: tuple[tuple[type[errors.ClientError], int, str], ...] = (
     (errors.StreamNotFound, 404, "stream-not-found"),
     (errors.PositionBeyondEnd, 409, "position-beyond-end"),
     (errors.LeaseLost, 409, "lease-lost"),
+    (errors.PushOutOfOrder, 409, "out-of-order"),
     (errors.PushNotStored, 507, "not-stored"),
     (errors.PushUnknown, 500, "unknown-whether-stored"),
     (errors.PushFailed, 500, "push-failed"),
@@ -81,6 +82,8 @@ def problem_of(error: errors.ClientError) -> Problem:
     members: dict[str, Any] = {"retriable": error.retriable, "in_doubt": error.in_doubt}
     if isinstance(error, errors.AccessDenied) and error.right:
         members |= {"right": error.right, "rule": error.rule}
+    if isinstance(error, errors.PushOutOfOrder):
+        members |= {"expected": error.expected}
     headers = {"Retry-After": str(RETRY_AFTER_S)} if error.retriable else None
     return Problem(status, name, str(error), headers=headers, members=members)
 

@@ -1,0 +1,84 @@
+"""Reads the parameters of a request: the name of a stream in the path, and the query behind the path."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import Annotated, TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from starlette.requests import Request
+
+from stream_node.http.problems import Problem
+from stream_service.names import refusal_of_name
+
+Q = TypeVar("Q", bound=msgspec.Struct)
+
+INDEX_MAX = 2**63 - 1
+"""The highest index, and the highest number of a partition, that is read. The node has its own limits."""
+Index = Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
+
+
+def stream_name(request: Request) -> str:
+    """Returns the name of the stream in the path. Raises Problem if it is no name of a stream."""
+    name = path_text(request, "name")
+    refusal = refusal_of_name(name)
+    if refusal is not None:
+        raise Problem(400, "invalid-request", refusal)
+    return name
+
+
+def path_text(request: Request, parameter: str) -> str:
+    """Returns one part of the path. Raises Problem if it is not UTF-8 with percent signs."""
+    try:
+        return unquote(request.path_params[parameter], errors="strict")
+    except UnicodeDecodeError as error:
+        detail = f"the {parameter} in the path is not UTF-8; write its bytes in UTF-8, each as %XX"
+        raise Problem(400, "invalid-request", detail) from error
+
+
+def path_index(request: Request, parameter: str) -> int:
+    """Returns a part of the path that is a number. Raises Problem if it is none, or too large."""
+    text = request.path_params[parameter]
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= INDEX_MAX):
+        raise Problem(400, "invalid-request", f"the {parameter} in the path is a whole number from 0 to {INDEX_MAX}")
+    return int(text)
+
+
+def read_query(request: Request, kind: type[Q]) -> Q:
+    """Returns the query of a request as a struct, whose fields are the parameters.
+
+    Raises Problem for an unknown or repeated parameter, and for a value that is not of its type."""
+    try:
+        pairs = parse_qsl(request.scope["query_string"].decode("ascii"), keep_blank_values=True, errors="strict")
+    except (UnicodeDecodeError, ValueError) as error:
+        detail = "the query is not UTF-8; write each byte that is no letter or digit as %XX"
+        raise Problem(400, "invalid-request", detail) from error
+    values = dict(pairs)
+    known = {field.encode_name for field in msgspec.structs.fields(kind)}
+    unknown = next((name for name in values if name not in known), None)
+    if unknown is not None:
+        takes = f"the parameters are {', '.join(sorted(known))}" if known else "there are no parameters"
+        raise Problem(400, "invalid-request", f"there is no parameter {unknown[:40]!r} here; {takes}")
+    if len(values) != len(pairs):
+        raise Problem(400, "invalid-request", "a parameter is there twice; send each one once")
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise Problem(400, "invalid-request", f"a parameter is wrong: {error}") from error
+
+
+def bytes_of(text: str | None, digits: str | None, what: str) -> bytes | None:
+    """Returns bytes that are given as text, or as base64 by the parameter whose name ends in `_base64`.
+
+    Raises Problem if both are given, or if `digits` is no base64."""
+    if digits is None:
+        return None if text is None else text.encode()
+    if text is not None:
+        raise Problem(400, "invalid-request", f"send {what} or {what}_base64, not both")
+    try:
+        # A plus sign of base64 is a space after the query has been read.
+        return base64.b64decode(digits.replace(" ", "+").replace("-", "+").replace("_", "/"), validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise Problem(400, "invalid-request", f"{what}_base64 is no base64: {error}") from error

@@ -1,0 +1,221 @@
+"""Goal: a message that is posted over HTTP is stored like any other one, once, and byte for byte.
+
+Method: real nodes; `http.client` and curl push, and the native client reads. A killed process shows what is kept.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from access.rights import Right
+from access.rules import Rule
+from ockam.address import split_host_port
+from stream_client import connect
+from stream_client.blocking import connect as connect_blocking
+from stream_node.process import NodeProcess
+from tests.access.guarded_node import may
+from tests.http.http_node import HttpNode, http_node
+from tests.http.test_identity import rules, token
+
+LINES = "application/x-ndjson"
+RAW = "application/octet-stream"
+JSON = "application/json"
+
+
+async def post(node: HttpNode, path: str, body: bytes, kind: str = RAW, **headers: str) -> tuple[int, Any]:
+    """Posts by `http.client`. Returns the status and the JSON of the answer."""
+    return await trio.to_thread.run_sync(request, node.address, "POST", path, body, {"Content-Type": kind, **headers})
+
+
+def request(address: str, method: str, path: str, body: bytes = b"", headers: Any = None) -> tuple[int, Any]:
+    connection = http.client.HTTPConnection(*split_host_port(address), timeout=30)
+    try:
+        connection.request(method, path, body, headers or {})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+    finally:
+        connection.close()
+
+
+async def stored(node: HttpNode, name: str, partition: int = 0) -> list[tuple[bytes, bytes | None]]:
+    async with connect(node.running.address) as client:
+        stream = (await client.get_stream(name)).get_partition(partition)
+        return [(each.data, each.key) for each in (await stream.pull_page()).messages]
+
+
+async def test_each_type_of_body_is_stored_byte_for_byte(tmp_path: Path) -> None:
+    """The native client reads the bytes that were posted: spaces of JSON, large numbers and bytes that are no text."""
+    odd = bytes(range(256)) * 300
+    async with http_node(tmp_path) as node:
+        for body, kind in ((odd, RAW), (b' {"a": 1.000, "a": 12345678901234567890123}', JSON), (b"", RAW)):
+            status, answer = await post(node, "/v1/streams/mixed", body, kind)
+            assert (status, answer["partition"], answer["duplicates"]) == (200, 0, 0), answer
+        status, answer = await post(node, "/v1/streams/mixed", b'{"a":1}\r\n\n"zw\xc3\xb6lf"\n[]', LINES)
+        assert (status, answer["indexes"]) == (200, [3, 4, 5])
+        assert [data for data, _ in await stored(node, "mixed")] == [
+            odd,
+            b' {"a": 1.000, "a": 12345678901234567890123}',
+            b"",
+            b'{"a":1}',
+            b'"zw\xc3\xb6lf"',
+            b"[]",
+        ]
+
+
+async def test_wrong_bodies_store_nothing_and_say_what_to_do(tmp_path: Path) -> None:
+    """Neither a message nor a stream is made by a request that is refused."""
+    wrong = (
+        (b"{", JSON, 400, "not-json"),
+        (b'{"a":1}\n{"a":', LINES, 400, "not-json"),
+        (b"[" * 100_000, JSON, 400, "not-json"),
+        (b"\n \n", LINES, 400, "no-message"),
+        (b"0\n" * 10_001, LINES, 413, "too-many-messages"),
+        (b'"\xff"', JSON, 400, "not-json"),
+        (b"x" * 16_770_000, RAW, 413, "message-too-large"),
+        (b"a=1", "application/x-www-form-urlencoded", 415, "unsupported-media-type"),
+        (b"a", "", 415, "unsupported-media-type"),
+    )
+    async with http_node(tmp_path, http_body_bytes_max=16_775_000) as node:
+        for body, kind, status, name in wrong:
+            found, answer = await post(node, "/v1/streams/new", body, kind)
+            assert (found, answer["type"]) == (status, f"urn:stream-node:problem:{name}"), (answer, len(body))
+        for path in (
+            "new?partition=x",
+            "new?partition=-1",
+            "new?other=1",
+            "new?key=a&key=b",
+            "new?key=%FF",
+            "new?sequence=1",
+            "%FF",
+            "a%00b",
+            "x" * 1025,
+            "new?key_base64=_",
+            "new?create=maybe",
+        ):
+            found, answer = await post(node, f"/v1/streams/{path}", b"x")
+            assert (found, answer["type"]) == (400, "urn:stream-node:problem:invalid-request"), (path, answer)
+        assert (await post(node, "/v1/streams/new?create=false", b"x"))[0] == 404
+        assert (await post(node, "/v1/streams/new?partition=1", b"x"))[0] == 404
+        async with connect(node.running.address) as client:
+            assert [each async for each in client.list_streams()] == []
+
+
+async def test_names_can_have_every_character(tmp_path: Path) -> None:
+    """Slashes, percent signs, spaces and letters of other scripts are written with percent signs."""
+    async with http_node(tmp_path) as node:
+        for path, name in (("a%2Fb", "a/b"), ("50%25", "50%"), ("%C3%BC%20%E2%82%AC", "ü €"), ("..", "..")):
+            status, answer = await post(node, f"/v1/streams/{path}", b"x")
+            assert (status, answer["stream"]) == (200, name)
+            assert await stored(node, name) == [(b"x", None)]
+
+
+async def test_keys_choose_the_partition_as_for_everybody_else(tmp_path: Path) -> None:
+    """The partition of a key is that of the native client; messages without a key reach every partition."""
+    async with http_node(tmp_path) as node, connect(node.running.address) as client:
+        made = await client.create_partitioned("parted", 3)
+        for key in (b"a", b"b", b"\xff\xfe", b""):
+            text = base64.urlsafe_b64encode(key).decode()
+            status, answer = await post(node, f"/v1/streams/parted?key_base64={text}", b"x")
+            assert (status, answer["partition"]) == (200, made.partition_for(key).partition)
+            assert (b"x", key) in await stored(node, "parted", answer["partition"])
+        status, answer = await post(node, "/v1/streams/parted?key=z%C3%BC&partition=1", b"by number")
+        assert (b"by number", "zü".encode()) in await stored(node, "parted", 1)
+        hit = {(await post(node, "/v1/streams/parted", b"any"))[1]["partition"] for _ in range(40)}
+        assert hit == {0, 1, 2}
+        status, answer = await post(node, "/v1/streams/parted?partition=3", b"x")
+        assert (status, answer["type"]) == (404, "urn:stream-node:problem:stream-not-found")
+        status, answer = await post(node, "/v1/streams/parted?publisher_id=d&sequence=0", b"x")
+        assert (status, answer["type"]) == (400, "urn:stream-node:problem:partition-needed")
+
+
+async def test_a_message_that_is_sent_again_is_stored_once(tmp_path: Path) -> None:
+    """A device repeats a request; a number that does not follow is told with the expected one. The native client goes
+    on with the same numbers."""
+    async with http_node(tmp_path) as node:
+        for _ in range(3):
+            status, answer = await post(
+                node, "/v1/streams/readings?publisher_id=device-7&sequence=5", b"1\n2\n3", LINES
+            )
+            assert (status, answer["indexes"][1:]) == (200, [1, 2])
+        assert answer["duplicates"] == 3
+        status, answer = await post(node, "/v1/streams/readings?publisher_id=device-7&sequence=9", b"5")
+        assert (status, answer["type"]) == (409, "urn:stream-node:problem:out-of-order")
+        assert (answer["expected"], answer["retriable"], answer["in_doubt"]) == (8, False, False)
+        # The two requests overlap: what is stored is counted as such, and the rest is stored.
+        status, answer = await post(node, "/v1/streams/readings?publisher_id=device-7&sequence=7", b"3\n4", LINES)
+        assert (status, answer["indexes"], answer["duplicates"]) == (200, [2, 3], 1)
+        async with connect(node.running.address) as client:
+            stream = await client.create("readings")
+            async with stream.publisher(publisher_id="device-7", first_number=8) as publisher:
+                assert await publisher.wait(await publisher.push("4")) == 3
+                assert await publisher.wait(await publisher.push("5")) == 4
+        assert [data for data, _ in await stored(node, "readings")] == [b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_rules_hold(tmp_path: Path) -> None:
+    """A refusal names the missing right and the rule; a stream that may not be made is not made."""
+    text = token(tmp_path, "writer")
+    settings = rules(
+        tmp_path,
+        Rule("writer", ("token:writer",), may=Right.WRITE | Right.CREATE, on=("orders", "closed")),
+        Rule("shut", ("token:writer",), may_not=Right.WRITE, on=("closed",)),
+        may(Right.READ, name="reads"),
+    )
+    async with http_node(tmp_path, **settings) as node:
+        bearer = {"Authorization": f"Bearer {text}"}
+        assert (await post(node, "/v1/streams/orders", b"x", **bearer))[0] == 200
+        for path, headers, right, rule in (
+            ("orders", {}, "write", None),
+            ("closed", bearer, "write", "shut"),
+            ("other", bearer, "create", None),
+            ("other?create=false", bearer, "write", None),
+        ):
+            status, answer = await post(node, f"/v1/streams/{path}", b"no", **headers)
+            assert (status, answer["right"], answer["rule"]) == (403, right, rule), answer
+        assert (await post(node, "/v1/streams/orders", b"x", Authorization="Bearer wrong"))[0] == 401
+        assert node.running.statistics().storage.rows == 1
+
+
+async def test_a_deleted_stream_is_made_again(tmp_path: Path) -> None:
+    """The client inside the node, which knows the deleted stream, does not stand in the way."""
+    async with http_node(tmp_path) as node, connect(node.running.address) as client:
+        for _ in range(3):
+            status, answer = await post(node, "/v1/streams/again", b"x")
+            assert (status, answer["indexes"]) == (200, [0])
+            await (await client.get_stream("again")).delete()
+
+
+def test_what_was_answered_survives_a_kill(tmp_path: Path) -> None:
+    """A process is killed directly after an answer; the next one has every message that was answered."""
+    answered: list[int] = []
+    with NodeProcess(tmp_path / "data", arguments=["--http", "127.0.0.1:0"]) as node:
+        for number in range(5):
+            body = b"\n".join(b"%d" % (number * 10 + at) for at in range(10))
+            status, answer = request(node.http[0], "POST", "/v1/streams/kept", body, {"Content-Type": LINES})
+            assert status == 200
+            answered += answer["indexes"]
+        node.kill()
+    assert answered == list(range(50))
+    with NodeProcess(tmp_path / "data") as node, connect_blocking(node.address) as client:
+        messages = client.create("kept").pull()
+        assert [each.data for each in messages] == [b"%d" % number for number in range(50)]
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+async def test_curl_pushes_a_file(tmp_path: Path) -> None:
+    """A program that shares no code with the node sends the lines of a file."""
+    file = tmp_path / "lines"
+    file.write_text('{"t":21.5}\n{"t":21.7}\n')
+    async with http_node(tmp_path) as node:
+        curl = ["curl", "-sS", "--noproxy", "*", "-H", f"Content-Type: {LINES}", "--data-binary", f"@{file}"]
+        done = await trio.run_process([*curl, f"{node.url}/v1/streams/sensor?key=room-1"], capture_stdout=True)
+        assert json.loads(done.stdout) == {"stream": "sensor", "partition": 0, "indexes": [0, 1], "duplicates": 0}
+        assert await stored(node, "sensor") == [(b'{"t":21.5}', b"room-1"), (b'{"t":21.7}', b"room-1")]
