@@ -27,7 +27,7 @@ from index_service.protocol import (
     SaveIndex,
     SavePartitionIndex,
 )
-from ockam.address import Address, local
+from ockam.address import Address, local, tcp
 from stream_node.http.endpoints import ENDPOINTS
 from stream_node.node_status import NODE_STATUS
 from stream_node.node_status import StatusRequest as NodeStatusRequest
@@ -67,6 +67,8 @@ from stream_service.protocol import (
 
 ERROR, ERROR_CONFIRM, RICH_REFUSED, NOTHING = "error", "confirm with ERROR", "confirm with REFUSED", "nothing"
 CHAIN = "blocks"
+FAR = "127.0.0.1:9"
+"""The address of another node to which peers may forward. Nothing listens there."""
 
 
 class Act(NamedTuple):
@@ -182,13 +184,20 @@ ACTS = (
         "block_backfill", "see", Right.OPERATE | Right.BLOCK_READ, BACKFILL.encode_request(BackfillAsk(1, run=False))
     ),
     _block("block_backfill", "start a search", Right.OPERATE, BACKFILL.encode_request(BackfillAsk(1, run=True))),
+    Act("forwarding", "send to another node", Right.FORWARD, FAR, tcp(FAR), b"x", None, NOTHING),
 )
 
 
 def table() -> str:
     """The table of docs/security.md."""
     rows = ["| Worker | Request | Right that is needed | On the name |", "|---|---|---|---|"]
-    on = {None: "any", CHAIN: "of the chain", "app": "of the client", GENERATED_PREFIX: f"`{GENERATED_PREFIX}`"}
+    on = {
+        None: "any",
+        FAR: "of the address",
+        CHAIN: "of the chain",
+        "app": "of the client",
+        GENERATED_PREFIX: f"`{GENERATED_PREFIX}`",
+    }
     for act in ACTS:
         rights = "any on streams" if act.rights == STREAM_RIGHTS else rights_text(act.rights)
         rows.append(f"| {act.worker} | {act.does} | {rights} | {on.get(act.name, 'of the stream')} |")
@@ -202,8 +211,8 @@ def rights_table() -> str:
     rows = ["| Right | Is enough for |", "|---|---|"]
     for right in Right:
         enough = [text for text, rights in demands if right & rights]
-        # Forwarding is no request to a worker; `test_confused_deputies` shows it.
-        rows.append(f"| `{rights_text(right)}` | {'; '.join(enough) or 'messages for another node'} |")
+        assert enough, f"no act needs the right {rights_text(right)}"
+        rows.append(f"| `{rights_text(right)}` | {'; '.join(enough)} |")
     return "\n".join(rows) + "\n"
 
 

@@ -22,7 +22,6 @@ from secure_channel.channel_machine import ChannelMachine
 from secure_channel.messages import CLOSE, PLAINTEXT, PlaintextReader
 from secure_channel.own_identity import OwnIdentity, make_identity
 from stream_node.token_services import token_file
-from tests.access.acts import ACTS
 from tests.access.guarded_node import Guarded
 from tests.support.stream_peer import StreamPeer
 from tests.tls.keys import Keys, settings
@@ -32,12 +31,13 @@ INNER = local("inner of the test")
 
 class Way(ABC):
     """name, documented: the way and its identity in the documents. identity: the name that the node gives to the peer.
-    settings: those of the node."""
+    settings: those of the node. forwards: whether messages can go to other nodes; out of a channel none goes."""
 
     name: str
     documented: str
     identity: str
     settings: dict[str, Any]
+    forwards = True
 
     @abstractmethod
     def __init__(self, folder: Path) -> None:
@@ -97,6 +97,7 @@ class Token(Way):
 
 class Channel(Way):
     LISTENER = (local("secure_channel"),)
+    forwards = False
     name = "secure channel"
     documented = "channel:IDENTIFIER"
 
@@ -148,19 +149,3 @@ class ChannelPeer(StreamPeer):
 
 WAYS: tuple[type[Way], ...] = (Plain, Certificate, Token, Channel)
 WIRES: tuple[Wire, ...] = (HEAD, LEGACY)
-
-
-def attack_table() -> str:
-    """The table of docs/security.md of the attacks that `test_acts` makes."""
-    rows = [
-        "| Peer | Identity | Framing | Requests without their right | Refused and audited |",
-        "|---|---|---|---|---|",
-    ]
-    for way in WAYS:
-        for wire in WIRES:
-            rows.append(f"| {way.name} | `{way.documented}` | {wire.name} | {len(ACTS)} | {len(ACTS)} |")
-    return "\n".join(rows) + "\n"
-
-
-if __name__ == "__main__":
-    print(attack_table(), end="")
