@@ -32,6 +32,7 @@ NOT_HERE = {
 PAGES = [
     "docs/backfill.md",
     "docs/block-node.md",
+    "docs/dashboard.md",
     "docs/http.md",
     "docs/operating.md",
     "docs/tutorial.md",
