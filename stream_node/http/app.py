@@ -118,6 +118,8 @@ class HttpApp:
         body = RequestBody(receive, bytes_max=config.http_body_bytes_max, part_s=config.http_body_timeout_s)
         async with trio.open_nursery() as nursery:
             answer = _Answer(send, body, nursery, self.answered)
+            # What nobody waits for any more is not worked on: an answer whose peer has gone ends here.
+            nursery.start_soon(body.watch, nursery.cancel_scope)
             problem = await self._answer(scope, body, answer)
             if problem is not None and not answer.has_begun:
                 await problem.response()(scope, body.receive, answer.send)
@@ -137,6 +139,8 @@ class HttpApp:
             check_host(request, self._parts.config)
             check_origin(request, scope["method"], self._parts.config)
             body.check_announced(request.headers.get("content-length"))
+            if scope["method"] in SAFE_METHODS:
+                await body.read_ahead()
             await self._router(scope, body.receive, answer.send)
         except Exception as error:
             return self._problem(error, scope)

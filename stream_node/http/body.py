@@ -29,12 +29,19 @@ class RequestBody:
         self._part_s = part_s
         self.size_bytes = 0
         self.is_complete = False
+        self._first: Any = None
+        self._completed = trio.Event()
+        self._gone = trio.Event()
 
     async def receive(self) -> Any:
         """Returns the next event. Raises Problem if the body is too large or too slow."""
+        if self._first is not None:
+            event, self._first = self._first, None
+            return event
         # After the body, the only event is the end of the connection, which may come much later.
         if self.is_complete:
-            return await self._receive()
+            await self._gone.wait()
+            return {"type": "http.disconnect"}
         with trio.move_on_after(self._part_s) as scope:
             event = await self._next()
         if scope.cancelled_caught:
@@ -45,6 +52,17 @@ class RequestBody:
         if self.size_bytes > self._bytes_max:
             raise self.too_large()
         return event
+
+    async def read_ahead(self) -> None:
+        """Receives the first event of a request that needs no body, so that `watch` sees the end of the connection."""
+        self._first = await self.receive()
+
+    async def watch(self, scope: trio.CancelScope) -> None:
+        """Cancels the scope when the peer has gone. Until all of the body was received, this cannot be seen."""
+        await self._completed.wait()
+        while not self._gone.is_set():
+            self._note(await self._receive())
+        scope.cancel()
 
     def check_announced(self, length: str | None) -> None:
         """Raises Problem if the header Content-Length announces a body that is too large."""
@@ -69,6 +87,14 @@ class RequestBody:
 
     async def _next(self) -> Any:
         event = await self._receive()
-        self.size_bytes += len(event.get("body", b""))
-        self.is_complete = event["type"] != "http.request" or not event.get("more_body", False)
+        self._note(event)
         return event
+
+    def _note(self, event: Any) -> None:
+        self.size_bytes += len(event.get("body", b""))
+        is_gone = event["type"] != "http.request"
+        if is_gone:
+            self._gone.set()
+        if is_gone or not event.get("more_body", False):
+            self.is_complete = True
+            self._completed.set()

@@ -1,0 +1,96 @@
+"""Follows a partition by server-sent events: every message as it is stored, until the peer or the node ends it.
+
+An event has the index that follows its message as its id. A browser that connects again sends the last id as the header
+`Last-Event-ID`, so it misses no message and gets none twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+import msgspec
+import trio
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from access.rights import Right
+from stream_client import ClientError
+from stream_client.arguments import StartLike
+from stream_node.http.app import Call
+from stream_node.http.data.places import get_partition, partition_at
+from stream_node.http.data.query import INDEX_MAX
+from stream_node.http.data.reading import NODE_WAIT_S_MAX, Form, Found, read_found
+from stream_node.http.problems import Problem, problem_of
+
+EVENTS = "text/event-stream"
+PAGE_MESSAGES = 100
+"""The number of messages that are read at once. One page of one follower is in memory at a time."""
+PART_BYTES = 64 * 1024
+"""Events are sent together up to this size."""
+HEARTBEAT_S = 10.0
+"""After this many seconds without a message, a comment is sent, so that proxies keep the connection open."""
+
+
+async def follow(
+    call: Call, name: str, partition: int | None, key: bytes | None, start: StartLike, form: Form
+) -> Response:
+    """Returns an answer that ends only when the peer has gone, the node stops or the stream is deleted."""
+    last = _last_event_id(call.request)
+    start = start if last is None else last
+    # The first page is read before the answer begins, so that errors have their status.
+    async with call.client() as client:
+        stream, info = await get_partition(call, client, name, partition, key, Right.READ)
+        found = await read_found(stream, start, PAGE_MESSAGES, 0.0, form)
+    headers = {"Stream-Partition": str(info.partition), "Vary": "Accept", "X-Accel-Buffering": "no"}
+    events = _events(call, name, info.partition, found, form)
+    return StreamingResponse(events, headers=headers, media_type=EVENTS)
+
+
+async def _events(call: Call, name: str, partition: int, found: Found, form: Form) -> AsyncIterator[bytes]:
+    # An event without data only sets the id: a peer that connects again before the first message goes on there.
+    at = found.messages[0].index if found.messages else found.resume_index
+    yield b"retry: 1000\nid: %d\n\n" % at
+    sent_s = trio.current_time()
+    try:
+        while not call.parts.condition.is_draining:
+            if found.messages:
+                for part in _parts(found):
+                    yield part
+                sent_s = trio.current_time()
+            elif trio.current_time() >= sent_s + HEARTBEAT_S:
+                yield b": waiting\n\n"
+                sent_s = trio.current_time()
+            # A client inside the node is held for one page only, so followers do not keep others out.
+            async with call.client() as client:
+                # A node does not answer for a partition that was deleted, so a follower without messages looks for it.
+                if not found.messages:
+                    await get_partition(call, client, name, partition, None, Right.READ)
+                stream = partition_at(client, name, partition)
+                found = await read_found(stream, found.resume_index, PAGE_MESSAGES, NODE_WAIT_S_MAX, form)
+    except (ClientError, Problem) as error:
+        if call.parts.condition.is_draining:
+            return
+        problem = problem_of(error) if isinstance(error, ClientError) else error
+        yield b"event: problem\ndata: %b\n\n" % bytes(problem.response().body)
+
+
+def _parts(found: Found) -> Iterator[bytes]:
+    """Returns the events of a page, several small ones together."""
+    part = bytearray()
+    for message in found.messages:
+        part += b"id: %d\ndata: %b\n\n" % (message.index + 1, msgspec.json.encode(message))
+        if len(part) >= PART_BYTES:
+            yield bytes(part)
+            part.clear()
+    if part:
+        yield bytes(part)
+
+
+def _last_event_id(request: Request) -> int | None:
+    """Returns the index in the header Last-Event-ID, None without it. Raises Problem if it is no index."""
+    text = request.headers.get("last-event-id", "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= INDEX_MAX):
+        raise Problem(400, "invalid-request", "Last-Event-ID is the id of an event: an index")
+    return int(text)

@@ -1,0 +1,171 @@
+"""Reads messages for a request: where reading begins, a page of messages, and how a message is shown as JSON.
+
+A damaged message never breaks a page: it is shown with the reason in place of its data.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+import trio
+
+from ockam.protocol import REFUSAL
+from stream_client import AccessDenied, ClientError, FromIndex, RichMessage, Stream, StreamNotFound
+from stream_client.arguments import StartLike
+from stream_node.cli.values import UsageError, parse_start
+from stream_node.http.data.json_text import find_json_fault
+from stream_node.http.problems import Problem
+
+Form: TypeAlias = Literal["auto", "text", "base64"]
+"""How the data of a message is shown. auto: as JSON if it is JSON, as text if it is text, else as base64."""
+NODE_WAIT_S_MAX = 2.0
+"""The longest time for which the node is asked to wait at once, in seconds, so that a node can stop."""
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_SPACE_FOR_PLUS = re.compile(r"(T\d\d:\d\d(?::\d\d(?:\.\d+)?)?) (\d\d:?\d\d)$")
+"""Matches a time whose plus sign has become a space, because it was not written as %2B."""
+
+
+class DataHeader(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A header of a message. value: its value as text. value_base64: the value, if it is no text."""
+
+    name: str
+    value: str | None = None
+    value_base64: str | None = None
+
+
+class DataMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One message.
+
+    time: when it was stored, as RFC 3339 in UTC.
+    encoding: `json`: `data` is the value; `text`: the text; `base64`: the bytes in base64. `error`: the message cannot
+    be read, and `error` says why.
+    key: its key as text. key_base64: the key, if it is no text.
+    """
+
+    index: int
+    encoding: Literal["json", "text", "base64", "error"]
+    time: str | None = None
+    data: Any = msgspec.UNSET
+    key: str | None = None
+    key_base64: str | None = None
+    headers: list[DataHeader] = []
+    error: str | None = None
+
+
+class Found(msgspec.Struct, frozen=True):
+    """The messages that were read. first_index, next_index: those of the partition. resume_index: where to go on."""
+
+    messages: Sequence[DataMessage]
+    first_index: int
+    next_index: int
+    resume_index: int
+
+
+def parse_from(text: str) -> StartLike:
+    """Returns where reading begins: at an index, at `earliest`, after the `latest` message, or at a time.
+
+    Raises Problem for any other text."""
+    names = {"earliest": "first", "latest": "new"}
+    text = _SPACE_FOR_PLUS.sub(r"\1+\2", text)
+    try:
+        return parse_start(names.get(text, text), datetime.now(UTC))
+    except UsageError as error:
+        detail = f"from is an index, earliest, latest, or a time such as 2026-11-01T08:00:00Z: {error}"
+        raise Problem(400, "invalid-request", detail) from error
+
+
+async def read_found(stream: Stream, start: StartLike, limit: int, wait_s: float, form: Form) -> Found:
+    """Reads a page of messages. While there is none, waits for one, for `wait_s` seconds at most.
+
+    Raises Problem if an index lies beyond the end, where a reader would wait for messages that come much later."""
+    deadline_s = trio.current_time() + wait_s
+    while True:
+        left_s = min(max(0.0, deadline_s - trio.current_time()), NODE_WAIT_S_MAX)
+        try:
+            page = await stream.pull_page(start, limit, wait_s=left_s)
+        except (AccessDenied, StreamNotFound):
+            raise
+        except ClientError as error:
+            if not isinstance(start, int | FromIndex):
+                raise
+            found = await _read_each(stream, start if isinstance(start, int) else start.index, limit, form)
+            if found is None:
+                raise error
+            return found
+        if page.messages or trio.current_time() >= deadline_s:
+            break
+        # A later page continues where this one ended: "latest" is the end at the time of the request.
+        start = page.resume_index
+    messages = [shown(each, form) for each in page.messages]
+    # The node's own protocol reports both indexes.
+    return Found(messages, page.first_index or 0, page.next_index or 0, page.resume_index)
+
+
+async def _read_each(stream: Stream, index: int, limit: int, form: Form) -> Found | None:
+    """Reads messages one by one, because one of them fails its page. Returns None if the first one is readable or not
+    there: then something else has failed."""
+    info = await stream.info()
+    at, messages = max(index, info.first_index), list[DataMessage]()
+    has_failed = False
+    while at < info.next_index and len(messages) < min(limit, EACH_MAX):
+        try:
+            page = await stream.pull_page(FromIndex(at), 1)
+        except (AccessDenied, StreamNotFound):
+            raise
+        except ClientError as error:
+            messages.append(DataMessage(at, "error", error=str(error).removeprefix(REFUSAL)))
+            has_failed, at = True, at + 1
+            continue
+        if not page.messages:
+            break
+        messages.append(shown(page.messages[0], form))
+        at = page.resume_index
+    return Found(messages, info.first_index, info.next_index, at) if has_failed else None
+
+
+EACH_MAX = 100
+"""The largest number of messages that are read one by one for a page with a damaged message."""
+
+
+def shown(message: RichMessage, form: Form) -> DataMessage:
+    """Returns a message as it is shown as JSON."""
+    encoding, data = _data(message.data, form)
+    key, key_base64 = _text_or_base64(message.key)
+    headers = [DataHeader(each.name, *_text_or_base64(each.value)) for each in message.headers]
+    return DataMessage(message.index, encoding, time_text(message.time_us), data, key, key_base64, headers)
+
+
+def time_text(time_us: int) -> str:
+    """Returns a time as RFC 3339 in UTC, with microseconds."""
+    try:
+        return (_EPOCH + timedelta(microseconds=time_us)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    except OverflowError:
+        # A copy of a stream can have times that no calendar has.
+        return "9999-12-31T23:59:59.999999Z"
+
+
+def _data(data: bytes, form: Form) -> tuple[Literal["json", "text", "base64"], Any]:
+    if form == "auto" and find_json_fault(data) is None:
+        # The value stands in the answer as it was sent, so large numbers and repeated names stay as they are. Line ends
+        # between its parts would end a line of NDJSON or of an event.
+        return "json", msgspec.Raw(msgspec.json.format(data, indent=-1))
+    if form != "base64":
+        try:
+            return "text", data.decode()
+        except UnicodeDecodeError:
+            pass
+    return "base64", base64.b64encode(data).decode()
+
+
+def _text_or_base64(value: bytes | None) -> tuple[str | None, str | None]:
+    if value is None:
+        return None, None
+    try:
+        return value.decode(), None
+    except UnicodeDecodeError:
+        return None, base64.b64encode(value).decode()
