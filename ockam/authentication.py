@@ -31,7 +31,7 @@ class Status(enum.IntEnum):
     """What became of an authentication."""
 
     OK = 0
-    """The connection has the identity in the answer."""
+    """The token is accepted. The connection now has the identity that the answer names."""
     UNKNOWN = 1
     """The node does not know this token, or the payload is no authentication."""
     EXPIRED = 2

@@ -23,7 +23,7 @@ async def show_blocks(page: Page) -> Response:
 
 
 async def show_part(page: Page) -> Response:
-    """What changes while blocks come."""
+    """Returns the part of the page that changes while blocks arrive."""
     return page.show("blocks_now.html", **await _values(page))
 
 

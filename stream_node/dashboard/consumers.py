@@ -23,7 +23,7 @@ from stream_node.http.problems import Problem
 
 
 async def show_consumers(page: Page) -> Response:
-    """All consumers that the user may see, those that are farthest behind first."""
+    """Returns the list of the consumers that the user may see. Those that are farthest behind come first."""
     search = page.query.get("search", "")
     async with page.client() as client:
         saved = await list_saved(client)
@@ -43,7 +43,7 @@ async def show_consumers(page: Page) -> Response:
 
 
 async def show_consumer(page: Page) -> Response:
-    """One consumer of one stream: its position in each partition, which can be set."""
+    """Returns the page of one consumer of one stream: its position in each partition, with a form that sets it."""
     client_id, stream = page.query.get("client", ""), page.query.get("stream", "")
     async with page.client() as client:
         row, ends = await _find(client, client_id, stream)

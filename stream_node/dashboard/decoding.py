@@ -1,6 +1,6 @@
 """Decoding: shows the data of a message as text, JSON, CBOR, Avro or hexadecimal digits. It never fails.
 
-Data that is not what somebody asks for is shown with the reason, and as hexadecimal digits.
+Data that is not in the form that the user asks for is shown as hexadecimal digits, with the reason.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ class _NotDecoded(Exception):
 
 
 class Decoded(NamedTuple):
-    """What is shown of data. view: its form. text: what it says. note: why another form is shown; empty otherwise."""
+    """The data of a message as a page shows it.
+
+    view: the form, for example "json". text: the data in this form. note: why this is not the form that was asked for;
+    empty if it is.
+    """
 
     view: str
     text: str
@@ -38,7 +42,7 @@ class Decoded(NamedTuple):
 
 
 def decode(data: bytes, view: str, bytes_max: int, *, is_short: bool = False) -> Decoded:
-    """Returns data in a form, or in the first one that fits for `auto`. Never raises.
+    """Returns data in the form `view`. The form "auto" means the first form that fits the data. Never raises.
 
     bytes_max: longer data is shown up to here only, as text or as hexadecimal digits.
     is_short: whether JSON stands on one line instead of one line for each value.

@@ -81,8 +81,10 @@ class _AvroTypes:
         self._named: dict[str, tuple[int, int]] = {}
 
     def weigh(self, schema: Any, around: tuple[str, ...], depth: int) -> tuple[int, int]:
-        """Returns the least bytes of a value, and the number of values that these bytes are. around: the names of the
-        types that contain this one."""
+        """Returns the smallest size of a value of this type in bytes, and how many values it then has in it.
+
+        around: the names of the types that contain this type.
+        """
         if depth > AVRO_DEPTH_MAX:
             raise ValueError(f"types are nested more than {AVRO_DEPTH_MAX} deep")
         if isinstance(schema, str):

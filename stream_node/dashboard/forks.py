@@ -101,7 +101,7 @@ def find_blocks(messages: Iterable[RichMessage], partition: int) -> list[Block]:
 
 
 def first_of_each(blocks: Iterable[Block]) -> list[Block]:
-    """Returns each block once, since several producers send the same blocks."""
+    """Returns each block once. Several producers send the same blocks."""
     found: dict[bytes, Block] = {}
     for block in blocks:
         found.setdefault(block.batch.hash, block)
@@ -109,8 +109,10 @@ def first_of_each(blocks: Iterable[Block]) -> list[Block]:
 
 
 def find_reorgs(blocks: Iterable[Block]) -> list[Turn]:
-    """Returns the reorgs of blocks in the order of their arrival: a block that is heavier than all before it, and does
-    not continue the heaviest one."""
+    """Returns the reorgs: the blocks that are heavier than all earlier ones, and do not continue the heaviest of them.
+
+    blocks: in the order of their arrival.
+    """
     known: dict[bytes, Block] = {}
     head: Block | None = None
     turns = []

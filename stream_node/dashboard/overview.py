@@ -43,12 +43,12 @@ class Overview:
         return page.show("overview.html", active="overview", **await self._values())
 
     async def part(self, page: Page) -> Response:
-        """What changes: the troubles and the figures."""
+        """Returns the part of the page that changes: what is wrong now, and the figures."""
         page.need(OPERATOR)
         return page.show("overview_now.html", **await self._values())
 
     async def rates(self, page: Page) -> Response:
-        """The points of the charts as JSON, one list for each figure; with `after`, only later ones."""
+        """Returns the points of the charts as JSON, a list for each figure. With `after`, only the later points."""
         page.need(OPERATOR)
         try:
             after_s = float(page.query.get("after", "0"))

@@ -53,7 +53,7 @@ class Page:
         return self.call.client()
 
     def count(self, name: str, default: int, most: int = 2**63 - 1) -> int:
-        """Returns a number of the query. Raises Problem if it is none."""
+        """Returns a whole number of the query. Raises Problem if the query has something else there."""
         return min(number_of(self.query, name), most) if self.query.get(name, "").strip() else default
 
     # Rights.
@@ -121,7 +121,7 @@ class Page:
 
 
 def number_of(fields: Mapping[str, str], name: str) -> int:
-    """Returns the whole number in a field. Raises Problem if it is none."""
+    """Returns the whole number in a field. Raises Problem if the field has none."""
     text = fields.get(name, "").replace(",", "").strip()
     if not (text.isascii() and text.isdecimal()) or len(text) > 20:
         raise Problem(400, "invalid-request", f"{name} must be a whole number, not {text[:40]!r}")

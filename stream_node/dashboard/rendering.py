@@ -56,7 +56,7 @@ def duration(seconds: float | None) -> str:
 
 
 def clock(time_us: int | None) -> str:
-    """Returns a time in UTC to the millisecond; a time that no calendar has as a number of microseconds."""
+    """Returns a time in UTC, to the millisecond. A time that no calendar has is shown as its number of microseconds."""
     if time_us is None:
         return NOTHING
     try:

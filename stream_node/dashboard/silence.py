@@ -14,7 +14,7 @@ LOOKS_MIN = 10
 PAUSES = 3.0
 """A stream is silent when it gets no message for this many times its longest pause."""
 SILENT_S_MIN = 7.0
-"""A stream that got messages in this time is never silent, in seconds."""
+"""The shortest silence that is told, in seconds."""
 FORGET_S = 3600.0
 """A silence that lasts longer counts as the end of the rhythm, in seconds."""
 

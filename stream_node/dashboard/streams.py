@@ -41,7 +41,7 @@ class Streams:
         self._find_rate = find_rate
 
     async def show_all(self, page: Page) -> Response:
-        """All streams that the user may see, 50 on a page, of which the search and the order decide."""
+        """Returns a page with 50 of the streams that the user may see and the search finds, in the chosen order."""
         search, order = page.query.get("search", ""), page.query.get("order", "name")
         if order not in ORDERS:
             raise Problem(400, "invalid-request", f"streams are ordered by {', '.join(ORDERS)}, not by {order[:40]!r}")
@@ -62,7 +62,7 @@ class Streams:
         )
 
     async def show(self, page: Page) -> Response:
-        """One stream: its partitions, its consumers, and what the user may change."""
+        """Returns the page of one stream: its partitions, its consumers, and forms for what the user may change."""
         name = page.query.get("name", "")
         async with page.client() as client:
             infos = [each for each in await list_infos(client, name) if each.stream_name == name]
