@@ -38,7 +38,7 @@ def test_the_picture_shows_commands_of_the_readme_and_loads_nothing() -> None:
     svg = (ROOT / "docs" / "session.svg").read_text(encoding="utf-8")
     texts = ElementTree.fromstring(svg).iter("{http://www.w3.org/2000/svg}text")
     typed = "".join("".join(text.itertext()) for text in texts).replace("\xa0", " ")
-    assert re.findall('https?:[^"]*', svg) == ["http://www.w3.org/2000/svg"]
+    assert re.findall('["\'(]\\s*(https?:[^"]*)', svg) == ["http://www.w3.org/2000/svg"]
     for command in SESSION:
         assert f"$ {command}" in typed
         assert command.removesuffix(" &") in (*commands(), KILL)

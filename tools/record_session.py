@@ -26,7 +26,7 @@ PICTURE = ROOT / "docs" / "session.svg"
 WIDTH = 86
 """Columns: the longest line, and some air."""
 
-SERVE = "stream-node serve --data-dir ./data"
+SERVE = "stream-node serve --data-dir ./data --http 127.0.0.1:8080"
 KILL = "kill -9 %1"
 SESSION = (
     f"{SERVE} &",

@@ -135,17 +135,17 @@ def _tell_listening(settings: Config, addresses: list[str], http: list[str], as_
     if http:
         line["http"] = http
     line |= {"data_dir": settings.data_dir, "tls": tls_mode(settings)}
-    text = f"listening at {' and '.join(addresses)}, with the data in {settings.data_dir}; Ctrl-C stops it"
+    lines = [f"listening at {' and '.join(addresses)}, with the data in {settings.data_dir}; Ctrl-C stops it"]
     if http:
         scheme = "http" if settings.tls_certificate is None else "https"
-        text += f"\nHTTP is at {' and '.join(f'{scheme}://{each}' for each in http)}"
+        lines.append(f"HTTP is at {' and '.join(f'{scheme}://{each}' for each in http)}")
     if settings.tls_certificate is not None:
-        text += f"\nTLS is {tls_text(settings)}"
+        lines.append(f"TLS is {tls_text(settings)}")
     missing = lacking(settings)
     if missing is not None:
         line["insecure"] = missing
-        text += f"\nINSECURE: {missing}"
-    say(as_json or not sys.stdout.isatty(), line, text)
+        lines.append(f"INSECURE: {missing}")
+    say(as_json or not sys.stdout.isatty(), line, lines)
 
 
 def _relax_garbage_collector() -> None:

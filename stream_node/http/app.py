@@ -223,6 +223,6 @@ class _Answer:
         await self._send(event)
 
 
-def json_response(value: Any, status: int = 200) -> Response:
-    """Returns an answer with a value as JSON."""
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
+def json_response(value: Any, status: int = 200, end: bytes = b"") -> Response:
+    """Returns an answer with a value as JSON. end: what follows the value, such as a line end for a terminal."""
+    return Response(msgspec.json.encode(value) + end, status, media_type="application/json")

@@ -209,6 +209,7 @@ def test_a_node_at_a_terminal_speaks_words(tmp_path: Path, flags: list[str]) -> 
     Method: `serve` with all three standard streams on one terminal."""
     here, there = pty.openpty()
     command = [sys.executable, "-m", "stream_node", "serve", "--data-dir", str(tmp_path), "--listen", "127.0.0.1:0"]
+    command += ["--http", "127.0.0.1:0"]
     environment = {**os.environ, "NO_COLOR": "1"}
     with subprocess.Popen([*command, *flags], stdin=there, stdout=there, stderr=there, env=environment) as node:
         os.close(there)
@@ -227,6 +228,7 @@ def test_a_node_at_a_terminal_speaks_words(tmp_path: Path, flags: list[str]) -> 
     if flags:
         assert json.loads(first)["event"] == "listening"
     else:
+        assert re.fullmatch(r"HTTP is at http://127\.0\.0\.1:\d+", rest.pop(0))
         assert re.fullmatch(rf"listening at 127\.0\.0\.1:\d+, with the data in {tmp_path}; Ctrl-C stops it", first)
     assert [line.split()[2] for line in rest] == ["draining", "stopped"]
     assert re.fullmatch(r"\d\d:\d\d:\d\dZ info     stopped  connections=0 commits=\d+ stored=0", rest[1])

@@ -89,7 +89,7 @@ async def pull(call: Call) -> Response:
     page = MessagePage(
         name, info.partition, found.first_index, found.next_index, found.resume_index, list(found.messages)
     )
-    answer = json_response(page)
+    answer = json_response(page, end=b"\n")
     answer.headers.update(headers)
     return answer
 

@@ -103,7 +103,7 @@ def _answer(name: str, partition: int, pushes: list[Push]) -> Response:
     failed = next((each.error for each in pushes if each.error is not None), None)
     if failed is None:
         duplicates = sum(_is_duplicate(each) for each in pushes)
-        return json_response(Pushed(name, partition, [_index(each) for each in pushes], duplicates))
+        return json_response(Pushed(name, partition, [_index(each) for each in pushes], duplicates), end=b"\n")
     problem = problem_of(failed)
     if len(pushes) > 1:
         stored = sum(each.error is None for each in pushes)
