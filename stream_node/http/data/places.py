@@ -76,7 +76,7 @@ async def make_partition(call: Call, client: StreamClient, name: str, number: in
 
     Raises Problem if the request names another partition than 0: such a stream is created with its partitions first."""
     if number:
-        detail = f"there is no stream {name!r}; create it with its partitions first: PUT /v1/streams/NAME?partitions=N"
+        detail = f"there is no stream {name!r}; create it with its partitions first by PUT"
         raise Problem(404, "stream-not-found", detail)
     await client.create(name)
     found = await find_partitions(client, name)
