@@ -94,6 +94,7 @@ async def test_wrong_bodies_store_nothing_and_say_what_to_do(tmp_path: Path) -> 
             "new?key=a&key=b",
             "new?key=%FF",
             "new?sequence=1",
+            "new?partition=null",
             "%FF",
             "a%00b",
             "x" * 1025,
@@ -126,6 +127,8 @@ async def test_keys_choose_the_partition_as_for_everybody_else(tmp_path: Path) -
             status, answer = await post(node, f"/v1/streams/parted?key_base64={text}", b"x")
             assert (status, answer["partition"]) == (200, made.partition_for(key).partition)
             assert (b"x", key) in await stored(node, "parted", answer["partition"])
+        status, answer = await post(node, "/v1/streams/parted?key=null", b"no word")
+        assert (b"no word", b"null") in await stored(node, "parted", answer["partition"])
         status, answer = await post(node, "/v1/streams/parted?key=z%C3%BC&partition=1", b"by number")
         assert (b"by number", "zü".encode()) in await stored(node, "parted", 1)
         hit = {(await post(node, "/v1/streams/parted", b"any"))[1]["partition"] for _ in range(40)}

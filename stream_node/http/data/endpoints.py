@@ -1,26 +1,61 @@
-"""The list of everything that the node answers about data over HTTP."""
+"""The list of everything that the node answers about data over HTTP, with what each one takes and answers."""
 
 from __future__ import annotations
 
 from stream_node.http.app import Endpoint
-from stream_node.http.data.positions import forget_position, save_position, show_positions
-from stream_node.http.data.pull import pull, pull_message
-from stream_node.http.data.push import push
-from stream_node.http.data.streams import change, create, delete, describe, list_streams
+from stream_node.http.data.openapi import BODIES, PAGES, Operation, make_endpoint
+from stream_node.http.data.positions import (
+    ConsumerPositions,
+    ForgetQuery,
+    PositionQuery,
+    Saved,
+    forget_position,
+    save_position,
+    show_positions,
+)
+from stream_node.http.data.pull import MessagePage, MessageQuery, PullQuery, pull, pull_message
+from stream_node.http.data.push import Pushed, PushQuery, push
+from stream_node.http.data.query import NoQuery
+from stream_node.http.data.records import RAW
+from stream_node.http.data.streams import (
+    ChangedStream,
+    Deleted,
+    ListQuery,
+    NewStream,
+    StreamDescription,
+    StreamList,
+    change,
+    create,
+    delete,
+    describe,
+    list_streams,
+)
 
-STREAM = "/v1/streams/{name}"
+STREAMS = "/v1/streams"
+STREAM = STREAMS + "/{name}"
 CONSUMER = STREAM + "/consumers/{client_id}"
 
-ENDPOINTS: tuple[Endpoint, ...] = (
-    Endpoint("POST", STREAM, push),
-    Endpoint("GET", STREAM, pull),
-    Endpoint("GET", STREAM + "/messages/{index}", pull_message),
-    Endpoint("GET", "/v1/streams", list_streams),
-    Endpoint("GET", STREAM + "/info", describe),
-    Endpoint("PUT", STREAM, create),
-    Endpoint("PATCH", STREAM, change),
-    Endpoint("DELETE", STREAM, delete),
-    Endpoint("GET", CONSUMER, show_positions),
-    Endpoint("PUT", CONSUMER, save_position),
-    Endpoint("DELETE", CONSUMER, forget_position),
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(Endpoint("POST", STREAM, push), "Push messages", PushQuery, Pushed, other_bodies=BODIES),
+    Operation(Endpoint("GET", STREAM, pull), "Read or follow messages", PullQuery, MessagePage, other_answers=PAGES),
+    Operation(
+        Endpoint("GET", STREAM + "/messages/{index}", pull_message),
+        "Read the bytes of one message",
+        MessageQuery,
+        None,
+        other_answers=(RAW,),
+    ),
+    Operation(Endpoint("GET", STREAMS, list_streams), "List streams", ListQuery, StreamList),
+    Operation(Endpoint("GET", STREAM + "/info", describe), "Describe a stream", NoQuery, StreamDescription),
+    Operation(
+        Endpoint("PUT", STREAM, create), "Create a stream", NoQuery, StreamDescription, NewStream, statuses=(200, 201)
+    ),
+    Operation(Endpoint("PATCH", STREAM, change), "Change a stream", NoQuery, StreamDescription, ChangedStream),
+    Operation(Endpoint("DELETE", STREAM, delete), "Delete a stream", NoQuery, Deleted),
+    Operation(Endpoint("GET", CONSUMER, show_positions), "Read positions", NoQuery, ConsumerPositions),
+    Operation(Endpoint("PUT", CONSUMER, save_position), "Save a position", PositionQuery, Saved),
+    Operation(Endpoint("DELETE", CONSUMER, forget_position), "Forget a position", ForgetQuery, Saved),
 )
+"""Every operation on data."""
+
+ENDPOINTS: tuple[Endpoint, ...] = (*(each.endpoint for each in OPERATIONS), make_endpoint(OPERATIONS))

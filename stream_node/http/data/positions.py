@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from stream_client import SavedIndexes, list_positions, set_position
 from stream_node.http.app import Call, json_response
-from stream_node.http.data.query import Index, path_text, read_query, stream_name
+from stream_node.http.data.query import Index, NoQuery, path_text, read_query, stream_name
 from stream_node.http.data.reading import time_text
 from stream_node.http.problems import Problem
 
@@ -17,10 +17,6 @@ SAVE_S_MAX = 10.0
 """The longest time for saving a position, in seconds. The node does not say that it refuses one."""
 POSITIONS_MAX = 10_000
 """The largest number of positions of one answer: one for each partition."""
-
-
-class NoQuery(msgspec.Struct, frozen=True):
-    """No parameters."""
 
 
 class PositionQuery(msgspec.Struct, frozen=True):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import base64
 import binascii
-from typing import Annotated, TypeVar
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -18,6 +19,10 @@ Q = TypeVar("Q", bound=msgspec.Struct)
 INDEX_MAX = 2**63 - 1
 """The highest index, and the highest number of a partition, that is read. The node has its own limits."""
 Index = Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
+
+
+class NoQuery(msgspec.Struct, frozen=True):
+    """No parameters."""
 
 
 def stream_name(request: Request) -> str:
@@ -63,10 +68,29 @@ def read_query(request: Request, kind: type[Q]) -> Q:
         raise Problem(400, "invalid-request", f"there is no parameter {unknown[:40]!r} here; {takes}")
     if len(values) != len(pairs):
         raise Problem(400, "invalid-request", "a parameter is there twice; send each one once")
+    hints = get_type_hints(kind, include_extras=True)
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(kind):
+        text = values.get(field.encode_name)
+        if text is not None:
+            found[field.name] = _convert(text, _without_none(hints[field.name]), field.encode_name)
+        elif field.required:
+            raise Problem(400, "invalid-request", f"the parameter {field.encode_name} is missing")
+    return kind(**found)
+
+
+def _convert(text: str, kind: Any, name: str) -> Any:
     try:
-        return msgspec.convert(values, kind, strict=False)
+        return msgspec.convert(text, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise Problem(400, "invalid-request", f"a parameter is wrong: {error}") from error
+        raise Problem(400, "invalid-request", f"the parameter {name} is wrong: {error}") from error
+
+
+def _without_none(kind: Any) -> Any:
+    """Returns the type of a parameter that is there. The text "null" would else count as a parameter left out."""
+    if isinstance(kind, UnionType) or get_origin(kind) is Union:
+        return Union[tuple(each for each in get_args(kind) if each is not type(None))]  # noqa: UP007
+    return kind
 
 
 def bytes_of(text: str | None, digits: str | None, what: str) -> bytes | None:

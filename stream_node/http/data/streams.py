@@ -13,8 +13,7 @@ from stream_client import Retention, StreamInfo
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_node.http.app import Call, json_response
 from stream_node.http.data.places import find_partitions, get_partitions, partition_at
-from stream_node.http.data.positions import NoQuery
-from stream_node.http.data.query import INDEX_MAX, Index, read_query, stream_name
+from stream_node.http.data.query import INDEX_MAX, Index, NoQuery, read_query, stream_name
 from stream_node.http.data.reading import time_text
 from stream_node.http.problems import Problem
 from stream_service.extensions import LIST, ListRequest, StreamKey
