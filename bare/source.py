@@ -17,8 +17,9 @@ COMPILED_FUNCTIONS = 100
 class Source:
     """The Python source of functions, and the objects to which this source refers by name.
 
-    names: objects to which the source can refer from the start, by name. Every generated name has a number from one
-    counter, so all generated names are different.
+    names: objects to which the source can refer from the start, by name.
+
+    `Source` makes names for variables, too. Each of them has a number from one counter, so they are all different.
     """
 
     def __init__(self, **names: Any) -> None:

@@ -108,8 +108,9 @@ def _find_same(database: Path, version: int) -> Path | None:
 def _back_up(session: SqliteSession, database: Path, version: int) -> Path:
     """Copies the database file into a new folder beside it.
 
-    1. Check that the disk has room for the copy, and for the write-ahead log of the revisions.
-    2. Copy the file into a folder with a temporary name, and sync it. The start removes such folders.
+    1. Check that the disk has room for the copy, and for the write-ahead log that the migration will write.
+    2. Copy the file into a folder with a temporary name, and sync it. If the process ends before step 4, the next start
+       of the node removes this folder.
     3. Open the copy: it must have the schema version and the numbers of streams and messages of the database.
     4. Write the manifest, and give the folder its name. This is a single step.
     """

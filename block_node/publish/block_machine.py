@@ -68,9 +68,9 @@ class Change(enum.Enum):
 
 
 class Then(enum.Enum):
-    """A consequence of a change.
+    """What the node must do after the state of a block has changed.
 
-    - DROP: the plugins forget the items of the block that they have received.
+    - DROP: the plugins forget all items of the block.
     - ORPHAN: the block loses its publisher.
     - DISCARD: the node ignores all items of the block that its publisher still sends.
     - SKIP: the node asks the publisher to continue with the next block.

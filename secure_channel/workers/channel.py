@@ -206,7 +206,7 @@ class ChannelWorker(Worker):
         self._move(message)
 
     def _refuse(self, message: Message, error: PeerRefused) -> None:
-        """Tells the other side, which believes that the channel is open, that it is refused."""
+        """Sends the other side the refusal of its identity. Until then it believes that the channel is open."""
         self._owner.refused(message.origin, error)
         if error.close and message.return_route:
             self._node.send(Message(message.return_route, (), error.close))

@@ -3,8 +3,8 @@
     planned ──▶ written ──▶ published
        └───────────┴──▶ dropped
 
-A rewrite makes a new generation, which is a version of the whole table. Its states are in the ledger, the record of all
-runs. Replaced files are kept for a time, for readers that have opened these files.
+A rewrite makes a new generation, which is a version of the whole table. The ledger, which is the record of all runs,
+has the state of each rewrite. Replaced files are kept for a time, for readers that have opened these files.
 
 - planned: new files are being written in the staging folder.
 - written: all files of the generation are complete, synced and recorded in the ledger.

@@ -79,7 +79,7 @@ class ChannelSettings(msgspec.Struct, frozen=True):
 
 
 class ChannelConnection(ClientConnection):
-    """The client's end of a secure channel, over one connection after the other.
+    """The client's side of secure channels. It opens a new channel on each new connection.
 
     handshakes: the number of handshakes begun so far.
     peer: the identity of the other end.

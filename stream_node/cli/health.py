@@ -89,7 +89,8 @@ def ask(
 ) -> tuple[int, dict[str, Any]]:
     """Returns the status and the JSON object of an answer. Raises NodeUnreachable, InvalidAddress.
 
-    context: of TLS; None: without TLS. server_name: the name that the certificate must have; None: the host.
+    context: the settings of TLS; None for a connection without TLS.
+    server_name: the name that the node's certificate must have; None for the host of the address.
     """
     import http.client
     import socket
