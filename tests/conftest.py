@@ -177,7 +177,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Says what was skipped, and why; and writes the files with something skipped to where SKIPPED_FILES says."""
+    """Says what was skipped, and why; and adds the files with something skipped to the file SKIPPED_FILES."""
     skipped = terminalreporter.stats.get("skipped", [])
     reasons: dict[str, Counter[str]] = {}
     for report in skipped:
@@ -189,8 +189,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         told = (f"{count} {what}{'s' if count > 1 else ''}" for what, count in sorted(counts.items()))
         terminalreporter.line(f"{', '.join(told)}: {reason}")
     if to := os.environ.get("SKIPPED_FILES"):
-        files = sorted({report.nodeid.partition("::")[0] for report in skipped})
-        Path(to).write_text("".join(f"{file}\n" for file in files), encoding="utf-8")
+        names = sorted({report.nodeid.partition("::")[0] for report in skipped})
+        with Path(to).open("a", encoding="utf-8") as file:
+            file.writelines(f"{name}\n" for name in names)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

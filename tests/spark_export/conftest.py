@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +20,30 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The embedded session, as a user opens it, on two cores and with few shuffle partitions."""
+def spark_opener(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Any]]:
+    """Opens the embedded session, or gives the one that runs, on two cores and with few shuffle partitions."""
     pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
     from spark_export import java, open_session
+    from spark_export.session import close_session
 
     try:
         java.java_version(java.find_java_home())
     except java.JavaMissing as error:
         pytest.skip(str(error))
     folder: Path = tmp_path_factory.mktemp("spark")
-    session = open_session(
-        "local[2,4]",
-        config={"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": str(folder / "warehouse")},
-    )
-    yield session
-    session.stop()
+    config = {"spark.sql.shuffle.partitions": "2", "spark.sql.warehouse.dir": str(folder / "warehouse")}
+    opened: list[Any] = []
+
+    def open_or_get() -> Any:
+        opened.append(open_session("local[2,4]", config=config))
+        return opened[-1]
+
+    yield open_or_get
+    for session in opened[-1:]:
+        close_session(session)
+
+
+@pytest.fixture
+def spark(spark_opener: Callable[[], Any]) -> Any:
+    """The session of this process. An exporter with Spark, run in the same process, uses and ends the same session."""
+    return spark_opener()

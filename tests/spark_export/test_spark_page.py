@@ -6,6 +6,7 @@ from __future__ import annotations
 import doctest
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,17 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+from access import create_token
 from spark_export.decode.schema_options import SCHEMA_OPTION_NAMES
 from spark_export.kafka_options import SINK, SOURCE, KafkaOption
 from spark_export.options import READ_OPTIONS, WRITE_OPTIONS
 from stream_client import blocking
 from stream_node.config import ENVIRONMENT_PREFIX
 from stream_node.process import NodeProcess
+from tests.access.guarded_node import write_rules
 from tests.spark_export.registry_server import RegistryServer, registry_server
 from tests.tls.keys import Keys, settings
+from tests.tokens.token_node import everything_to_tokens
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/spark.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -53,6 +57,28 @@ def tls_node(keys: Keys, tmp_path: Path) -> Iterator[NodeProcess]:
         assert node.stop() == 0
 
 
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    """The file with the token that `token_node` knows."""
+    text, _ = create_token(tmp_path / "tokens" / "tokens.json", "spark", int(time.time()))
+    file = tmp_path / "spark.token"
+    file.write_text(f"{text}\n")
+    return file
+
+
+@pytest.fixture
+def token_node(token_file: Path, tmp_path: Path) -> Iterator[NodeProcess]:
+    """The node with tokens of the page: it allows nothing without a token, and has six orders."""
+    write_rules(tmp_path / "access.toml", [everything_to_tokens()])
+    variables = {f"{ENVIRONMENT_PREFIX}ACCESS_RULES": str(tmp_path / "access.toml")}
+    with NodeProcess(tmp_path / "tokens", environment=variables) as node:
+        with blocking.connect(node.address, token=token_file.read_text().strip()) as client:
+            for number in range(6):
+                client.create("orders").push(b"%d" % number)
+        yield node
+        assert node.stop() == 0
+
+
 def refund_descriptor() -> bytes:
     """What protoc writes for `package shop; message Refund { int64 amount = 1; }` of proto3."""
     descriptor_pb2 = pytest.importorskip("google.protobuf.descriptor_pb2", reason="the extra `protobuf` is missing")
@@ -65,12 +91,20 @@ def refund_descriptor() -> bytes:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_example_gives_what_the_page_shows(
-    spark: Any, node: NodeProcess, tls_node: NodeProcess, keys: Keys, registry: RegistryServer, tmp_path: Path
+    spark: Any,
+    node: NodeProcess,
+    tls_node: NodeProcess,
+    token_node: NodeProcess,
+    token_file: Path,
+    keys: Keys,
+    registry: RegistryServer,
+    tmp_path: Path,
 ) -> None:
     """Goal: who copies an example gets its result. Method: only the addresses and the folders are those of the test."""
     text = EXAMPLES.replace("127.0.0.1:4000", node.address).replace("/tmp/lake", str(tmp_path))
     text = text.replace("/var/lib/stream-node", str(node.data_dir)).replace("http://127.0.0.1:8081", registry.address)
     text = text.replace("127.0.0.1:4001", tls_node.address).replace("/etc/stream-node/ca.pem", keys.ca)
+    text = text.replace("127.0.0.1:4002", token_node.address).replace("/etc/stream-node/spark.token", str(token_file))
     for name, file in zip(("alice.pem", "alice.key"), keys.alice, strict=True):
         text = text.replace(f"/etc/stream-node/{name}", file)
     (tmp_path / "shop.desc").write_bytes(refund_descriptor())
