@@ -19,7 +19,7 @@ from stream_node.http.problems import Problem
 TAIL_BYTES = 256 * 1024
 """How much of the end of the audit log is read, in bytes."""
 FIELDS = ("time", "identity", "peer", "right", "name", "reason")
-"""The fields of a line that are shown. A line has only those that say something."""
+"""The fields of a line that are shown. A line has only the fields that apply to its event."""
 LINES_MAX = 50
 """The largest number of refusals that are shown."""
 
@@ -52,8 +52,8 @@ async def show_access(page: Page) -> Response:
 
 
 def read_refusals(file: Path) -> list[dict[str, Any]]:
-    """Returns the last refusals in an audit log, the newest first. Lines that are no JSON are left out, as is a line
-    that is only half within the part that is read."""
+    """Returns the last refusals in an audit log, the newest first. Lines that are not JSON are left out. The
+    first line that is read is left out if its beginning lies before the part that is read."""
     try:
         with file.open("rb") as source:
             source.seek(max(0, os.fstat(source.fileno()).st_size - TAIL_BYTES))

@@ -1,4 +1,5 @@
-"""The page of blocks: which ones are there, who publishes them, what was refused and why, and how backfill goes on."""
+"""The page of blocks: which blocks are stored, who publishes them, which were refused and why, and how backfill
+proceeds."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from stream_node.http.problems import Problem
 GAPS_MAX = 50
 """The largest number of gaps that are listed."""
 RANGES_MAX = 2_000
-"""The largest number of ranges that are drawn. More are drawn from the newest on."""
+"""The largest number of ranges that are drawn. If there are more, the newest ones are drawn."""
 
 
 async def show_blocks(page: Page) -> Response:

@@ -27,9 +27,10 @@ from stream_node.http.problems import Problem, problem_of
 from stream_node.parts import NodeParts
 
 STREAMS_WATCHED_MAX = 5_000
-"""With more partitions, no publisher is called silent: looking at all of them would keep the event loop busy."""
+"""The largest number of partitions in which silent publishers are looked for. To look at more of them would keep the
+event loop busy, so with more partitions no publisher is called silent."""
 KEEP_S = 31_536_000
-"""How long browsers keep static files, whose addresses change with their contents, in seconds."""
+"""How long browsers keep static files, in seconds. The address of a file changes with its content."""
 
 PageFunction: TypeAlias = Callable[[Page], Awaitable[Response]]
 logger = structlog.get_logger(__name__)
@@ -139,14 +140,15 @@ class Dashboard:
 
 
 def _local(target: str) -> str:
-    """Returns where to go after the sign-in, below the dashboard; an address of another site is replaced."""
+    """Returns the page of the dashboard to show after the sign-in. An address of another site is replaced by the
+    overview."""
     parts = urlsplit(target)
     is_local = target.startswith("/") and not target.startswith(("//", "/\\")) and not parts.netloc and not parts.scheme
     return target if is_local and not any(character < " " for character in target) else ""
 
 
 async def serve_asset(call: Call) -> Response:
-    """Answers with a static file. It has no secrets, so everybody may have it."""
+    """Answers with a static file. Static files contain no secrets, so everybody may read them."""
     found = read_asset(call.request.path_params["name"])
     if found is None:
         raise Problem(404, "no-such-path", "there is no such file")

@@ -18,7 +18,7 @@ from stream_node.dashboard.decoding_bounds import check_avro, check_cbor
 View: TypeAlias = Literal["auto", "text", "json", "cbor", "avro", "hex"]
 VIEWS: Final[tuple[View, ...]] = get_args(View)
 AVRO_MAGIC = b"Obj\x01"
-"""The first bytes of an Avro file. Only such data has its schema with it."""
+"""The first bytes of an Avro file. Only an Avro file contains its schema."""
 AVRO_RECORDS_MAX = 100
 CHARACTERS_MAX = 100_000
 """The longest text of one message that is shown."""
@@ -32,8 +32,8 @@ class _NotDecoded(Exception):
 class Decoded(NamedTuple):
     """The data of a message as a page shows it.
 
-    view: the form, for example "json". text: the data in this form. note: why this is not the form that was asked for;
-    empty if it is.
+    view: the form, for example "json". text: the data in this form.
+    note: the reason why the form is not the requested one; empty if it is the requested one.
     """
 
     view: str
@@ -44,7 +44,8 @@ class Decoded(NamedTuple):
 def decode(data: bytes, view: str, bytes_max: int, *, is_short: bool = False) -> Decoded:
     """Returns data in the form `view`. The form "auto" means the first form that fits the data. Never raises.
 
-    bytes_max: longer data is shown up to here only, as text or as hexadecimal digits.
+    bytes_max: the largest number of bytes that are shown. Longer data is cut, and shown as text or as hexadecimal
+    digits.
     is_short: whether JSON stands on one line instead of one line for each value.
     """
     is_cut = len(data) > bytes_max
@@ -72,7 +73,7 @@ def decode(data: bytes, view: str, bytes_max: int, *, is_short: bool = False) ->
 
 
 def hex_text(data: bytes) -> str:
-    """Returns rows of sixteen bytes: their place, their digits, and what is readable of them."""
+    """Returns rows of sixteen bytes each: the offset, the hexadecimal digits, and the readable characters."""
     rows = []
     for place in range(0, len(data), 16):
         row = data[place : place + 16]
@@ -135,7 +136,7 @@ def _library(name: str) -> Any:
 
 
 def _value(value: Any) -> str:
-    """Returns a decoded value as JSON where it can be, and as Python writes it where not."""
+    """Returns a decoded value as JSON, or, if JSON has no such value, as Python prints it."""
     try:
         return _printable(msgspec.json.format(msgspec.json.encode(value, enc_hook=repr), indent=2).decode())
     except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):
@@ -143,7 +144,7 @@ def _value(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """Replaces characters that could hide or turn text, such as direction marks, by their escape sequences."""
+    """Replaces characters that hide or reverse text, such as direction marks, by their escape sequences."""
     if all(each.isprintable() or each in _KEPT_WHITESPACE for each in text):
         return text
     return "".join(

@@ -1,8 +1,8 @@
 """Bounds for decoding: refuses CBOR and Avro data whose decoding would take far more time or memory than its size.
 
-Whoever may write to a stream chooses its messages, and a page decodes them in the event loop of the node. A hundred
+Everybody who may write to a stream can choose the messages that a page decodes in the node's event loop. A hundred
 bytes can stand for billions of values: by references to earlier values, by compression, by arrays of values that take
-no bytes, and by types that contain themselves. This module decodes no values.
+no bytes, and by types that contain themselves. This module only checks data; it decodes no values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PRIMITIVES = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double
 
 
 def check_cbor(data: bytes) -> None:
-    """Raises ValueError if CBOR data has tags that are not decoded, or is nested deeply, or is cut."""
+    """Raises ValueError if CBOR data has tags that are not decoded, or is nested too deeply, or ends too early."""
     # For each open value, the number of values that it still has; a tag is a value with one value in it.
     open_values = [1]
     at = 0
@@ -66,7 +66,7 @@ def check_cbor(data: bytes) -> None:
 
 
 def check_avro(codec: str, schema: Any) -> None:
-    """Raises ValueError if values of an Avro file can be large although the file is small."""
+    """Raises ValueError if a small Avro file with this schema can contain very large values."""
     if codec != "null":
         raise ValueError(f"it is compressed ({codec[:20]})")
     _, work = _AvroTypes().weigh(schema, (), 0)
@@ -75,13 +75,14 @@ def check_avro(codec: str, schema: Any) -> None:
 
 
 class _AvroTypes:
-    """Weighs types of Avro. It remembers the named ones."""
+    """Computes how large the values of Avro types can be. It remembers the types that have a name."""
 
     def __init__(self) -> None:
         self._named: dict[str, tuple[int, int]] = {}
 
     def weigh(self, schema: Any, around: tuple[str, ...], depth: int) -> tuple[int, int]:
-        """Returns the smallest size of a value of this type in bytes, and how many values it then has in it.
+        """Returns the smallest size of a value of this type in bytes, and the number of values inside a value of this
+        size.
 
         around: the names of the types that contain this type.
         """

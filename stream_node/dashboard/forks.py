@@ -1,6 +1,6 @@
 """The page of forks: the tree of blocks in a topic of Cardinal Streams as a picture, and its reorgs.
 
-It reads the newest messages of a stream. Messages that are no blocks of Cardinal Streams are passed over.
+It reads the newest messages of a stream. It ignores messages that are not blocks of Cardinal Streams.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Box(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """A reorg: the block that became the heaviest one, and the number of blocks that left the chain for it."""
+    """A reorg: the block that became the heaviest one, and the number of blocks that left the heaviest chain."""
 
     block: Block
     left: int

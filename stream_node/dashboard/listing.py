@@ -53,7 +53,8 @@ class ConsumerRow(msgspec.Struct):
 
 
 class Shown(msgspec.Struct, frozen=True):
-    """The rows of one page out of all. before, after: the first row of the pages around; None if there is none."""
+    """The rows of one page. before, after: the first row of the page before and of the page after; None without such
+    a page."""
 
     rows: list[object]
     first: int
@@ -63,7 +64,7 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 async def list_infos(client: StreamClient, prefix: str = "") -> list[StreamInfo]:
-    """Returns at most PARTITIONS_MAX partitions whose stream begins with a text."""
+    """Returns at most PARTITIONS_MAX partitions whose stream's name begins with `prefix`."""
     found: list[StreamInfo] = []
     async for each in client.list_streams(prefix):
         found.append(each)
@@ -142,7 +143,7 @@ def consumer_rows(infos: list[StreamInfo], saved: list[SavedPosition]) -> list[C
 
 
 def show_rows(page: Page, rows: list[T]) -> Shown:
-    """Returns the rows from the number `first` of the query on."""
+    """Returns one page of the rows. The parameter `first` of the query is the number of its first row."""
     first = min(page.count("first", 0), max(0, len(rows) - 1) // ROWS * ROWS)
     after = first + ROWS
     return Shown(

@@ -1,4 +1,6 @@
-"""The pages of messages: many of them, both ways; one in every form, and its raw bytes; and new ones as they come."""
+"""The pages of messages: a list that goes forwards and backwards and follows new messages, and one message in every
+form
+and as raw bytes."""
 
 from __future__ import annotations
 
@@ -20,9 +22,9 @@ from stream_node.http.problems import Problem
 ROWS = 25
 """The number of messages of a page."""
 ROW_BYTES_MAX = 2_000
-"""How much of each message a page of them shows, in bytes."""
+"""The number of bytes of each message that the list shows."""
 MESSAGE_BYTES_MAX = 256 * 1024
-"""How much of a message its own page shows, in bytes. The raw bytes are always there as a whole."""
+"""The number of bytes of a message that its own page shows. The whole message can always be downloaded."""
 FOLLOWED_MAX = 500
 """The number of new messages after which a page stops following, so that it does not grow without end."""
 WAIT_S = 4.0
@@ -30,7 +32,7 @@ WAIT_S = 4.0
 
 
 class MessageRow(msgspec.Struct, frozen=True):
-    """One message, or the reason why it cannot be read. message: None if it cannot be read."""
+    """A row of the list. message: the message, or None if it cannot be read; then the row has the reason."""
 
     index: int
     message: RichMessage | None
@@ -70,7 +72,7 @@ async def show_messages(page: Page) -> Response:
 
 
 async def show_next(page: Page) -> Response:
-    """The rows of new messages, for a page that follows. Waits until there is one, for some seconds at most."""
+    """Returns the rows of new messages, for a list that follows them. Waits for one for WAIT_S seconds at most."""
     name, number, view = _place(page)
     start, shown = page.count("start", 0), page.count("shown", 0)
     async with page.client() as client:
@@ -136,7 +138,7 @@ async def send_raw(page: Page) -> Response:
 async def read_rows(
     stream: Stream, first: int, count: int, view: str, bytes_max: int = ROW_BYTES_MAX
 ) -> list[MessageRow]:
-    """Returns the messages from an index on. One that the node cannot read has a row with the reason."""
+    """Returns the messages from an index on. The row of a message that the node cannot read has the reason."""
     rows: list[MessageRow] = []
     at, end = first, first + count
     while at < end:
@@ -193,7 +195,7 @@ def _start(text: str) -> StartLike:
 
 
 async def _resolve(stream: Stream, start: Any, first: int, after: int) -> int:
-    """Returns the index where a page begins: within the stream."""
+    """Returns the index at which a page begins. It is an index that the stream has."""
     if start == NEW:
         return after
     index = start if isinstance(start, int) else await stream.find_index(start)

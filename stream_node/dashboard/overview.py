@@ -20,12 +20,13 @@ from stream_node.http.problems import Problem
 from stream_node.parts import NodeParts
 
 READ_EVERY_S = 1.0
-"""The shortest time between two readings of the waiting consumers, in seconds, however many browsers look."""
+"""The shortest time between two readings of the waiting consumers, in seconds, for all browsers together."""
 WAITING_MAX = 500
 
 
 class Overview:
-    """What the overview shows of one node. history, silence: are filled by the dashboard's task."""
+    """The overview of one node. history, silence: the rates and the silent streams, which the dashboard's task
+    updates."""
 
     def __init__(self, parts: NodeParts, history: History, silence: Silence, started_s: float) -> None:
         self._parts = parts
@@ -37,7 +38,7 @@ class Overview:
         self._reading = trio.Lock()
 
     async def page(self, page: Page) -> Response:
-        """The whole overview. Somebody without the right to see it sees what else there is."""
+        """Returns the whole overview. A user without the right to see it gets links to the other pages."""
         if not page.may(OPERATOR):
             return page.show("overview_closed.html", active="overview")
         return page.show("overview.html", active="overview", **await self._values())

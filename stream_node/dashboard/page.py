@@ -45,7 +45,7 @@ class Page:
 
     @property
     def is_part(self) -> bool:
-        """Whether the browser asks for a part of a page only."""
+        """Whether the browser asks for only a part of a page."""
         return "hx-request" in self.call.request.headers
 
     def client(self) -> AbstractAsyncContextManager[StreamClient]:
@@ -53,13 +53,14 @@ class Page:
         return self.call.client()
 
     def count(self, name: str, default: int, most: int = 2**63 - 1) -> int:
-        """Returns a whole number of the query. Raises Problem if the query has something else there."""
+        """Returns a whole number from the query. Raises Problem if the parameter is not a whole number."""
         return min(number_of(self.query, name), most) if self.query.get(name, "").strip() else default
 
     # Rights.
 
     def may(self, rights: Right, name: str | None = None) -> bool:
-        """Whether the user has one of the rights, on a name or on any. It is neither counted nor audited."""
+        """Whether the user has one of the rights, on a name or on any name. This question is not counted and not
+        audited."""
         authorizer = self.call.parts.authorizer
         return authorizer is None or authorizer.rules.allows(self.visit.caller.identity, Demand(rights, name))
 
@@ -77,7 +78,7 @@ class Page:
     # The form of a request that changes something.
 
     async def form(self) -> dict[str, str]:
-        """Returns the fields of a form of this session. Raises Problem."""
+        """Returns the fields of a form. Raises Problem if the form is not valid or does not belong to this session."""
         try:
             fields = dict(
                 parse_qsl((await self.call.request.body()).decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX)

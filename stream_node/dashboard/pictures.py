@@ -1,4 +1,4 @@
-"""Pictures: computes the shapes of SVG pictures; the templates draw them. It reads no node."""
+"""Pictures: computes the shapes of SVG pictures. The templates draw them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 BARS_MAX = 400
-"""The largest number of bars of a picture, whatever the number of blocks."""
+"""The largest number of bars of a picture."""
 
 
 class Bar(NamedTuple):
     """A part of a picture of blocks. first, last: its blocks. state: the worst state of one of them. x, width: its
-    place, in units of which the picture has 1,000."""
+    place. The whole picture is 1,000 units wide."""
 
     first: int
     last: int
@@ -27,7 +27,7 @@ def draw_ranges(
     """Returns the bars of the blocks from `first` to `last`.
 
     A bar stands for at most a 400th of all blocks, and neighbours of one state are one bar. Its state is "missing" if
-    one of its blocks is missing, so a hole of one block is seen, too.
+    one of its blocks is missing, so that even one missing block is visible.
     ranges, deleted: ascending inclusive ranges of the blocks that can be read, and of those that were ever stored.
     """
     count = last - first + 1
@@ -56,7 +56,7 @@ def find_gaps(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 def _counts(ranges: Sequence[tuple[int, int]], first: int, last: int, step: int) -> list[int]:
     """Returns, for each `step` numbers from `first` to `last`, how many of them are in the ranges.
 
-    It takes time for each range and each count, not for each pair of them."""
+    The time grows with the number of ranges plus the number of counts, and not with their product."""
     counts = [0] * -(-(last - first + 1) // step)
     for start, end in ranges:
         start, end = max(start, first), min(end, last)

@@ -56,7 +56,7 @@ _WAITING = compiled(
 
 
 class ReadWaiting(Operation):
-    """Reads the partitions in which a consumer has waited longest. most: their largest number."""
+    """Reads the partitions in which a consumer has waited longest. most: the largest number of partitions."""
 
     __slots__ = ("found", "most")
 

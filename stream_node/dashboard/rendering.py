@@ -1,4 +1,4 @@
-"""Rendering: makes pages from templates, and serves the static files. It escapes every value that is not a template."""
+"""Rendering: makes pages from templates, and serves the static files. Every value in a page is escaped."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
     "base-uri 'none'; frame-ancestors 'none'"
 )
-"""The Content-Security-Policy of pages. A script within a page does not run, so neither does one within a message."""
+"""The Content-Security-Policy of pages. Browsers run no script that stands within a page, so they run no script that
+stands within a message."""
 NOTHING = "-"
-"""What stands in place of a value that is not known."""
+"""The text that is shown for an unknown value."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
@@ -56,7 +57,8 @@ def duration(seconds: float | None) -> str:
 
 
 def clock(time_us: int | None) -> str:
-    """Returns a time in UTC, to the millisecond. A time that no calendar has is shown as its number of microseconds."""
+    """Returns a time in UTC, to the millisecond. A time outside of the years 1 to 9999 is shown as its number of
+    microseconds."""
     if time_us is None:
         return NOTHING
     try:
@@ -87,7 +89,7 @@ def kept(retention: Retention | None) -> str:
 
 
 def link(path: str, **query: Any) -> str:
-    """Returns the address of a page. Names are quoted, whatever characters they have."""
+    """Returns the address of a page. All characters of names are allowed, because they are quoted."""
     given = {name: value for name, value in query.items() if value is not None}
     return f"/dashboard{path}" + (f"?{urlencode(given)}" if given else "")
 

@@ -1,8 +1,8 @@
 """Sessions: the cookie of a browser, the token with which its user has signed in, and the secret in its forms.
 
 The cookie is random. The node keeps the token of a session in memory only, and judges it again at each request, so a
-revoked token ends its sessions at once. A cookie that proves nothing is there for the forms: a page of another web site
-cannot know the secret of this browser's forms (CSRF).
+revoked token ends its sessions at once. A browser whose user has not signed in gets a cookie, too: its forms
+have a secret that belongs to the cookie, and that a page of another web site cannot know (CSRF).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Sessions:
         return len(self._signed_in)
 
     async def visit(self, request: HTTPConnection, now_s: float) -> Visit:
-        """Returns who sends a request. The header Authorization counts more than the cookie.
+        """Returns who sends a request. If a request has the header Authorization, its cookie is ignored.
 
         now_s: the time of a clock that is never set back, in seconds. Raises Problem, as `identify` does.
         """

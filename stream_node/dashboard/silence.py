@@ -1,4 +1,5 @@
-"""Silence: finds streams that got messages in a steady rhythm and get none any more. It reads no clock and no stream.
+"""Silence: finds streams that got messages in a steady rhythm and get none any more. The caller gives it the times
+and the numbers of messages.
 
 A stream to which somebody pushes now and then is never called silent: the rhythm is the longest pause between pushes
 that the node has seen, and a pause must be several times longer.
@@ -14,9 +15,9 @@ LOOKS_MIN = 10
 PAUSES = 3.0
 """A stream is silent when it gets no message for this many times its longest pause."""
 SILENT_S_MIN = 7.0
-"""The shortest silence that is told, in seconds."""
+"""The shortest silence that is shown, in seconds."""
 FORGET_S = 3600.0
-"""A silence that lasts longer counts as the end of the rhythm, in seconds."""
+"""After a silence of this many seconds, the stream has no rhythm any more."""
 
 
 class Silent(NamedTuple):
@@ -44,7 +45,8 @@ class Silence:
         self._rhythms: dict[str, _Rhythm] = {}
 
     def look(self, written: Mapping[str, int], now_s: float) -> None:
-        """Takes what was ever written to each stream. now_s: the time of a clock that is never set back, in seconds."""
+        """Records the number of messages that were ever written to each stream. now_s: the time of a clock that is
+        never set back, in seconds."""
         for gone in self._rhythms.keys() - written.keys():
             del self._rhythms[gone]
         for stream, count in written.items():

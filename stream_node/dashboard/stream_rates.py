@@ -1,4 +1,4 @@
-"""StreamRates: how many messages each stream got per second lately."""
+"""StreamRates: the number of messages per second that each stream has got lately."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ class StreamRates:
         self._looks: deque[tuple[float, Mapping[str, int]]] = deque(maxlen=LOOKS)
 
     def look(self, written: Mapping[str, int], now_s: float) -> None:
-        """Takes what was ever written. now_s: the time of a clock that is never set back, in seconds."""
+        """Records the number of messages that were ever written to each stream. now_s: the time of a clock that is
+        never set back, in seconds."""
         self._looks.append((now_s, written))
 
     def forget(self) -> None:

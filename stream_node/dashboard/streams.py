@@ -1,4 +1,5 @@
-"""The pages of streams: the list of all, one stream with its partitions and readers, and what changes a stream."""
+"""The pages of streams: the list of all streams, one stream with its partitions and consumers, and the forms that
+change it."""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ class Streams:
         return page.go("/stream", name=made.name, done=f"The stream {made.name} is there.")
 
     async def push(self, page: Page) -> Response:
-        """Pushes one message that was typed into the form. Its confirm comes after the sync, like every other one."""
+        """Pushes one message that was typed into the form. As for every push, the confirm comes after the sync."""
         fields = await page.form()
         name = fields.get("name", "")
         partition = number_of(fields, "partition")

@@ -15,7 +15,7 @@ STUCK_S = 7.0
 """A consumer is stuck if a message has waited for it this long, and it has made no progress in this time, in
 seconds."""
 SLOW_COMMIT_MS = 1_000.0
-"""A disk is slow if the commits take this long, in milliseconds. An ordinary one takes below ten."""
+"""A disk is slow if the commits take this long, in milliseconds. An ordinary commit takes less than ten."""
 RETENTION_LAG_S = 60.0
 """Retention is behind if messages wait this long to be deleted, in seconds."""
 LISTED_MAX = 20
@@ -27,7 +27,7 @@ class Trouble(NamedTuple):
 
     level: "bad" if the node loses or refuses work, "warning" if it may soon.
     title: what is wrong, in words. remedy: what to do.
-    target: the address of the page to look at; empty without one. target_text: what is there.
+    target: the address of the page to look at; empty without one. target_text: the text of the link to this page.
     """
 
     level: Literal["bad", "warning"]

@@ -1,4 +1,5 @@
-"""HttpApp: the application that answers HTTP requests. It finds the endpoint, checks the right, and tells every error.
+"""HttpApp: the application that answers HTTP requests. It finds the endpoint, checks the right, and reports every
+error.
 
 What it checks, in this order: the name of the host, the origin, the size of the body, the identity, the right.
 """
@@ -39,7 +40,7 @@ SECURITY_HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-"""The headers of every answer that does not set them itself."""
+"""The security headers that are added to every answer which does not set them itself."""
 DATA_PREFIX = b"/v1/"
 """The beginning of the paths whose parts are decoded by their endpoints."""
 AUDITED = frozenset({"wrong-host", "foreign-origin", "ambiguous-length", "too-many-refusals"})
@@ -51,8 +52,8 @@ logger = structlog.get_logger(__name__)
 class Call(NamedTuple):
     """One request to an endpoint.
 
-    caller: who sends it; an endpoint that demands no right from anybody gets the identity of the connection.
-    endpoint: what answers it.
+    caller: who sends the request. If the endpoint demands no right, this is the identity of the connection.
+    endpoint: the endpoint that answers the request.
     """
 
     request: Request
@@ -79,13 +80,13 @@ class Call(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """What answers one method of one path.
+    """An endpoint: it answers one method of one path.
 
     path: as starlette writes it, for example `/v1/streams/{name}`.
     handle: returns the answer. It can raise Problem, and every error of our client.
     demand: the right that the caller needs. None: none, because `handle` uses streams only by `Call.client`, which the
     node checks like everybody else.
-    is_open: whether even a token that is not valid is no error, as for the health of the node.
+    is_open: whether a request is answered even if its token is not valid, as for the health of the node.
     """
 
     method: str
@@ -126,7 +127,7 @@ class HttpApp:
             nursery.cancel_scope.cancel()
 
     async def _answer(self, scope: Scope, body: RequestBody, answer: _Answer) -> Problem | None:
-        """Answers a request. Returns the problem that is still to be told."""
+        """Answers a request. Returns the problem that the caller must still send, if there is one."""
         request = Request(scope)
         # The router tells by errors that it has found nothing, if there is an application.
         scope["app"] = self
@@ -155,7 +156,7 @@ class HttpApp:
             await waits_of(usage).wait_turn()
 
     def _problem(self, error: BaseException, scope: Scope) -> Problem | None:
-        """Returns the problem to tell, or None if the peer has gone."""
+        """Returns the problem to send, or None if the peer has gone."""
         # A streaming answer wraps its errors.
         while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
             error = error.exceptions[0]

@@ -10,8 +10,8 @@ from starlette.types import Receive
 from stream_node.http.problems import Problem
 
 DISCARD_BYTES_MAX = 1024 * 1024
-"""The most bytes of a body that nobody wants which are read before the answer is sent. A peer that still sends when the
-connection is closed may lose the answer."""
+"""If an endpoint does not read the body, at most this many of its bytes are read before the answer is sent. A peer that
+is still sending when the connection is closed may lose the answer."""
 DISCARD_S_MAX = 1.0
 """The longest time for reading such bytes, in seconds."""
 

@@ -1,8 +1,8 @@
 """HttpClients: the clients inside the node by which HTTP requests use streams, one for each identity and host.
 
 Each client is an ordinary `stream_client.StreamClient` over a pair of connected sockets. The node serves the other end
-like any other connection, with the identity of the HTTP caller. So every right, limit and promise is checked and kept
-in the place where it is for everybody else.
+like any other connection, with the identity of the HTTP caller. So every right and limit is checked,
+and every promise kept, in the same place as for all other connections.
 """
 
 from __future__ import annotations
@@ -111,7 +111,9 @@ class HttpClients:
         return held
 
     def _make_room(self) -> None:
-        """Closes the client that was unused for longest, if no further one may be open. Raises Problem."""
+        """Closes the client that has been unused for longest, if `clients_max` clients are open. Raises Problem if
+        all of them are
+        used."""
         if len(self._held) < self._clients_max:
             return
         unused = [key for key, held in self._held.items() if not held.users]

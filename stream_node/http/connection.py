@@ -1,6 +1,7 @@
 """HttpConnection: one connection of HTTP/1.1. Hypercorn reads and writes HTTP; this module bounds what a peer can do.
 
-HTTP/2 is left out: hypercorn ends a connection after 1,000 streams of it. WebSockets are left out, too.
+HTTP/2 is not supported, because hypercorn ends a connection of HTTP/2 after 1,000 requests. WebSockets are not
+supported either.
 """
 
 from __future__ import annotations
@@ -72,10 +73,11 @@ class HttpStream:
 
 class _Http11(H11Protocol):
     async def _check_protocol(self, event: Any) -> None:
-        """Ignores every wish for HTTP/2."""
+        """Ignores every request to change to HTTP/2."""
 
     async def _create_stream(self, request: Any) -> None:
-        """Ignores every wish for a WebSocket, as HTTP allows. Hypercorn's WebSockets have no time limits, and many
+        """Ignores every request to change to a WebSocket, as HTTP allows. Hypercorn's WebSockets have no time limits,
+        and many
         headers that are not valid break them."""
         headers = [(name, value) for name, value in request.headers.raw_items() if name.lower() != b"upgrade"]
         plain = type(request)(
@@ -84,7 +86,7 @@ class _Http11(H11Protocol):
         await super()._create_stream(plain)
 
     async def _send_error_response(self, status_code: int) -> None:
-        """Answers what is no valid request of HTTP, or has too large headers."""
+        """Answers a request that is not valid HTTP, or whose headers are too large."""
         response = problem_of_status(status_code, "").response()
         headers = [*response.raw_headers, (b"connection", b"close")]
         await self.stream_send(HttpResponse(STREAM_ID, headers, status_code))
@@ -114,7 +116,7 @@ class HttpConnection(TCPServer):
         self._scope = trio.CancelScope()
 
     async def run(self) -> None:
-        """Serves until either side ends the connection. After the end, no request is worked on any more."""
+        """Serves until either side ends the connection. After the end, no request is still being answered."""
         host, _, port = self.peer.address.rpartition(":")
         try:
             with self._scope:

@@ -1,7 +1,8 @@
 """Decides about a request before its caller is known: by which name it calls the node, and from which web site.
 
-A web page in a browser on this machine can send requests to a node that listens at the loopback address. The name of
-the host stops pages that have moved their name to this address (DNS rebinding), and the origin stops other pages.
+A web page in a browser on this machine can send requests to a node that listens at the loopback address. The check of
+the host name stops pages whose own name now points at this address (DNS rebinding). The check of the origin stops all
+other pages.
 """
 
 from __future__ import annotations

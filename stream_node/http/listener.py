@@ -1,6 +1,7 @@
 """HttpListener: accepts HTTP connections in the node's own event loop, and ends them when the node stops.
 
-It uses hypercorn only for the protocol. Sockets, TLS, log lines and the end are the node's own.
+Hypercorn is used only for the protocol. The node itself opens the sockets, makes the TLS handshakes, writes the log
+lines and ends the connections.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from stream_node.parts import NodeParts
 from stream_node.tls_settings import make_listener
 
 PARTY_SHARE = 4
-"""One host or certificate can have one of this many parts of all HTTP connections."""
+"""One host or one certificate can have at most the fraction 1/PARTY_SHARE of all HTTP connections."""
 BODY_PARTS_WAITING_MAX = 2
 """The largest number of parts of one body, of up to 64 KiB each, that wait in memory for their endpoint."""
 

@@ -1,4 +1,5 @@
-"""Problem: an error of HTTP, as the problem details of RFC 9457. It also makes problems of the errors of our client."""
+"""Problem: an error of HTTP, as the problem details of RFC 9457. It also turns the errors of our client into
+problems."""
 
 from __future__ import annotations
 
@@ -72,7 +73,7 @@ one."""
 
 
 def problem_of(error: errors.ClientError) -> Problem:
-    """Returns the problem that tells an error of the client inside the node to a client of HTTP.
+    """Returns the problem that reports an error of the client inside the node.
 
     Its member `retriable` says whether the same request can succeed later, and `in_doubt` whether the node may have
     carried it out.

@@ -1,4 +1,5 @@
-"""Checks whether bytes are JSON, without making the values: a value can need a hundred times the memory of its text."""
+"""Checks whether bytes are JSON, without making the values: the values can need a hundred times as much memory as the
+text."""
 
 from __future__ import annotations
 

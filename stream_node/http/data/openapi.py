@@ -1,4 +1,4 @@
-"""`/v1/openapi.json`: describes the paths of data in OpenAPI 3.1, made of the types that the handlers use."""
+"""`/v1/openapi.json`: describes the paths of data in OpenAPI 3.1, from the types that the handlers use."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Operation(NamedTuple):
     """What one endpoint takes and answers.
 
     summary: what it does. query: its parameters. answer: the type of its answer in JSON; None: it is not JSON.
-    body: the type of its body in JSON; None: it takes none. other_answers, other_bodies: further types of media.
+    body: the type of its body in JSON; None: it takes none. other_answers, other_bodies: further media types.
     statuses: the statuses of success.
     """
 

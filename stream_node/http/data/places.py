@@ -23,7 +23,8 @@ async def find_partitions(client: StreamClient, name: str) -> list[StreamInfo]:
 
 
 async def get_partitions(call: Call, client: StreamClient, name: str, right: Right) -> list[StreamInfo]:
-    """Returns all partitions of a stream. Raises Problem if there are none, or if the caller needs the right first."""
+    """Returns all partitions of a stream. Raises Problem if there is no such stream, or if the caller
+    does not have the right and therefore cannot know whether there is."""
     found = await find_partitions(client, name)
     if not found:
         # The node lists only streams on which the caller has a right, so a missing right comes first.
@@ -44,7 +45,7 @@ async def get_partition(
 ) -> tuple[Stream, StreamInfo]:
     """Returns the partition with a number, the partition of a key, or the only one, with its description.
 
-    Raises Problem if the stream has several and the request says nothing, and if the partition does not exist."""
+    Raises Problem if the partition does not exist, or if the stream has several and the request chooses none."""
     infos = await get_partitions(call, client, name, right)
     number = choose(infos, name, number, key)
     info = next((each for each in infos if each.partition == number), None)

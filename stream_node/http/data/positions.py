@@ -14,7 +14,7 @@ from stream_node.http.problems import Problem
 
 CLIENT_ID_BYTES_MAX = 1024
 SAVE_S_MAX = 10.0
-"""The longest time for saving a position, in seconds. The node does not say that it refuses one."""
+"""The longest time for saving a position, in seconds. A node does not answer when it refuses to save a position."""
 POSITIONS_MAX = 10_000
 """The largest number of positions of one answer: one for each partition."""
 

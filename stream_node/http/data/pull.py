@@ -21,7 +21,7 @@ from stream_node.http.data.records import JSON, LINES, RAW
 from stream_node.http.problems import Problem
 
 LIMIT = 100
-"""The number of messages of a page, if the request does not say it."""
+"""The number of messages of a page, if the request has no `limit`."""
 LIMIT_MAX = 1_000
 WAIT_S_MAX = 60.0
 """The longest time, in seconds, that a request waits for a message."""

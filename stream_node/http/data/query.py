@@ -26,7 +26,7 @@ class NoQuery(msgspec.Struct, frozen=True):
 
 
 def stream_name(request: Request) -> str:
-    """Returns the name of the stream in the path. Raises Problem if it is no name of a stream."""
+    """Returns the name of the stream in the path. Raises Problem if it is not a valid name of a stream."""
     name = path_text(request, "name")
     refusal = refusal_of_name(name)
     if refusal is not None:
@@ -35,7 +35,7 @@ def stream_name(request: Request) -> str:
 
 
 def path_text(request: Request, parameter: str) -> str:
-    """Returns one part of the path. Raises Problem if it is not UTF-8 with percent signs."""
+    """Returns one part of the path. Raises Problem if it is not percent-encoded UTF-8."""
     try:
         return unquote(request.path_params[parameter], errors="strict")
     except UnicodeDecodeError as error:
@@ -44,7 +44,7 @@ def path_text(request: Request, parameter: str) -> str:
 
 
 def path_index(request: Request, parameter: str) -> int:
-    """Returns a part of the path that is a number. Raises Problem if it is none, or too large."""
+    """Returns a part of the path that is a number. Raises Problem if it is not a number, or too large."""
     text = request.path_params[parameter]
     if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= INDEX_MAX):
         raise Problem(400, "invalid-request", f"the {parameter} in the path is a whole number from 0 to {INDEX_MAX}")
@@ -87,7 +87,7 @@ def _convert(text: str, kind: Any, name: str) -> Any:
 
 
 def _without_none(kind: Any) -> Any:
-    """Returns the type of a parameter that is there. The text "null" would else count as a parameter left out."""
+    """Returns the type of a parameter without None. Otherwise the text "null" would count as a missing parameter."""
     if isinstance(kind, UnionType) or get_origin(kind) is Union:
         return Union[tuple(each for each in get_args(kind) if each is not type(None))]  # noqa: UP007
     return kind
@@ -96,7 +96,7 @@ def _without_none(kind: Any) -> Any:
 def bytes_of(text: str | None, digits: str | None, what: str) -> bytes | None:
     """Returns bytes that are given as text, or as base64 by the parameter whose name ends in `_base64`.
 
-    Raises Problem if both are given, or if `digits` is no base64."""
+    Raises Problem if both are given, or if `digits` is not base64."""
     if digits is None:
         return None if text is None else text.encode()
     if text is not None:

@@ -58,7 +58,10 @@ class DataMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Found(msgspec.Struct, frozen=True):
-    """The messages that were read. first_index, next_index: those of the partition. resume_index: where to go on."""
+    """The messages that were read.
+
+    first_index, next_index: the first and the next index of the partition. resume_index: the index to read from
+    next."""
 
     messages: Sequence[DataMessage]
     first_index: int
@@ -107,8 +110,9 @@ async def read_found(stream: Stream, start: StartLike, limit: int, wait_s: float
 
 
 async def _read_each(stream: Stream, index: int, limit: int, form: Form) -> Found | None:
-    """Reads messages one by one, because one of them fails its page. Returns None if the first one is readable or not
-    there: then something else has failed."""
+    """Reads messages one by one, because one of them is damaged and the whole page has failed. Returns None if the
+    first
+    message can be read or does not exist, because then something else has failed."""
     info = await stream.info()
     at, messages = max(index, info.first_index), list[DataMessage]()
     has_failed = False
