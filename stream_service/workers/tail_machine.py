@@ -7,9 +7,11 @@ almost nothing. This module does no I/O.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from itertools import repeat
+from operator import attrgetter
 from typing import NamedTuple
 
 from storage.contract import Append, Record
@@ -35,6 +37,9 @@ class Run(NamedTuple):
     @property
     def next_index(self) -> int:
         return self.first_index + len(self.data)
+
+
+_first_index = attrgetter("first_index")
 
 
 class Tails:
@@ -129,7 +134,10 @@ class Tail:
         if not self._runs or index < self._runs[0].first_index:
             return None
         page: list[Record] = []
-        for run in self._runs:
+        runs = self._runs
+        # Search from the append that has the index: a full tail can have many thousand appends of one message each.
+        position = bisect_right(runs, index, key=_first_index) - 1
+        for run in map(runs.__getitem__, range(position, len(runs))):
             start = index - run.first_index if index > run.first_index else 0
             if start >= len(run.data):
                 continue
