@@ -178,6 +178,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Says what was skipped, and why; and adds the files with something skipped to the file SKIPPED_FILES."""
+    # The processes of a parallel run have a summary each, too; that of the first process has all tests.
+    if hasattr(terminalreporter.config, "workerinput"):
+        return
     skipped = terminalreporter.stats.get("skipped", [])
     reasons: dict[str, Counter[str]] = {}
     for report in skipped:
