@@ -147,7 +147,7 @@ def test_every_bit_of_what_a_proof_begins_with(shared_dir: Path, name: str, numb
     assert [place for place in bits if flips.passes(*place)] == []
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_every_bit_around_a_record_file(shared_dir: Path) -> None:
     """Goal: no place was missed by sampling. Method: every bit of the smallest block's header, footer and proof, and a
     bit in every tenth byte of its record file."""
