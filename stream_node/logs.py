@@ -13,6 +13,7 @@ from typing import Any, TextIO, cast
 import structlog
 import structlog.tracebacks
 
+from stream_node import log_writer
 from stream_node.log_writer import LogWriter
 from stream_node.printable import printable
 
@@ -47,7 +48,7 @@ def configure_logs(level: str) -> None:
         written = (structlog.processors.format_exc_info, HumanLine(coloured))
     else:
         written = (TRACEBACKS, structlog.processors.JSONRenderer())
-    writer = LogWriter(sys.stderr)
+    writer = log_writer.writer_of_process = LogWriter(sys.stderr)
     atexit.register(writer.close)
     handler = logging.StreamHandler(writer)
     handler.setFormatter(

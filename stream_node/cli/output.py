@@ -9,6 +9,7 @@ from typing import Any
 
 import typer
 
+from stream_node.log_writer import write_waiting_lines
 from stream_node.printable import printable
 
 
@@ -22,7 +23,8 @@ def say(as_json: bool, report: Mapping[str, Any], text: str | Iterable[str]) -> 
 
 
 def tell(text: str) -> None:
-    """Prints a line for people on stderr, apart from the output of the command."""
+    """Prints a line for people on stderr, apart from the output of the command and behind what it logged so far."""
+    write_waiting_lines()
     typer.echo(f"stream-node: {printable(text)}", err=True)
 
 

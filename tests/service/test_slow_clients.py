@@ -180,7 +180,8 @@ async def test_who_does_not_read_pages_holds_up_nobody_else_on_the_stream(
         await good.push_all(route, [bytes(20_000)] * 10)
         small = server.statistics().tcp.memory
         await bad.stream.send_all(bad.frame(route, PULL.encode_request(PullRequest(1, 0, 10))) * 1_000)
-        held_bytes = 500 * pulls_module.PULL_MEMORY_BYTES
+        # The node may stop reading from this peer before it has read all pulls.
+        held_bytes = 100 * pulls_module.PULL_MEMORY_BYTES
         await wait_until(lambda: server.statistics().tcp.memory.parked_bytes > held_bytes)
         host, port = bad.stream.socket.getsockname()
         name = f"{host}:{port}"
