@@ -16,7 +16,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     exported: messages brought into Parquet by Spark. export_seconds: after this time the bench `export` begins no
     round. starts: rounds of whole export runs for a handful of messages.
     slow_seconds: how long each side pushes with a slow sync.
+    rule_turns: short turns of pushes with and without rules, in each round.
     flood_turns: how often a flood begins and stands still, for each window.
+    watch_seconds: how long a nearly idle node is measured. watch_turns: turns of pushes with and without watching.
+    watched_messages: pushes of a turn.
     backfilled: blocks that one node fetches from another. live_blocks: blocks published meanwhile, one by one.
     """
 
@@ -34,12 +37,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     logs: tuple[int, ...] = (100_000, 1_000_000, 10_000_000, 50_000_000)
     memory: int = 10_000_000
     idle_connections: int = 1_000
-    exported: int = 3_000_000
+    exported: int = 2_000_000
     export_seconds: float = 150.0
     starts: int = 3
     backfilled: int = 4_000
     live_blocks: int = 200
+    rule_turns: int = 50
     flood_turns: int = 10
+    watch_seconds: float = 15.0
+    watch_turns: int = 12
+    watched_messages: int = 250_000
     slow_publishers: int = 64
     slow_sync_ms: int = 5
     slow_seconds: float = 3.0
@@ -63,7 +70,11 @@ QUICK = Plan(
     backfilled=150,
     live_blocks=2,
     idle_connections=20,
+    rule_turns=1,
     flood_turns=1,
+    watch_seconds=0.5,
+    watch_turns=1,
+    watched_messages=2_000,
     slow_publishers=16,
     slow_seconds=0.3,
 )

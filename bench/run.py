@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import backfill, block, cardinal, compared, export, export_start, flood, s3, scale, security
+from bench import backfill, block, cardinal, compared, export, export_start, flood, s3, scale, security, watching
 from bench.codec import compare
 from bench.errors import UnknownBench
 from bench.goals import goals
@@ -91,6 +91,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "backfill": lambda bench: backfill.samples(bench.plan),
     "security": lambda bench: security.samples(bench.plan, bench.place),
     "flood": lambda bench: flood.samples(bench.plan, bench.place),
+    "watching": lambda bench: watching.samples(bench.plan),
 }
 
 
