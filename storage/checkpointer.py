@@ -64,6 +64,16 @@ class Checkpointer:
         self._copied_commits = 0
         self._extends = True
 
+    def is_due(self, commits: int, *, tight: bool) -> bool:
+        """Returns whether `after_commit` has something to do if no operation waits."""
+        grown_commits = commits - self._copied_commits
+        return (
+            grown_commits >= CHECKPOINT_COMMITS
+            or self._session.log.appended_bytes - self._copied_bytes >= CHECKPOINT_BYTES
+            or (tight and grown_commits > 0)
+            or (self._extends and commits >= EXTEND_AFTER_COMMITS)
+        )
+
     def after_commit(self, commits: int, *, waiting: bool, tight: bool) -> StorageError | None:
         """Copy the WAL into the database file if a checkpoint is due, and extend the WAL if an extension is due.
 

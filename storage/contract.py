@@ -44,6 +44,10 @@ class StreamRecord(msgspec.Struct, frozen=True):
     created_us: int
 
 
+SHORT_MESSAGES_MAX, SHORT_BYTES_MAX = 200, 64 * 1024
+"""The largest number of messages of a short append, and the largest size of their data (`Operation.is_short`)."""
+
+
 class Operation:
     """One write or read: a storage thread runs `apply` in a transaction, then the trio thread runs `on_done`.
 
@@ -77,6 +81,10 @@ class Operation:
     def row_count(self) -> int:
         """Returns how many messages the operation stores, for the statistics."""
         return 0
+
+    def is_short(self) -> bool:
+        """Returns whether `apply` takes some hundred microseconds at most, so that the trio thread can run it."""
+        return False
 
 
 def ignore_done(operation: Operation) -> None:
@@ -126,6 +134,34 @@ class Append(Operation):
 
     def row_count(self) -> int:
         return len(self.data)
+
+    def is_short(self) -> bool:
+        return len(self.data) <= SHORT_MESSAGES_MAX and sum(map(len, self.data)) <= SHORT_BYTES_MAX
+
+
+class TimedAppend(Append):
+    """An append whose commit is timed, if its runner times appends.
+
+    commit_began_ns, commit_ended_ns: when the transaction began, and when it was synced, in nanoseconds since 1970; 0
+    before, and after a failure.
+    commit_rows: the number of messages that the transaction has stored for all streams together.
+    """
+
+    __slots__ = ("commit_began_ns", "commit_ended_ns", "commit_rows")
+
+    def __init__(
+        self,
+        stream_id: int,
+        first_index: int,
+        time_us: int,
+        data: Sequence[bytes],
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[bytes | None] | None = None,
+        *,
+        on_done: Callable[[Any], None] = ignore_done,
+    ) -> None:
+        super().__init__(stream_id, first_index, time_us, data, keys, headers, on_done=on_done)
+        self.commit_began_ns = self.commit_ended_ns = self.commit_rows = 0
 
 
 class Log(Protocol):

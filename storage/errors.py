@@ -12,6 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+NO_ROOM = "no room to write"
+"""The beginning of the text of every DiskFull. Clients find the text in the reason of a node that failed."""
+
 
 class StorageError(Exception):
     """The base class of all errors of this package.
@@ -298,7 +301,7 @@ def _sqlite_error(code: int, error: sqlite3.Error) -> StorageError:
             f"a part of the database cannot be read: {reason}; check the disk, and run `stream-node verify`"
         )
     if code == sqlite3.SQLITE_FULL:
-        return DiskFull(f"no room to write: {reason}; free space or raise the quota, then repeat")
+        return DiskFull(f"{NO_ROOM}: {reason}; free space or raise the quota, then repeat")
     if primary in _DAMAGED:
         corrupt = DatabaseCorrupt(corrupt_text(reason))
         corrupt.fatal = True
@@ -317,7 +320,7 @@ def _sqlite_error(code: int, error: sqlite3.Error) -> StorageError:
 def _system_error(error: OSError) -> StorageError:
     reason = f"{error.strerror or error}: {error.filename}" if error.filename else f"{error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return DiskFull(f"no room to write: {reason}; free space or raise the quota, then repeat")
+        return DiskFull(f"{NO_ROOM}: {reason}; free space or raise the quota, then repeat")
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StorageReadOnly(f"the data directory cannot be written: {reason}; make it writable for this user")
     if error.errno in (errno.ENOTDIR, errno.EEXIST):

@@ -13,15 +13,16 @@ The path of a write, from the worker that submits it to the confirm:
 
 A read takes the same path through a reading thread, but each read is done alone, and steps 2 and 4 are skipped.
 
+If the disk is fast, a short write that is alone needs no other thread: at step 2 the trio thread lets all other tasks
+have their turn, and then does steps 4 and 6 itself (`_commit_short_ones`). The first commit that takes longer than a
+millisecond ends that, until the writing thread has seen enough short ones again (`storage.short_commits`).
+
 No timer delays a commit. While the writing thread commits, new operations collect in the queue. Together they become
 the next transaction, so a slower disk leads to larger transactions.
 """
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from types import TracebackType
@@ -31,15 +32,13 @@ import structlog
 import trio
 
 from storage.bulk.arrow_thread import ArrowRead, ArrowThread
-from storage.checkpointer import Checkpointer
-from storage.commit import apply_read, commit_batch, fail_all
 from storage.contract import Operation
 from storage.database import Database
-from storage.errors import CommitInDoubt, DiskFull, StorageClosed, StorageError, storage_error
-from storage.failpoint import failpoint
-from storage.histogram import COUNTS, SECONDS, Histogram
+from storage.histogram import Histogram
 from storage.runner import Batches, Completions, NoBatches, RunnerStatistics
 from storage.session import SqliteSession
+from storage.short_commits import ShortCommits
+from storage.storage_threads import ReadingThread, WritingThread
 
 READING_THREADS = 2
 """The number of reading threads. If a long page of one consumer keeps one thread busy, the other thread serves all
@@ -68,16 +67,24 @@ class ThreadRunner:
     the database stays open. If the trio run ends before the runner is closed, the threads still do all submitted
     operations before they end.
 
-    Invariant: while `_wake_planned` is true, the open batch calls `_wake_writer` at its end.
+    Invariant: while `_wake_planned` is true, the open batch calls `_wake_writer` at its end. `_writes` is the number of
+    writes that are submitted and not completed. The trio thread commits only if it is 1, so operations are completed in
+    the order of submission.
     """
 
     def __init__(
-        self, database: Database, *, batches: Batches | None = None, reading_threads: int = READING_THREADS
+        self,
+        database: Database,
+        *,
+        batches: Batches | None = None,
+        reading_threads: int = READING_THREADS,
+        times_appends: bool = False,
     ) -> None:
         """Opens the sessions and starts the threads.
 
         batches: the node that submits the operations, or None if no node is involved, as in some tests.
         reading_threads: the number of reading threads, at least 1.
+        times_appends: whether to note on each TimedAppend when its transaction began and ended.
 
         Raises StorageError if a connection cannot be opened.
         """
@@ -86,6 +93,11 @@ class ThreadRunner:
         self._completions = Completions(self._batches)
         self._wake_planned = False
         self._completes_one = False
+        self._writes = 0
+        self._short = ShortCommits()
+        self._short_wanted = False
+        self._short_parking = trio.lowlevel.ParkingLot()
+        self._short_scope = trio.CancelScope()
         self._database = database
         self._token = trio.lowlevel.current_trio_token()
         self._ended = trio.Event()
@@ -98,7 +110,7 @@ class ThreadRunner:
             for session in sessions:
                 session.close()
             raise
-        self._writer = WritingThread(sessions[0], self._post)
+        self._writer = WritingThread(sessions[0], self._post_written, times_appends)
         self._readers = [
             ReadingThread(number, session, self._reads, self._post) for number, session in enumerate(sessions[1:], 1)
         ]
@@ -106,6 +118,7 @@ class ThreadRunner:
         for thread in (self._writer, *self._readers):
             thread.start()
         trio.lowlevel.spawn_system_task(self._end_with_trio)
+        trio.lowlevel.spawn_system_task(self._commit_short_ones)
 
     async def __aenter__(self) -> Self:
         return self
@@ -117,8 +130,9 @@ class ThreadRunner:
 
     def submit_write(self, operation: Operation) -> None:
         self._completions.admit()
+        self._writes += 1
         self._writer.submit(operation)
-        if self._completes_one:
+        if self._completes_one and not self._is_for_here(operation):
             # This operation was submitted by the `on_done` of an operation that was alone in its transaction, so no
             # other operations are likely to join it. The writing thread commits it while the trio thread makes the
             # answers to the operation before.
@@ -178,6 +192,7 @@ class ThreadRunner:
             if self._writer.failure is not None:
                 # After a fatal error the next open must check the file, as after a crash.
                 self._database.distrust()
+            self._short_scope.cancel()
             self._ended.set()
 
     @property
@@ -214,14 +229,53 @@ class ThreadRunner:
             failure=None if writer.failure is None else str(writer.failure),
         )
 
+    def _is_for_here(self, operation: Operation) -> bool:
+        """Returns whether the trio thread commits this operation, if no other one is submitted meanwhile. The change to
+        the writing thread and back takes longer than a short commit."""
+        return self._writes == 1 and self._short.are_usual and operation.is_short()
+
     def _wake_writer(self) -> None:
         self._wake_planned = False
-        self._writer.wake_up()
+        alone = self._writer.first_waiting
+        if alone is not None and self._is_for_here(alone):
+            self._short_wanted = True
+            self._short_parking.unpark()
+        else:
+            self._writer.wake_up()
 
-    def _post(self, operations: list[Operation]) -> None:
+    async def _commit_short_ones(self) -> None:
+        """Commits operations in the trio thread. Runs as a system task of trio.
+
+        First every other task that is ready has its turn. If one of them submits another operation, the writing thread
+        commits both together.
+        """
+        with self._short_scope:
+            while True:
+                if self._short_wanted:
+                    # The completion of the operation before has submitted this one.
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await self._short_parking.park()
+                self._short_wanted = False
+                written = self._writer.commit_here() if self._writes == 1 else None
+                if written is None:
+                    self._writer.wake_up()
+                elif written:
+                    self._complete_written(written)
+
+    def _post_written(self, operations: list[Operation]) -> None:
+        """Hand written operations over to the trio thread. Called in the writing thread."""
+        self._post(operations, self._complete_written)
+
+    def _complete_written(self, operations: list[Operation]) -> None:
+        self._short.note(self._writer.commit_s_last)
+        self._writes -= len(operations)
+        self._complete(operations)
+
+    def _post(self, operations: list[Operation], complete: Callable[[list[Operation]], None] | None = None) -> None:
         """Hand operations over to the trio thread, which completes them. Called in a storage thread."""
         try:
-            self._token.run_sync_soon(self._complete, operations)
+            self._token.run_sync_soon(complete or self._complete, operations)
         except trio.RunFinishedError:
             # The trio run ended before the runner was closed: no task is left that waits for these operations.
             logger.warning("nobody_to_tell", operations=len(operations))
@@ -249,184 +303,3 @@ class ThreadRunner:
             self._reads.put(None)
         if self._arrow is not None:
             self._arrow.stop()
-
-
-class WritingThread(threading.Thread):
-    """The writing thread, which owns the only session that writes. All waiting operations become one transaction.
-
-    post: a function that this thread calls with each finished batch, in the order of submission.
-    failure: the reason why the thread does not write any more, or None if it writes.
-    passes: how often the thread has emptied its queue.
-
-    Invariant: each submitted operation is passed to `post` exactly once.
-    """
-
-    def __init__(self, session: SqliteSession, post: Callable[[list[Operation]], None]) -> None:
-        super().__init__(name="storage-writer", daemon=False)
-        self.failure: StorageError | None = None
-        self.passes = 0
-        self.commits = 0
-        self.operations = 0
-        self.rows = 0
-        self.commit_s_last = 0.0
-        self.commit_s_total = 0.0
-        self.commit_s_max = 0.0
-        self.commit_seconds = Histogram(SECONDS)
-        self.batch_rows = Histogram(COUNTS)
-        self.sync_seconds = session.sync_seconds
-        self.checkpointer = Checkpointer(session)
-        self._session = session
-        self._post = post
-        self._queue: deque[Operation] = deque()
-        self._signal = threading.Lock()
-        self._signal.acquire()
-        self._signalled = False
-        self._stopping = False
-        self._tight = False
-
-    @property
-    def waiting(self) -> int:
-        """The number of operations in the queue."""
-        return len(self._queue)
-
-    def submit(self, operation: Operation) -> None:
-        """Add an operation to the queue. The thread empties the queue at the next `wake_up`. Called in the trio thread,
-        like all public methods except `run`.
-        """
-        self._queue.append(operation)
-
-    def wake_up(self) -> None:
-        """Make `run` read the queue again.
-
-        `_signal` is a lock that serves as a signal: `run` waits by acquiring the lock, and this method releases it. A
-        `threading.Event` would do the same, but it is written in Python and makes a lock for each wait.
-        """
-        if not self._signalled:
-            self._signalled = True
-            self._signal.release()
-
-    def save_room(self, tight: bool) -> None:
-        """Switch the saving of disk room on or off. While it is on, the write-ahead log is copied into the database
-        file after every commit.
-
-        A commit that is only in the log needs room in the database file later, and the disk can have no room then.
-
-        tight: whether the disk has little room left, so that the saving is switched on.
-        """
-        if tight != self._tight:
-            self._tight = tight
-            self.wake_up()
-
-    def stop(self) -> None:
-        """Make the thread finish all submitted operations, copy the log into the database file, close the session
-        and end."""
-        self._stopping = True
-        self.wake_up()
-
-    def run(self) -> None:
-        stopping = False
-        while not stopping:
-            # Sleep until `wake_up`. Clear the flag before the queue is read: if an operation is submitted after this
-            # line, its `wake_up` releases the signal again, and the next pass of the loop finds the operation.
-            self._signal.acquire()
-            self._signalled = False
-            stopping = self._stopping
-            # Take as many operations as wait at this moment. The trio thread may append more meanwhile.
-            queue = self._queue
-            batch = [queue.popleft() for _ in range(len(queue))]
-            if batch:
-                self._write(batch)
-                self._post(batch)
-            # Copy the log after the batch is posted, so that no confirm waits for the copy.
-            if self.failure is None and not stopping:
-                self.failure = self.checkpointer.after_commit(self.commits, waiting=bool(queue), tight=self._tight)
-            self.passes += 1
-        failpoint("before_close")
-        if self.failure is None:
-            self.checkpointer.close()
-        _close_session(self._session)
-
-    def _write(self, batch: list[Operation]) -> None:
-        """Commit the batch, or set an error on each operation that is not stored.
-
-        After an unexpected exception, each operation without an error gets CommitInDoubt.
-        """
-        if self.failure is not None:
-            fail_all(batch, StorageClosed(f"nothing is written any more, since {self.failure}"))
-            return
-        started_s = time.perf_counter()
-        try:
-            self.failure = commit_batch(self._session, batch)
-            if self.failure is None and all(isinstance(operation.error, DiskFull) for operation in batch):
-                self._write_again(batch)
-        except BaseException as error:
-            # The code of storage has a mistake. The exception may have come after the commit, so nobody knows which
-            # operations are stored.
-            self.failure = storage_error(error)
-            fail_all(batch, CommitInDoubt(self.failure))
-        if self.failure is not None:
-            fail_all(batch, self.failure)
-            logger.critical("writing_stopped", operations=len(batch), reason=str(self.failure))
-            return
-        # Count only the operations that did not fail. If all operations of a batch failed, the batch has committed
-        # nothing.
-        done = [operation for operation in batch if operation.error is None]
-        if done:
-            self.commits += 1
-            self.operations += len(done)
-            rows = sum(operation.row_count() for operation in done)
-            self.rows += rows
-            self.commit_s_last = time.perf_counter() - started_s
-            self.commit_s_total += self.commit_s_last
-            self.commit_s_max = max(self.commit_s_max, self.commit_s_last)
-            self.commit_seconds.add(self.commit_s_last)
-            self.batch_rows.add(rows)
-
-    def _write_again(self, batch: list[Operation]) -> None:
-        """Commit a batch a second time, because the first commit found no room for a larger write-ahead log. Before
-        that, copy the log into the database file, so that the commit can overwrite the log from its beginning."""
-        self.failure = self.checkpointer.copy()
-        if self.failure is None:
-            for operation in batch:
-                operation.error = None
-            self.failure = commit_batch(self._session, batch)
-
-
-class ReadingThread(threading.Thread):
-    """A reading thread, which owns a session that cannot write. All reading threads take operations from one queue. The
-    queue entry None ends one thread.
-
-    post: a function that this thread calls with each finished operation.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        session: SqliteSession,
-        queue: SimpleQueue[Operation | None],
-        post: Callable[[list[Operation]], None],
-    ) -> None:
-        super().__init__(name=f"storage-reader-{number}", daemon=False)
-        self.operations = 0
-        self._session = session
-        self._queue = queue
-        self._post = post
-
-    def run(self) -> None:
-        while (operation := self._queue.get()) is not None:
-            try:
-                apply_read(self._session, operation)
-            except BaseException as error:
-                # The code of storage has a mistake. The thread must go on, or all later reads would wait for ever.
-                operation.error = storage_error(error)
-                logger.critical("read_failed", reason=str(error))
-            self.operations += 1
-            self._post([operation])
-        _close_session(self._session)
-
-
-def _close_session(session: SqliteSession) -> None:
-    try:
-        session.close()
-    except StorageError as error:
-        logger.error("close_failed", reason=str(error))

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from storage import checkpointer, thread_runner
+from storage import checkpointer
+from storage import storage_threads as threads_of_storage
 from storage.contract import Append, Operation, Session
 from storage.database import Database
 from storage.errors import CommitInDoubt, DiskFailed, StorageClosed, StorageError
@@ -150,7 +151,7 @@ async def test_a_mistake_in_the_thread_itself_fails_all_that_waits_and_all_that_
         raise SystemExit("unforeseen")
 
     gate = Gate()
-    monkeypatch.setattr(thread_runner, "commit_batch", broken)
+    monkeypatch.setattr(threads_of_storage, "commit_batch", broken)
     async with ThreadRunner(bench.database) as runner:
         runner.submit_write(bench.append(0, b"x"))
         await gate.wait_entered()
