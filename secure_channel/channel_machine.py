@@ -10,12 +10,12 @@ again, which destroys all protection.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from secure_channel.errors import ChannelClosed, HandshakeFailed, IdentityRefused, PeerRefused
+from secure_channel.errors import ChannelClosed, CiphertextRefused, HandshakeFailed, IdentityRefused, PeerRefused
 from secure_channel.identity_history import PeerIdentity
 from secure_channel.messages import CLOSE, PAYLOAD_HEAD, read_control
 from secure_channel.noise import NoiseHandshake
@@ -186,24 +186,33 @@ class ChannelMachine:
 
     # Messages.
 
-    def sealing(self) -> Callable[[bytes], bytes]:
-        """Returns a function that encrypts a plaintext. Raises ChannelClosed.
-
-        Get the function again after anything that may have ended the channel: a kept function would still encrypt. Send
-        the messages in the order in which they were encrypted, each once.
-        """
+    def seal_many(self, plaintexts: Sequence[bytes]) -> list[bytes]:
+        """Returns the encrypted messages. Send them in this order, each once. Raises ChannelClosed and NoncesUsedUp."""
         if self._sealer is None:
-            raise ChannelClosed("closed", f"the channel is {self.state.value}, not open")
-        return self._sealer.seal
+            raise self._closed()
+        return self._sealer.seal_many(plaintexts)
 
-    def opening(self) -> Callable[[bytes], bytes]:
-        """Returns a function that decrypts a message, and raises CiphertextRefused if it is not valid.
+    def seal(self, plaintext: bytes) -> bytes:
+        """Returns one encrypted message. See `seal_many`."""
+        return self.seal_many((plaintext,))[0]
+
+    def open_many(self, run: Sequence[bytes]) -> tuple[list[bytes], list[CiphertextRefused]]:
+        """Returns the plaintexts of the messages that are valid, in order, and the error of each other message.
 
         Raises ChannelClosed if the channel is not open.
         """
         if self._opener is None:
-            raise ChannelClosed("closed", f"the channel is {self.state.value}, not open")
-        return self._opener.open
+            raise self._closed()
+        return self._opener.open_many(run)
+
+    def open(self, data: bytes) -> bytes:
+        """Returns the plaintext of one message. Raises CiphertextRefused if it is not valid, and ChannelClosed."""
+        if self._opener is None:
+            raise self._closed()
+        return self._opener.open(data)
+
+    def _closed(self) -> ChannelClosed:
+        return ChannelClosed("closed", f"the channel is {self.state.value}, not open")
 
     def take_control(self, plaintext: bytes) -> None:
         """Handles a decrypted message that is not for a worker: a Close ends the channel, and a Refresh renews `peer`.

@@ -13,10 +13,11 @@ A Payload resembles the body of a frame in the head framing (that of Ockam's TCP
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ockam.address import Address, Route
 from ockam.errors import FrameTooLarge, RemoteProtocolError
-from ockam.frames import KNOWN_HEADER_BYTES_MAX, BadFrame, FrameHeads, FrameReader
+from ockam.frames import ENTRY_BYTES, KNOWN_HEADER_BYTES_MAX, BadFrame, FrameHeads, FrameReader
 from ockam.generation_cache import GenerationCache
 from ockam.message import Message, Origin
 from ockam.wire_head import BYTE_STRING, HEAD, read_head, read_route, write_head, write_route
@@ -31,6 +32,7 @@ PAYLOAD_HEAD = bytes.fromhex("8282008183")
 CLOSE = bytes.fromhex("8282028040")
 """The whole plaintext of a Close without padding."""
 NO_PADDING = b"\x40"
+NO_PADDING_BYTE = NO_PADDING[0]
 AROUND_BYTES_MAX = OVERHEAD_BYTES + 100
 """The most bytes that encryption and framing add to a message, besides its addresses."""
 _REFRESH, _CLOSE = 1, 2
@@ -82,6 +84,20 @@ PLAINTEXT = PlaintextWire()
 """The only instance of PlaintextWire, which has no state."""
 
 
+class Alike(NamedTuple):
+    """The parts that many plaintexts in a row have in common: everything but the payload.
+
+    head: the bytes before the payload.
+    size_bytes: the size of the whole plaintext.
+    onward_route, return_route: the routes of the messages.
+    """
+
+    head: bytes
+    size_bytes: int
+    onward_route: Route
+    return_route: Route
+
+
 class PlaintextReader:
     """Decodes the Payloads of one channel into messages.
 
@@ -89,7 +105,7 @@ class PlaintextReader:
     channel.
     """
 
-    __slots__ = ("_origin", "_prefix", "_reader")
+    __slots__ = ("_alike", "_origin", "_prefix", "_reader")
 
     def __init__(self, origin: Origin, outer: Address | None) -> None:
         """origin: the origin that each message gets.
@@ -98,21 +114,65 @@ class PlaintextReader:
         self._origin = origin
         self._prefix: Route = () if outer is None else (outer,)
         self._reader = FrameReader(PLAINTEXT, origin, self._prefix)
+        self._alike: Alike | None = None
 
     @property
     def known_bytes(self) -> int:
         """The estimated memory of the remembered routes, in bytes. They are remembered only to be faster."""
-        return self._reader.known_bytes
+        alike_bytes = ENTRY_BYTES + len(self._alike.head) if self._alike is not None else 0
+        return self._reader.known_bytes + alike_bytes
 
     def forget(self) -> None:
         """Frees the memory of the remembered routes. Later messages fill it again."""
         self._reader.forget()
+        self._alike = None
 
-    def read(self, plaintexts: Sequence[bytes]) -> tuple[list[Message], int]:
-        """Returns the messages of these Payloads, and the number of plaintexts that could not be decoded.
+    def read(self, plaintexts: Sequence[bytes], at: int = 0) -> tuple[list[Message], int, int]:
+        """Decodes the Payloads from `plaintexts[at]` on, up to the first plaintext that is not a Payload.
 
+        Returns their messages, the number of plaintexts that could not be decoded, and the position after the Payloads.
         A plaintext that cannot be decoded is left out; the others are returned in their order.
         """
+        messages: list[Message] = []
+        at = self._take_alike(plaintexts, at, messages)
+        end = at
+        while end < len(plaintexts) and plaintexts[end].startswith(PAYLOAD_HEAD):
+            end += 1
+        bad = 0
+        if at < end:
+            found, bad = self._decode(plaintexts[at:end])
+            messages += found
+            # A message without an onward route is not found. So the last message is that of the last plaintext only if
+            # every plaintext has one.
+            if len(found) == end - at:
+                self._learn(plaintexts[end - 1], found[-1])
+        return messages, bad, end
+
+    def _take_alike(self, plaintexts: Sequence[bytes], at: int, messages: list[Message]) -> int:
+        """Appends the messages of the plaintexts from `plaintexts[at]` on that differ from `_alike` in their payload
+        only. Returns the position after them.
+        """
+        if self._alike is None:
+            return at
+        head, size_bytes, onward_route, return_route = self._alike
+        start, origin, before = len(head), self._origin, len(messages)
+        for each in plaintexts[at:] if at else plaintexts:
+            if len(each) != size_bytes or not each.startswith(head) or each[-1] != NO_PADDING_BYTE:
+                break
+            messages.append(Message(onward_route, return_route, each[start:-1], origin))
+        return at + len(messages) - before
+
+    def _learn(self, plaintext: bytes, message: Message) -> None:
+        """Remembers the parts of this plaintext, if it has no padding. message: the message that it encodes."""
+        head = plaintext[: -1 - len(message.payload)]
+        # If the padding is empty, the payload stands directly before the last byte, and the head tells its size.
+        size_head = write_head(BYTE_STRING, len(message.payload))
+        has_no_padding = head.endswith(size_head) and plaintext == head + message.payload + NO_PADDING
+        if has_no_padding and len(head) <= KNOWN_HEADER_BYTES_MAX:
+            self._alike = Alike(head, len(plaintext), message.onward_route, message.return_route)
+
+    def _decode(self, plaintexts: Sequence[bytes]) -> tuple[list[Message], int]:
+        """Returns the messages of these Payloads, and the number of those that could not be decoded."""
         framed = b"".join([part for each in plaintexts for part in (len(each).to_bytes(4, "big"), each)])
         try:
             return self._reader.feed(framed), 0
@@ -149,15 +209,15 @@ class PlaintextWriter:
         self._known.forget()
         self._heads.forget()
 
-    def write(self, messages: Sequence[Message]) -> list[bytes | FrameTooLarge]:
-        """Returns the plaintext of each message; an error for each message that is too large.
+    def write(self, messages: Sequence[Message]) -> tuple[list[bytes], int]:
+        """Returns the plaintexts of the messages, in order, and the number of messages that are too large.
 
         The first hop of each onward route is this channel, and is left out.
         """
         onward_route = return_route = None
         raw = head = tail = b""
         size_bytes = -1
-        written: list[bytes | FrameTooLarge] = []
+        written: list[bytes] = []
         for message in messages:
             payload = message.payload
             if message.onward_route is not onward_route or message.return_route is not return_route:
@@ -167,13 +227,12 @@ class PlaintextWriter:
             if len(payload) != size_bytes:
                 try:
                     head, tail = self.around(raw, len(payload))
-                except FrameTooLarge as error:
-                    written.append(error)
+                except FrameTooLarge:
                     size_bytes = -1
                     continue
                 size_bytes = len(payload)
             written.append(head + payload + tail)
-        return written
+        return written, len(messages) - len(written)
 
     def around(self, header: bytes, size_bytes: int) -> tuple[bytes, bytes]:
         """Returns the bytes of a Payload before and after a payload of this size. Raises FrameTooLarge.

@@ -23,7 +23,7 @@ from access.rights import NOTHING, Demand
 from ockam.address import LOCAL, Address, Route
 from ockam.forwarding import CONNECTION_PREFIX
 from ockam.identity import Identity
-from ockam.message import Message, Origin
+from ockam.message import HERE, Message, Origin
 from ockam.node import Node
 from ockam.usage import UNLIMITED, Usage
 from ockam.usage_machine import Bucket
@@ -31,7 +31,6 @@ from ockam.wire_head import HEAD
 from ockam.worker import Worker
 from secure_channel.channel_machine import ChannelMachine, State
 from secure_channel.errors import (
-    CiphertextRefused,
     HandshakeFailed,
     IdentityRefused,
     NoncesUsedUp,
@@ -39,7 +38,7 @@ from secure_channel.errors import (
     PlaintextRefused,
 )
 from secure_channel.identity_history import PeerIdentity
-from secure_channel.messages import AROUND_BYTES_MAX, CLOSE, PAYLOAD_HEAD, PlaintextReader, PlaintextWriter
+from secure_channel.messages import AROUND_BYTES_MAX, CLOSE, PlaintextReader, PlaintextWriter
 from secure_channel.workers.channel_waiting import ChannelWaiting
 
 REFRESHES_PER_S, REFRESHES_MAX = 1.0, 10.0
@@ -131,10 +130,13 @@ class ChannelWorker(Worker):
         return NOTHING if message.onward_route[0] == self.inner or message.origin.kind == "local" else None
 
     def receive(self, run: Sequence[Message]) -> None:
-        arrived: list[Message] = []
-        leaving: list[Message] = []
-        for message in run:
-            (arrived if message.onward_route[0] == self.inner else leaving).append(message)
+        route = run[0].onward_route
+        # Mostly all messages of a run go in one direction, and share one route object.
+        if all([message.onward_route is route for message in run]):
+            arrived, leaving = (run, ()) if route[0] == self.inner else ((), run)
+        else:
+            arrived = [message for message in run if message.onward_route[0] == self.inner]
+            leaving = [message for message in run if message.onward_route[0] != self.inner]
         if arrived:
             self._take(arrived)
         if leaving:
@@ -143,36 +145,29 @@ class ChannelWorker(Worker):
 
     # From the other side.
 
-    def _take(self, run: list[Message]) -> None:
+    def _take(self, run: Sequence[Message]) -> None:
         if self.machine.state is State.SENT_2:
             run = self._finish_handshake(run)
-        if not self.is_open or not run:
-            return
-        open_message = self.machine.opening()
-        plaintexts: list[bytes] = []
-        for message in run:
-            has_moved = message.return_route is not self._last_return
-            before = self.machine.highest_received if has_moved else 0
-            try:
-                plaintext = open_message(message.payload)
-            except CiphertextRefused as error:
+        at, count = 0, len(run)
+        while at < count and self.is_open:
+            # Messages over the known way are decrypted together. A message over another way is decrypted by itself.
+            end = at
+            while end < count and run[end].return_route is self._last_return:
+                end += 1
+            end = max(end, at + 1)
+            highest = self.machine.highest_received
+            plaintexts, refused = self.machine.open_many([message.payload for message in run[at:end]])
+            for error in refused:
                 self._owner.count_drop(error.reason)
-                continue
-            self.used_at_s = trio.current_time()
-            # Only a message that is authentic and newer than all others may move the way back.
-            if has_moved and self.machine.highest_received > before:
+            if plaintexts:
+                self.used_at_s = trio.current_time()
+                # Only a message that is authentic and newer than all others may move the way back.
+                if run[at].return_route is not self._last_return and self.machine.highest_received > highest:
+                    self._move(run[at])
                 self._hand_on(plaintexts)
-                self._move(message)
-            if plaintext.startswith(PAYLOAD_HEAD):
-                plaintexts.append(plaintext)
-                continue
-            # The order of the messages is kept: those before a Close are handled.
-            self._hand_on(plaintexts)
-            if not self._control(plaintext):
-                return
-        self._hand_on(plaintexts)
+            at = end
 
-    def _finish_handshake(self, run: list[Message]) -> list[Message]:
+    def _finish_handshake(self, run: Sequence[Message]) -> Sequence[Message]:
         """Handles messages until one of them is message 3. Returns the messages after it."""
         for position, message in enumerate(run):
             if message.origin is not self._first_origin:
@@ -239,15 +234,24 @@ class ChannelWorker(Worker):
             frame_bytes_max=self._below.frame_bytes_max - AROUND_BYTES_MAX - header_bytes,
         )
 
-    def _hand_on(self, plaintexts: list[bytes]) -> None:
-        """Delivers decrypted messages to workers of this node, and empties the list."""
-        if not plaintexts:
-            return
-        assert self._reader is not None
-        messages, bad = self._reader.read(plaintexts)
-        plaintexts.clear()
-        if bad:
-            self._owner.count_drop("undecodable", bad)
+    def _hand_on(self, plaintexts: Sequence[bytes]) -> None:
+        """Delivers decrypted messages to workers of this node, and handles a Refresh or a Close among them.
+
+        The order is kept: the messages before a Close are delivered, and those after it are dropped.
+        """
+        at = 0
+        while True:
+            assert self._reader is not None
+            messages, bad, at = self._reader.read(plaintexts, at)
+            if bad:
+                self._owner.count_drop("undecodable", bad)
+            if messages:
+                self._deliver(messages)
+            if at == len(plaintexts) or not self._control(plaintexts[at]):
+                return
+            at += 1
+
+    def _deliver(self, messages: list[Message]) -> None:
         # A channel ends here: what comes out of it goes to local workers, never to a connection or another node.
         # Most messages of a run share one route object, so few routes are looked at.
         for onward in {id(message.onward_route): message.onward_route for message in messages}.values():
@@ -282,32 +286,30 @@ class ChannelWorker(Worker):
 
     # To the other side.
 
-    def _send(self, run: list[Message]) -> None:
+    def _send(self, run: Sequence[Message]) -> None:
         """Encrypts messages of this node's own workers and sends them.
 
         Messages of remote origin are dropped: otherwise, a peer that learns the outer address could send as this node.
         """
-        if any(message.origin.kind != "local" for message in run):
-            ours = [message for message in run if message.origin.kind == "local"]
-            self._owner.count_drop("channel_forward", len(run) - len(ours))
-            run = ours
+        foreign = [message for message in run if message.origin is not HERE and message.origin.kind != "local"]
+        if foreign:
+            run = [message for message in run if message.origin.kind == "local"]
+            self._owner.count_drop("channel_forward", len(foreign))
         if not self.is_open:
             self._owner.count_drop("channel_closed", len(run))
             return
-        if run:
-            self.used_at_s = trio.current_time()
-        seal, way_back = self.machine.sealing(), self._way_back
-        sealed: list[Message] = []
-        no_route: Route = ()
+        if not run:
+            return
+        self.used_at_s = trio.current_time()
+        plaintexts, too_large = self._writer.write(run)
+        if too_large:
+            self._owner.count_drop("frame_too_large", too_large)
         try:
-            for plaintext in self._writer.write(run):
-                if isinstance(plaintext, bytes):
-                    sealed.append(Message(way_back, no_route, seal(plaintext)))
-                else:
-                    self._owner.count_drop("frame_too_large")
+            sealed = self.machine.seal_many(plaintexts)
         except NoncesUsedUp:
             self._owner.ended(self, "nonces")
-        self._node.deliver_run(sealed)
+            return
+        self._node.deliver_run([Message(self._way_back, (), data) for data in sealed])
 
     # The end.
 

@@ -26,7 +26,6 @@ from ockam.message import HERE, Message
 from ockam.wire import Wire
 from secure_channel.channel_machine import ChannelMachine, State
 from secure_channel.errors import (
-    CiphertextRefused,
     HandshakeFailed,
     IdentityRefused,
     NoncesUsedUp,
@@ -34,10 +33,10 @@ from secure_channel.errors import (
     PlaintextRefused,
 )
 from secure_channel.identity_history import PeerIdentity, format_identifier
-from secure_channel.messages import PAYLOAD_HEAD, PLAINTEXT, PlaintextReader, PlaintextWriter
+from secure_channel.messages import PLAINTEXT, PlaintextReader
 from secure_channel.own_identity import OwnIdentity
-from secure_channel.transport import OVERHEAD_BYTES
 from stream_client.core.client_connection import ClientConnection
+from stream_client.core.unsealed_frames import NO_GROUP, UnsealedFrames
 from stream_client.errors import (
     ChannelRefused,
     ChannelSilent,
@@ -90,22 +89,17 @@ class ChannelConnection(ClientConnection):
 
     __slots__ = (
         "_checks",
-        "_frame_head",
+        "_group",
         "_has_worked",
         "_inner",
         "_is_ended",
-        "_last_around",
-        "_last_bytes",
-        "_last_header",
         "_machine",
-        "_open",
         "_plaintexts",
         "_refused",
-        "_seal",
         "_settings",
         "_silent",
+        "_unsealed",
         "_worked",
-        "_writer",
         "handshakes",
     )
 
@@ -116,15 +110,11 @@ class ChannelConnection(ClientConnection):
         self._settings = settings
         self._machine: ChannelMachine | None = None
         self._inner = local(b"")
-        self._frame_head = b""
-        self._seal: Callable[[bytes], bytes] = _not_open
-        self._open: Callable[[bytes], bytes] = _not_open
         self._plaintexts = PlaintextReader(HERE, None)
-        self._writer = PlaintextWriter()
+        self._unsealed = UnsealedFrames(b"", self._heads)
+        self._group = NO_GROUP
         self._checks = self._silent = self._refused = 0
         self._worked = self._has_worked = self._is_ended = False
-        self._last_header, self._last_bytes = b"", -1
-        self._last_around = b"", b"", b"", b""
         self.handshakes = 0
 
     @property
@@ -144,6 +134,10 @@ class ChannelConnection(ClientConnection):
         if self._machine is not None:
             self._machine.check()
             assert self.framing is not None
+        assert self.wire is not None or not self._unsealed.size_bytes
+
+    def _counted_bytes(self) -> int:
+        return super()._counted_bytes() + self._unsealed.size_bytes
 
     def connected(self, wire: Wire, *, greeted: bool = False) -> None:
         super().connected(wire, greeted=greeted)
@@ -159,21 +153,30 @@ class ChannelConnection(ClientConnection):
         # The other side may have ended the channel a moment ago. Requests are sent again through the next one.
         if self.wire is None:
             return None
-        # Most frames differ from the one before in their payload only, so the bytes around it are remembered.
-        if header is not self._last_header or len(payload) != self._last_bytes:
+        # Most frames differ from the one before in their payload only, so they belong to the same group.
+        group = self._group
+        if header is not group.header or len(payload) != group.payload_bytes:
             try:
-                head, tail = self._writer.around(header, len(payload))
-                # The frame around is checked before anything is encrypted, so that no nonce is wasted.
-                around = self._around(len(head) + len(payload) + len(tail) + OVERHEAD_BYTES)
+                group = self._group = self._unsealed.begin_group(header, len(payload))
             except FrameTooLarge as error:
                 return RequestRefused(f"too large to send through the secure channel: {error}")
-            self._last_header, self._last_bytes, self._last_around = header, len(payload), (head, tail, *around)
-        head, tail, frame_head, frame_tail = self._last_around
-        try:
-            self._put(frame_head + self._seal(head + payload + tail) + frame_tail)
-        except NoncesUsedUp as error:
-            return RequestRefused(str(error))
+        group.plaintexts.append(group.head + payload + group.tail)
+        if not self.outgoing_bytes:
+            self.on_outgoing()
+        self.outgoing_bytes += group.frame_bytes
         return None
+
+    def data_to_send(self) -> bytes:
+        """Encrypt the waiting frames. Then remove and return all bytes to send, as the base class does."""
+        if self._group is not NO_GROUP:
+            self._group = NO_GROUP
+            assert self._machine is not None
+            try:
+                self._outgoing.append(self._unsealed.seal(self._machine))
+            except NoncesUsedUp as error:
+                # The core sends the requests in these frames again through the next channel.
+                self._lose(ConnectionLost(str(error)))
+        return super().data_to_send()
 
     def messages(self, data: bytes) -> Sequence[Message]:
         """Process received bytes, and return the messages that came through the channel. See the base class."""
@@ -238,8 +241,9 @@ class ChannelConnection(ClientConnection):
         self._lose(error)
 
     def _forget(self) -> None:
-        super()._forget()
+        # The machine ends first: nothing may be encrypted any more when the base class calls back.
         self._end_machine()
+        super()._forget()
 
     def _begin(self) -> None:
         """Send message 1 of a new handshake."""
@@ -264,14 +268,9 @@ class ChannelConnection(ClientConnection):
         head, tail = self._heads.make(self.framing.encode_routes(route, return_route), len(payload))
         self._put(head + payload + tail)
 
-    def _around(self, size_bytes: int) -> tuple[bytes, bytes]:
-        """Return a frame's bytes before and after an encrypted message of this size. Raises FrameTooLarge."""
-        pieces = self._heads.around(self._frame_head).get(size_bytes)
-        return self._heads.make(self._frame_head, size_bytes) if pieces is None else pieces
-
     def _opened(self, arrived: Sequence[Message]) -> list[Message]:
         """Return the messages inside these frames. Messages of a handshake are handled and not returned."""
-        plaintexts: list[bytes] = []
+        encrypted: list[bytes] = []
         inner = self._inner
         onward: Route | None = None
         is_ours = False
@@ -284,20 +283,28 @@ class ChannelConnection(ClientConnection):
                 continue
             if self.wire is None:
                 self._shake(message)
-                continue
-            try:
-                plaintext = self._open(message.payload)
-            except CiphertextRefused:
-                continue
-            if plaintext.startswith(PAYLOAD_HEAD):
-                plaintexts.append(plaintext)
             else:
-                self._control(plaintext)
-        if not plaintexts:
-            return []
-        self._worked = self._has_worked = True
-        self._refused = 0
-        return self._plaintexts.read(plaintexts)[0]
+                encrypted.append(message.payload)
+        return self._decrypted(encrypted) if encrypted else []
+
+    def _decrypted(self, encrypted: list[bytes]) -> list[Message]:
+        """Return the messages inside these encrypted messages, up to a Close. Messages that are not valid are left
+        out.
+        """
+        assert self._machine is not None
+        plaintexts, _ = self._machine.open_many(encrypted)
+        messages: list[Message] = []
+        at = 0
+        while at < len(plaintexts) and not self._is_ended:
+            found, _, end = self._plaintexts.read(plaintexts, at)
+            if end > at:
+                messages += found
+                self._worked = self._has_worked = True
+                self._refused = 0
+            if end < len(plaintexts):
+                self._control(plaintexts[end])
+            at = end + 1
+        return messages
 
     def _shake(self, message: Message) -> None:
         """Handle a message that is perhaps message 2 of the handshake."""
@@ -314,10 +321,8 @@ class ChannelConnection(ClientConnection):
             return
         self._send(message.return_route, (self._inner,), answer)
         assert self.framing is not None
-        self._frame_head = self.framing.encode_routes(message.return_route, ())
-        self._seal, self._open = machine.sealing(), machine.opening()
-        self._plaintexts, self._writer = PlaintextReader(HERE, None), PlaintextWriter()
-        self._last_header, self._last_bytes = b"", -1
+        self._plaintexts = PlaintextReader(HERE, None)
+        self._unsealed = UnsealedFrames(self.framing.encode_routes(message.return_route, ()), self._heads)
         self.wire = self.framing
         self._silent = 0
         self.on_channel(None)
@@ -331,8 +336,8 @@ class ChannelConnection(ClientConnection):
         # The messages before this one are handled first; then `settle` ends the channel.
         self._is_ended = self._machine.state is State.CLOSED
         if self._is_ended:
+            self._drop_unsealed()
             self.wire = None
-            self._seal = self._open = _not_open
 
     def _lose(self, error: ClientError, *, begins: bool = True) -> None:
         self._end_machine()
@@ -349,8 +354,14 @@ class ChannelConnection(ClientConnection):
         machine, self._machine = self._machine, None
         if machine is not None:
             machine.end()
+        self._drop_unsealed()
         self.wire = None
-        self._seal = self._open = _not_open
+
+    def _drop_unsealed(self) -> None:
+        """Drop the waiting frames that are not encrypted yet."""
+        self._unsealed.clear()
+        self._group = NO_GROUP
+        self.outgoing_bytes = sum(map(len, self._outgoing))
 
     def _refusal(self) -> ChannelRefused:
         own = self._settings.own
@@ -358,7 +369,3 @@ class ChannelConnection(ClientConnection):
             f"the other end does not accept {own}, this client's identity: `stream-node trust add {own}` on that node "
             "would trust it"
         )
-
-
-def _not_open(data: bytes) -> bytes:
-    raise AssertionError("the channel is not open")

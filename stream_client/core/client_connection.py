@@ -41,8 +41,8 @@ class ClientConnection:
     is_encrypted: whether requests go through a secure channel (`channel_connection`).
     on_channel: a function called with None when a secure channel has opened, and with the reason when it is lost.
 
-    Invariant: `outgoing_bytes` is the size of `_outgoing`, and 0 without a connection. `framing` is set exactly in the
-    states SILENT and UP, and `closed` exactly in the state CLOSED. `wire` is `framing` or None.
+    Invariant: `outgoing_bytes` is the size of everything that waits to be sent, and 0 without a connection. `framing`
+    is set exactly in the states SILENT and UP, and `closed` exactly in the state CLOSED. `wire` is `framing` or None.
     """
 
     is_encrypted: ClassVar[bool] = False
@@ -85,7 +85,7 @@ class ClientConnection:
 
     def check(self) -> None:
         """Raise AssertionError if the invariant does not hold."""
-        assert self.outgoing_bytes == sum(map(len, self._outgoing))
+        assert self.outgoing_bytes == self._counted_bytes()
         assert (self.framing is not None) == (self.state in (ConnectionState.SILENT, ConnectionState.UP))
         assert self.wire in (None, self.framing)
         assert self.is_encrypted or self.wire is self.framing
@@ -234,6 +234,10 @@ class ClientConnection:
     def silence(self) -> ClientError:
         """Return the error for a listener of secure channels that does not answer."""
         return ConnectionLost("there is no connection to the node")
+
+    def _counted_bytes(self) -> int:
+        """Return the size of everything that waits to be sent. `check` compares `outgoing_bytes` with it."""
+        return sum(map(len, self._outgoing))
 
     def _put(self, data: bytes) -> None:
         self._outgoing.append(data)

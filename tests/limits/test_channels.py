@@ -92,10 +92,10 @@ async def test_refresh_messages_have_a_rate(autojump_clock: trio.testing.MockClo
     async with channel_node() as world:
         peer = world.initiator().open()
         for _ in range(12):
-            peer.arrive(peer.way, (), peer.machine.sealing()(b"\x82\x81\x01"))
+            peer.arrive(peer.way, (), peer.machine.seal(b"\x82\x81\x01"))
         dropped = world.channels.statistics().dropped
         assert dropped.pop("refresh_rate") == 2
         assert sum(dropped.values()) == 10
         await trio.sleep(3)
-        peer.arrive(peer.way, (), peer.machine.sealing()(b"\x82\x81\x01"))
+        peer.arrive(peer.way, (), peer.machine.seal(b"\x82\x81\x01"))
         assert world.channels.statistics().dropped["refresh_rate"] == 2

@@ -82,7 +82,7 @@ class Initiator:
 
     def send(self, onward: Route, returning: Route, payload: bytes, line: Line | None = None) -> None:
         plaintext = PLAINTEXT.encode_routes(onward, returning) + PLAINTEXT.encode_payload(payload)
-        self.arrive(self.way, (), self.machine.sealing()(plaintext), line)
+        self.arrive(self.way, (), self.machine.seal(plaintext), line)
 
     def taken(self) -> list[Message]:
         """What was sent to this end since the last call."""
@@ -91,13 +91,13 @@ class Initiator:
         return mine
 
     def plaintexts(self) -> list[bytes]:
-        return [self.machine.opening()(each.payload) for each in self.taken()]
+        return [self.machine.open(each.payload) for each in self.taken()]
 
     def received(self) -> list[Message]:
         """The messages that came through the channel since the last call."""
         plaintexts = self.plaintexts()
         assert all(each.startswith(PAYLOAD_HEAD) for each in plaintexts)
-        messages, bad = self.reader.read(plaintexts)
+        messages, bad, _ = self.reader.read(plaintexts)
         assert not bad
         return messages
 

@@ -154,7 +154,7 @@ def test_a_long_route_is_not_remembered() -> None:
     writer = PlaintextWriter()
     for number in range(100):
         message = Message((local("outer"), local(b"%d" % number + bytes(1_000))), (), b"x")
-        assert isinstance(writer.write([message])[0], bytes)
+        assert len(writer.write([message])[0]) == 1
     assert writer.known_bytes == 0
 
 

@@ -40,8 +40,8 @@ def test_both_ends_agree() -> None:
     assert initiator.peer.identifier == identity("responder").identifier
     assert responder.peer.identifier == identity("initiator").identifier
     for number in range(100):
-        assert responder.opening()(initiator.sealing()(b"to %d" % number)) == b"to %d" % number
-        assert initiator.opening()(responder.sealing()(b"fro %d" % number)) == b"fro %d" % number
+        assert responder.open(initiator.seal(b"to %d" % number)) == b"to %d" % number
+        assert initiator.open(responder.seal(b"fro %d" % number)) == b"fro %d" % number
         initiator.check()
         responder.check()
 
@@ -88,7 +88,7 @@ def test_any_bytes_at_any_time(data: bytes) -> None:
         responder.receive_3(data, NOW_S)
     opened, _ = channel()
     with pytest.raises(CiphertextRefused):
-        opened.opening()(data)
+        opened.open(data)
     if len(data) < 32:
         with pytest.raises(HandshakeFailed):
             ChannelMachine(identity("x"), trust_all).receive_1(data, ephemeral(0))
@@ -105,7 +105,7 @@ def test_messages_of_another_handshake_are_refused() -> None:
     responder.receive_3(third, NOW_S)
     other_responder.receive_3(other_initiator.receive_2(other_second, NOW_S), NOW_S)
     with pytest.raises(CiphertextRefused):
-        other_responder.opening()(initiator.sealing()(b"x"))
+        other_responder.open(initiator.seal(b"x"))
 
 
 def test_an_untrusted_initiator_gets_an_encrypted_close() -> None:
@@ -116,7 +116,7 @@ def test_an_untrusted_initiator_gets_an_encrypted_close() -> None:
     assert (refused.value.reason, responder.state) == ("not_trusted", State.CLOSED)
     responder.check()
     # The initiator believes that the channel is open, and learns better from the first message.
-    assert initiator.opening()(refused.value.close) == CLOSE
+    assert initiator.open(refused.value.close) == CLOSE
     initiator.take_control(CLOSE)
     assert initiator.state is State.CLOSED
     initiator.check()
@@ -141,23 +141,23 @@ def test_an_initiator_with_an_expired_attestation_is_told() -> None:
     with pytest.raises(PeerRefused) as refused:
         responder.receive_3(third, late_s)
     assert refused.value.reason == "expired"
-    assert initiator.opening()(refused.value.close) == CLOSE
+    assert initiator.open(refused.value.close) == CLOSE
 
 
 def test_a_close_is_the_last_message() -> None:
     initiator, responder = channel()
-    responder.opening()(initiator.sealing()(PAYLOAD))
+    responder.open(initiator.seal(PAYLOAD))
     data = initiator.close()
     assert data[:8] == (1).to_bytes(8, "big")
-    assert responder.opening()(data) == CLOSE
+    assert responder.open(data) == CLOSE
     responder.take_control(CLOSE)
     for machine in (initiator, responder):
         assert machine.state is State.CLOSED
         machine.check()
         with pytest.raises(ChannelClosed):
-            machine.sealing()
+            machine.seal(PAYLOAD)
         with pytest.raises(ChannelClosed):
-            machine.opening()
+            machine.open(data)
         assert machine.close() == b""
         machine.end()
 

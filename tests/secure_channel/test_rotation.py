@@ -74,7 +74,7 @@ async def test_a_refresh_replaces_the_key_and_an_older_one_is_refused() -> None:
     async with channel_node(TrustList(None, anyone=True)) as world:
         peer, other = opened(world, FIRST), opened(world, FIRST)
         for own in (SECOND, FIRST, FORKED):
-            peer.arrive(peer.way, (), peer.machine.sealing()(refresh(own)))
+            peer.arrive(peer.way, (), peer.machine.seal(refresh(own)))
         assert world.channels.statistics().dropped == {"changes": 2}
         assert other.plaintexts() == [CLOSE]
         assert is_answered(peer)

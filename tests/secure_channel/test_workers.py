@@ -202,7 +202,7 @@ async def test_replayed_forged_and_cut_messages_are_dropped_and_the_channel_stay
         peer = world.initiator().open()
         peer.send((ECHO,), (ME,), b"once")
         plain = b"\x82\x82\x03\x80\x40"
-        sealed = peer.machine.sealing()(plain)
+        sealed = peer.machine.seal(plain)
         for _ in range(3):
             peer.arrive(peer.way, (), sealed)
         peer.arrive(peer.way, (), bytes(23))
@@ -219,7 +219,7 @@ async def test_a_close_of_the_peer_ends_the_channel_and_is_not_answered() -> Non
         peer = world.initiator().open()
         before = world.workers
         peer.send((ECHO,), (ME,), b"last words")
-        peer.arrive(peer.way, (), peer.machine.sealing()(CLOSE))
+        peer.arrive(peer.way, (), peer.machine.seal(CLOSE))
         assert world.workers == before - 2
         assert len(peer.received()) == 1
         assert world.channels.statistics().ended == {"closed_by_peer": 1}
@@ -238,7 +238,7 @@ async def test_answers_follow_the_peer_to_another_connection_after_an_authentic_
         assert peer.taken() == []
         (answer,) = second.sent
         assert answer.onward_route == (peer.inner,)
-        assert b"over the second" in peer.machine.opening()(answer.payload)
+        assert b"over the second" in peer.machine.open(answer.payload)
 
 
 async def test_a_channel_through_more_hops() -> None:
@@ -261,11 +261,11 @@ async def test_a_channel_through_more_hops() -> None:
         way = answer.return_route
         world.node.send(Message(way, (peer.line.address, hop, peer.inner), third, peer.origin))
         plaintext = PLAINTEXT.encode_routes((ECHO,), (ME,)) + PLAINTEXT.encode_payload(b"x")
-        sealed = peer.machine.sealing()(plaintext)
+        sealed = peer.machine.seal(plaintext)
         world.node.send(Message(way, (peer.line.address, hop), sealed, peer.origin))
         (answer,) = peer.line.sent
         assert answer.onward_route == (hop, peer.inner)
-        peer.machine.opening()(answer.payload)
+        peer.machine.open(answer.payload)
 
 
 async def test_a_channel_inside_a_channel_counts_in_the_same_bounds() -> None:
@@ -275,9 +275,9 @@ async def test_a_channel_inside_a_channel_counts_in_the_same_bounds() -> None:
         (answer,) = outer.received()
         outer.send(answer.return_route, (inner.inner,), inner.machine.receive_2(answer.payload, world.now_s))
         plaintext = PLAINTEXT.encode_routes((ECHO,), (ME,)) + PLAINTEXT.encode_payload(b"deep")
-        outer.send(answer.return_route, (), inner.machine.sealing()(plaintext))
+        outer.send(answer.return_route, (), inner.machine.seal(plaintext))
         (sealed,) = outer.received()
-        assert b"deep" in inner.machine.opening()(sealed.payload)
+        assert b"deep" in inner.machine.open(sealed.payload)
         # The identity is that of the innermost channel.
         assert world.echo.messages[0].origin.identity == Identity("channel", str(inner.own))
         assert world.channels.statistics().open == 2
@@ -328,4 +328,4 @@ async def test_an_ended_channel_opens_nothing_more() -> None:
         peer.send((ECHO,), (ME,), b"x")
         recorded = peer.taken()
         with pytest.raises(CiphertextRefused):
-            first.machine.opening()(recorded[0].payload)
+            first.machine.open(recorded[0].payload)
