@@ -17,6 +17,7 @@ from stream_client.shell.backoff import Reconnect
 from stream_client.shell.defaults import ANSWER_TIMEOUT_S, Framing, OnLink
 from stream_client.shell.tls import check_tls
 from stream_client.shell.token import check_token
+from stream_client.tracing import end_tracing, queue_maker, start_tracing
 
 if TYPE_CHECKING:
     from ockam.tls import Tls
@@ -39,6 +40,7 @@ async def connect(
     tls: Tls | None = None,
     token: Token | str | None = None,
     channel: SecureChannel | None = None,
+    traces: str | bool = False,
 ) -> AsyncIterator[StreamClient]:
     """Open a client of one node. The end of the block closes the client.
 
@@ -69,7 +71,12 @@ async def connect(
         that node has another identity than `channel.peer`, requests fail with PeerNotTrusted; if it does not accept
         this client's identity, with ChannelRefused. None: no secure channel.
 
-    Raises InvalidArgument if `address` is not an address, or if a file of `tls`, `token` or `channel` cannot be used.
+    traces: the URL of a collector of OpenTelemetry, such as http://127.0.0.1:4318. The client sends it a span of each
+        push, and tells the node to which trace the push belongs. True: OTEL_EXPORTER_OTLP_ENDPOINT and the other
+        standard variables say where the collector is. False: the client makes no spans.
+
+    Raises InvalidArgument if `address` is not an address, if a file of `tls`, `token` or `channel` cannot be used, or
+    if `traces` are on and the extra `otel` is not installed.
     Raises AuthenticationFailed if the token is refused, and NodeUnreachable if the first connection fails. TlsFailed, a
     subclass of NodeUnreachable, says what is wrong with TLS.
     """
@@ -77,15 +84,21 @@ async def connect(
     check_tls(tls)
     checked = check_token(token)
     asks_route = contact_timeout_s is not None or on_link is not None
+    # Inside a secure channel, the services are at its other end.
+    connection = connection_of(channel, via, framing)
+    tracing = start_tracing(traces)
     core = ClientCore(
-        # Inside a secure channel, the services are at its other end.
         via=via if channel is None else (),
         service=service,
         index_service=index_service,
         asks_route=asks_route,
-        connection=connection_of(channel, via, framing),
+        connection=connection,
+        make_queue=queue_maker(tracing),
     )
     if on_link is not None:
         core.service_route.on_link = on_link
-    async with open_shell(address, core, framing, reconnect, contact_timeout_s, waits, tls, checked) as shell:
-        yield StreamClient(address, core, shell, answer_timeout_s)
+    try:
+        async with open_shell(address, core, framing, reconnect, contact_timeout_s, waits, tls, checked) as shell:
+            yield StreamClient(address, core, shell, answer_timeout_s)
+    finally:
+        await end_tracing(tracing)

@@ -31,8 +31,8 @@ async def connect_over(
 ) -> AsyncIterator[StreamClient]:
     """Open a client over a stream that is connected to a node already. The end of the block closes both.
 
-    address: the `host:port` in the texts of errors. The client does not connect again: after the end of the stream,
-    every request fails with ConnectionLost. The other parameters are those of `connect`.
+    address: the name of the node in the texts of errors, such as its `host:port`. The client does not connect again:
+    after the end of the stream, every request fails with ConnectionLost. The other parameters are those of `connect`.
     """
     core = ClientCore(
         via=(),

@@ -41,6 +41,7 @@ MODULES: dict[str, str] = {
         "streams",
         "correspondent",
         "client",
+        "tracing",
         "connecting",
     )
 } | {

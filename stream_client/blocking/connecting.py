@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ockam.address import Route
 from stream_client.arguments import to_address
 from stream_client.blocking.client import StreamClient
+from stream_client.blocking.tracing import end_tracing, queue_maker, start_tracing
 from stream_client.core.client_core import ClientCore
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.secure import SecureChannel, connection_of
@@ -40,6 +41,7 @@ def connect(
     tls: Tls | None = None,
     token: Token | str | None = None,
     channel: SecureChannel | None = None,
+    traces: str | bool = False,
 ) -> Iterator[StreamClient]:
     """Open a client of one node. The end of the block closes the client.
 
@@ -70,7 +72,12 @@ def connect(
         that node has another identity than `channel.peer`, requests fail with PeerNotTrusted; if it does not accept
         this client's identity, with ChannelRefused. None: no secure channel.
 
-    Raises InvalidArgument if `address` is not an address, or if a file of `tls`, `token` or `channel` cannot be used.
+    traces: the URL of a collector of OpenTelemetry, such as http://127.0.0.1:4318. The client sends it a span of each
+        push, and tells the node to which trace the push belongs. True: OTEL_EXPORTER_OTLP_ENDPOINT and the other
+        standard variables say where the collector is. False: the client makes no spans.
+
+    Raises InvalidArgument if `address` is not an address, if a file of `tls`, `token` or `channel` cannot be used, or
+    if `traces` are on and the extra `otel` is not installed.
     Raises AuthenticationFailed if the token is refused, and NodeUnreachable if the first connection fails. TlsFailed, a
     subclass of NodeUnreachable, says what is wrong with TLS.
     """
@@ -78,15 +85,21 @@ def connect(
     check_tls(tls)
     checked = check_token(token)
     asks_route = contact_timeout_s is not None or on_link is not None
+    # Inside a secure channel, the services are at its other end.
+    connection = connection_of(channel, via, framing)
+    tracing = start_tracing(traces)
     core = ClientCore(
-        # Inside a secure channel, the services are at its other end.
         via=via if channel is None else (),
         service=service,
         index_service=index_service,
         asks_route=asks_route,
-        connection=connection_of(channel, via, framing),
+        connection=connection,
+        make_queue=queue_maker(tracing),
     )
     if on_link is not None:
         core.service_route.on_link = on_link
-    with open_shell(address, core, framing, reconnect, contact_timeout_s, waits, tls, checked) as shell:
-        yield StreamClient(address, core, shell, answer_timeout_s)
+    try:
+        with open_shell(address, core, framing, reconnect, contact_timeout_s, waits, tls, checked) as shell:
+            yield StreamClient(address, core, shell, answer_timeout_s)
+    finally:
+        end_tracing(tracing)

@@ -36,7 +36,7 @@ from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE, ServiceRoute, index_service_of
 from stream_client.core.states_machine import ConnectionState, ConversationState, Event
 from stream_client.core.statistics import CoreStatistics
-from stream_client.core.streams_in_use import StreamsInUse
+from stream_client.core.streams_in_use import MakeQueue, StreamsInUse, plain_queue
 from stream_client.errors import (
     ChannelRefused,
     ClientClosed,
@@ -71,6 +71,7 @@ class ClientCore:
         index_service: str | None = None,
         asks_route: bool = False,
         connection: ClientConnection | None = None,
+        make_queue: MakeQueue = plain_queue,
     ) -> None:
         """via: the route from the node that the client connects to, to the node with the services; empty: the same
             node.
@@ -79,6 +80,7 @@ class ClientCore:
         asks_route: whether every connection begins with a question to the stream service; with a non-empty `via` it
             always does.
         connection: a connection with a secure channel; None: a plain one.
+        make_queue: makes the push queues, for example such that trace their pushes.
         """
         self.connection = ClientConnection() if connection is None else connection
         self.connection.on_channel = self._channel_changed
@@ -90,7 +92,7 @@ class ClientCore:
         self.service_route = ServiceRoute(
             self._calls, stream_service, self._new_address, self._route_refused, self.send_again
         )
-        self._streams = StreamsInUse(self.connection, self._calls, stream_service, via, self._new_address)
+        self._streams = StreamsInUse(self.connection, self._calls, stream_service, via, self._new_address, make_queue)
         # This is the dictionary `StreamsInUse.queues`. It is kept here because the busiest loop of the client looks up
         # each message's queue in it.
         self._queues = self._streams.queues

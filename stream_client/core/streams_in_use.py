@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import TypeAlias
 
 from ockam.address import Address, Route
 from stream_client.core.calls import Call, Calls, Create
@@ -19,6 +20,32 @@ from stream_client.errors import ClientError, UnexpectedAnswer
 from stream_service.extensions import TOLD
 from stream_service.names import stream_address
 
+MakeQueue: TypeAlias = Callable[
+    [ClientConnection, Address, str, int, list[Push] | None, SequenceMachine | None], PushQueue
+]
+"""Makes a push queue. The arguments are those of `plain_queue`."""
+
+
+def plain_queue(
+    connection: ClientConnection,
+    address: Address,
+    name: str,
+    partition: int,
+    failed: list[Push] | None,
+    sequences: SequenceMachine | None,
+) -> PushQueue:
+    """Return a push queue that does not trace.
+
+    address: the return address of the confirms.
+    name: the name of the stream.
+    failed: collects the failed pushes of a publisher; None: they are not collected.
+    sequences: numbers the messages; None: they have no numbers.
+    """
+    if sequences is None:
+        return PushQueue(connection, address, partition, failed)
+    assert failed is not None, "a numbered queue is a publisher's, which collects failed pushes"
+    return SequencedPushQueue(connection, address, partition, failed, sequences)
+
 
 class StreamsInUse:
     """The handles of the streams that the application uses, and the push queues of these handles.
@@ -26,6 +53,7 @@ class StreamsInUse:
     queues: the push queues. The key of a queue is the address to which the answers to its pushes are sent.
     service: the route to the stream service. Its last address is the address of the service.
     via: the route `service` without its last address.
+    make_queue: makes the push queues.
 
     Invariant: every queue of every handle in use is in `queues`. A handle has the state OPEN only while there is a
     connection.
@@ -38,6 +66,7 @@ class StreamsInUse:
         service: Route,
         via: Route,
         new_address: Callable[[bytes], Address],
+        make_queue: MakeQueue,
     ) -> None:
         self.queues: dict[Address, PushQueue] = {}
         self._connection = connection
@@ -45,6 +74,7 @@ class StreamsInUse:
         self._service = service
         self._via = via
         self._new_address = new_address
+        self._make_queue = make_queue
         self._streams: dict[str, StreamInUse] = {}
         self._existence = Existence(calls, service, lambda: new_address(b""), self._missing)
 
@@ -106,12 +136,7 @@ class StreamsInUse:
         """
         if handle.gone is not None:
             raise handle.gone
-        address, failed = self._new_address(TOLD), list[Push]()
-        if sequences is None:
-            queue = PushQueue(self._connection, address, handle.partition, failed)
-        else:
-            queue = SequencedPushQueue(self._connection, address, handle.partition, failed, sequences)
-        self.queues[address] = queue
+        queue = self._add_queue(handle.name, handle.partition, [], sequences)
         handle.queues.append(queue)
         if handle.route is not None:
             queue.open(handle.route)
@@ -245,10 +270,18 @@ class StreamsInUse:
             stream = self._streams[name] = StreamInUse(name)
         handle = stream.handles.get(partition)
         if handle is None:
-            queue = PushQueue(self._connection, self._new_address(TOLD), partition)
-            self.queues[queue.address] = queue
+            queue = self._add_queue(name, partition, None, None)
             handle = stream.handles[partition] = PartitionHandle(stream, partition, queue)
         return handle
+
+    def _add_queue(
+        self, name: str, partition: int, failed: list[Push] | None, sequences: SequenceMachine | None
+    ) -> PushQueue:
+        """Make a queue with a return address of its own. name: the name of the stream."""
+        address = self._new_address(TOLD)
+        queue = self._make_queue(self._connection, address, name, partition, failed, sequences)
+        self.queues[address] = queue
+        return queue
 
     def _is_named(self, stream: StreamInUse) -> bool:
         """Whether the latest known route to every partition is the one that is computed from the stream's name."""

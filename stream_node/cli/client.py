@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
@@ -76,17 +75,17 @@ def open_client(
 
 
 def run_to_signal(main: Callable[..., Awaitable[None]], *arguments: Any) -> None:
-    """Runs an async function. SIGTERM and SIGHUP cancel it, so that consumers save their positions and release
-    their leases.
+    """Runs an async function. Ctrl-C (SIGINT), SIGTERM and SIGHUP cancel it, so that consumers save their positions and
+    release their leases.
 
-    Then it raises typer.Exit with 128 plus the number of the signal.
+    Then it raises typer.Exit with 128 plus the number of the signal. A second signal ends the program at once.
     """
     import trio
 
     from stream_client import Stopped, stop_on_signals
 
     async def stoppable() -> Stopped:
-        async with stop_on_signals(signal.SIGTERM, signal.SIGHUP) as stopped:
+        async with stop_on_signals() as stopped:
             await main(*arguments)
         return stopped
 

@@ -217,8 +217,8 @@ async def _push_all(
             except (UsageError, OSError, StreamNotFound) as error:
                 # This message of the input is wrong. The messages before this one still get their confirms.
                 fault = error
-    except (PushesFailed, KeyboardInterrupt, trio.Cancelled):
-        # Cancelled means SIGTERM, which ends a push as Ctrl-C does.
+    except (PushesFailed, trio.Cancelled):
+        # Cancelled means that a signal, such as that of Ctrl-C, ends the command.
         _report(counts, job)
         if not job.as_json:
             print_unconfirmed(counts, job.stream)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from access.rights import Demand, Right
 from access.rules import ANYTHING_TO_ANYBODY, Rule, Rules
@@ -26,6 +27,9 @@ from stream_service.workers.readable_stream import ReadableStream, ReadOnlyStrea
 from stream_service.workers.stream import StreamWorker
 from stream_service.workers.tail_machine import Tails
 
+if TYPE_CHECKING:
+    from tracing.spans import Tracing
+
 
 class StreamDirectory:
     """The list of all streams of a node. It survives crashes of the service worker.
@@ -34,6 +38,7 @@ class StreamDirectory:
     default_retention: the retention of streams that have none of their own.
     making: the number of stream-partitions that are being created now.
     keepers: rules for the streams that a part of the node writes, such as the block node. Clients may only read them.
+    tracing: makes the spans of pushes; None: the node does not trace.
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class StreamDirectory:
         new_id: Callable[[], str],
         default_retention: Retention | None = None,
         keepers: Sequence[Rule] = (),
+        tracing: Tracing | None = None,
     ) -> None:
         self.counters = StreamCounters()
         self.tails = Tails(limits.tails_bytes_max, limits.tail_bytes_max)
@@ -55,6 +61,7 @@ class StreamDirectory:
         self.clock = clock
         self.default_retention = default_retention
         self.making = 0
+        self.tracing = tracing
         # Without rules of the operator everything else is allowed. With such rules, the node's gate has decided before.
         self.kept = Rules([*keepers, *ANYTHING_TO_ANYBODY])
         self._keepers = tuple(keepers)

@@ -165,10 +165,10 @@ class PullMachine(Generic[P]):
 
     is_behind: returns whether a consumer's connection has not yet taken the answers to earlier pulls.
 
-    Invariant: each pull is in one place only. `_batch` contains pulls only while they are being read or answered. Each
-    consumer in `_blocked` has at least one pull there. Each consumer in `_caught_up` (the consumers that have taken
-    their answers) is also in `_blocked`. Each long poll is in `_deadlines`. When the machine is closed, no pull waits.
-    `check` checks all of this.
+    Invariant: each pull is in one place only. `_batch` contains pulls only while they are being read or answered.
+    `_blocked` has the pulls that wait until their consumer has taken earlier answers, at least one for each consumer in
+    it. `_caught_up` has the consumers in `_blocked` that have taken the answers by now, so that their pulls are next.
+    Each long poll is in `_deadlines`. When the machine is closed, no pull waits. `check` checks all of this.
     """
 
     def __init__(self, is_behind: Callable[[Any], bool]) -> None:
@@ -247,8 +247,11 @@ class PullMachine(Generic[P]):
         self.note(READ_BEGUN)
 
     def end_read(self, count: int) -> tuple[list[P], list[P]]:
-        """Ends a batch of pulls after a reading thread has read its first `count` pages. Returns the result of
-        `finish`."""
+        """Ends a batch of pulls after a reading thread has read a page for each of its first `count` pulls.
+
+        Returns two lists, as `finish` does: the pulls to answer, and the pulls that went back to a queue of blocked
+        pulls.
+        """
         self.note(READ_ENDED)
         return self.finish(count)
 

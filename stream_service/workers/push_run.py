@@ -7,16 +7,18 @@ Nearly all appends have only plain pushes. Then every push is stored, and `decis
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ockam.address import Route
 from ockam.message import Message
 from ockam.protocol import ProtocolError
+from storage.contract import Append
 from stream_service.extensions import RICH_PUSH, RichConfirm, RichPush, RichStatus
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX, StreamLimits
 from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
 from stream_service.stored import NO_EXTRAS, Extras, encode_extras
 from stream_service.workers.push_failures import Failure, plain_failure, rich_failure
+from stream_service.workers.push_traces import PushTraces, TracedPush
 from stream_service.workers.sequence_machine import Decision, Duplicate, New, OutOfOrder, SequenceMachine
 
 
@@ -41,6 +43,8 @@ class PushRun:
         self.headers: list[bytes | None] | None = None
         self.decisions: list[Decision] | None = None
         self.answers_behind: list[Message] = []
+        self._traces: PushTraces | None = None
+        self._traced: Sequence[TracedPush] = ()
 
     def __len__(self) -> int:
         return len(self.messages)
@@ -87,16 +91,31 @@ class PushRun:
             self.keys.append(request.key)
             self.headers.append(None if extras == NO_EXTRAS else encode_extras(extras))
 
-    def stored(self, first_index: int, route: Route) -> list[Message]:
+    @property
+    def is_traced(self) -> bool:
+        """Whether a push among these belongs to a trace."""
+        return bool(self._traced)
+
+    def find_traces(self, traces: PushTraces, begin: int) -> None:
+        """Finds the announced traces of the pushes from this position on."""
+        self._traces = traces
+        self._traced = [*self._traced, *traces.match(self.messages[begin:], self.requests[begin:])]
+
+    def stored(self, first_index: int, route: Route, operation: Append | None = None) -> list[Message]:
         """Returns the answers to all pushes, after `data` was stored.
 
         first_index: the index of the first stored message.
+        operation: the append that has stored `data`; None: there was nothing new to store.
         """
         if self._sequences is not None:
             self._sequences.stored(first_index)
         if self.decisions is None:
-            return self._plain_answers(first_index, 1, route) + self.answers_behind
-        return [*self._rich_answers(first_index, route), *self.answers_behind]
+            answers = self._plain_answers(first_index, 1, route) + self.answers_behind
+        else:
+            answers = [*self._rich_answers(first_index, route), *self.answers_behind]
+        if self._traces is not None:
+            self._traces.stored(self._traced, operation)
+        return answers
 
     def refused(self, route: Route, failure: Failure) -> list[Message]:
         """Returns the answers to all pushes, after `data` could not be stored.
@@ -117,6 +136,8 @@ class PushRun:
                 else:
                     payload = rich_failure(message, request.request_id, failure)
             answers.append(Message(message.return_route, route, payload))
+        if self._traces is not None:
+            self._traces.refused(self._traced, failure.reason)
         return answers + self.answers_behind
 
     def _plain_answers(self, index: int, step: int, route: Route) -> list[Message]:

@@ -24,6 +24,7 @@ from stream_service.extensions import DELETE, DELETED, RETENTION, RICH_PULL, RIC
 from stream_service.operations import EnsureStreams
 from stream_service.protocol import PULL, PUSH
 from stream_service.stored import StoredStream
+from stream_service.trace import TRACE
 from stream_service.workers.admin import StreamAdmin
 from stream_service.workers.bulk import BulkReads
 from stream_service.workers.pulls import PullQueue
@@ -35,6 +36,7 @@ from stream_service.workers.tail_machine import Tail
 NEEDED: dict[Protocol[Any, Any], Right] = {
     PUSH: Right.WRITE,
     RICH_PUSH: Right.WRITE,
+    TRACE: Right.WRITE,
     PULL: Right.READ,
     RICH_PULL: Right.READ,
     BULK: Right.READ,

@@ -22,7 +22,7 @@ import structlog
 
 from ockam.message import Message, reply_to
 from ockam.protocol import ProtocolError, failed_payload
-from storage.contract import Append
+from storage.contract import Append, TimedAppend
 from storage.errors import IndexConflict, StreamNotFound
 from stream_service.copying import COPY, CopyRequest, CopyResponse, read_copy
 from stream_service.extensions import RICH_PUSH, Outcome
@@ -31,6 +31,7 @@ from stream_service.protocol import PULL, PUSH
 from stream_service.stored import StoredStream
 from stream_service.workers.push_failures import Failure, failure_payload, refusal_payload
 from stream_service.workers.push_run import PushRun, check_size
+from stream_service.workers.push_traces import PushTraces, take_notice
 from stream_service.workers.readable_stream import ReadableStream
 from stream_service.workers.sequence_machine import LOADED_MAX, SequenceMachine
 from stream_service.workers.stream_machine import SERVING, StreamMachine
@@ -59,6 +60,7 @@ class StreamWorker(ReadableStream):
         self._machine = StreamMachine(self._bounds)
         self._gathered = PushRun(None)
         self._sequences: SequenceMachine | None = None
+        self._traces = None if services.tracing is None else PushTraces(services.tracing, name, partition)
 
     def _open(self, stream: StoredStream) -> None:
         super()._open(stream)
@@ -89,7 +91,7 @@ class StreamWorker(ReadableStream):
         """
         machine, gathered = self._machine, self._gathered
         stages = machine.state is not SERVING
-        staged_before = len(gathered.data)
+        staged_before, pushes_before = len(gathered.data), len(gathered)
         gathered.note_arrival()
         add, push_tag, decode_push = gathered.add, PUSH.tag, PUSH.decode_request
         bytes_max = self._services.limits.message_bytes_max
@@ -102,6 +104,9 @@ class StreamWorker(ReadableStream):
                     # Nearly all messages are plain pushes. Only plain pushes can be staged while an append is being
                     # committed.
                     add(message, decode_push(payload))
+                elif stages and take_notice(message, self._traces):
+                    # The push that the message announces can be staged.
+                    continue
                 elif stages or not self._serve(message):
                     # This request must run after all earlier pushes are stored. So this request and the later messages
                     # wait.
@@ -114,6 +119,8 @@ class StreamWorker(ReadableStream):
                     break
             except ProtocolError as error:
                 self._services.counters.refuse(self, message, str(error), refusal_payload(message, str(error)))
+        if self._traces is not None:
+            gathered.find_traces(self._traces, pushes_before)
         if stages:
             staged = gathered.data[staged_before:]
             machine.stage(len(staged), sum(map(len, staged)))
@@ -131,6 +138,8 @@ class StreamWorker(ReadableStream):
             self._pulls.add(message, PULL.decode_request(payload))
         elif COPY.is_in(payload):
             return self._copy(message)
+        elif take_notice(message, self._traces):
+            return True
         elif (answer := self._serve_reader(message)) is not None:
             # The answer is sent after the confirms of earlier pushes. If a client got the answer to a create before the
             # confirm of its earlier push, it would take the push for lost and send it again.
@@ -209,7 +218,8 @@ class StreamWorker(ReadableStream):
         done = self.context.guard(partial(self._appended, pushes))
         where = self._bounds.stream_id, place.first_index, place.time_us
         if place.falls_from_us is None:
-            services.storage.submit_write(Append(*where, pushes.data, pushes.keys, pushes.headers, on_done=done))
+            kind = TimedAppend if pushes.is_traced else Append
+            services.storage.submit_write(kind(*where, pushes.data, pushes.keys, pushes.headers, on_done=done))
         else:
             name, partition = self.identity
             before_us, to_us = place.falls_from_us, place.time_us
@@ -228,7 +238,7 @@ class StreamWorker(ReadableStream):
         # The next append is submitted first, so that the writing thread works on it while the confirms are encoded.
         if self._gathered.messages:
             self._append(self._take_gathered())
-        self.context.send_run(pushes.stored(operation.first_index, self._route))
+        self.context.send_run(pushes.stored(operation.first_index, self._route, operation))
         self._settle()
 
     def _append_failed(self, pushes: PushRun, operation: Append) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from storage.runner import Runner
 from stream_service.counters import StreamCounters
 from stream_service.limits import StreamLimits
 from stream_service.workers.clock import Clock
 from stream_service.workers.tail_machine import Tails
+
+if TYPE_CHECKING:
+    from tracing.spans import Tracing
 
 
 class StreamServices(Protocol):
@@ -18,6 +21,7 @@ class StreamServices(Protocol):
 
     now_us: returns the trusted time of `clock`, in microseconds since 1970.
     tails: the newest messages of all streams, in memory.
+    tracing: makes the spans of pushes; None: the node does not trace.
     """
 
     @property
@@ -37,3 +41,6 @@ class StreamServices(Protocol):
 
     @property
     def tails(self) -> Tails: ...
+
+    @property
+    def tracing(self) -> Tracing | None: ...

@@ -1,0 +1,175 @@
+"""TracedPushQueue: a push queue that makes a span of each push, and tells the node to which trace the push belongs.
+
+A client that does not trace uses `PushQueue` itself, which knows nothing of traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from ockam.address import Address, Route, local
+from stream_client.core.client_connection import ClientConnection
+from stream_client.core.push_queue import PushQueue, SequencedPushQueue
+from stream_client.core.pushes import KeyedPush, Push
+from stream_client.core.sequence_machine import SequenceMachine
+from stream_service.extensions import Header
+from stream_service.trace import TRACE, TraceNotice
+
+if TYPE_CHECKING:
+    from tracing.spans import OpenSpan, Tracing
+
+
+class QueueTraces:
+    """The open spans of one push queue.
+
+    notice_address: the return address of the messages that announce traces. No queue has this address, so the `error`
+    of a node that does not know these messages reaches no push.
+    """
+
+    __slots__ = ("_attributes", "_name", "_open", "header", "notice_address", "publisher", "tracing")
+
+    def __init__(self, tracing: Tracing, name: str, partition: int, publisher: Address) -> None:
+        self.tracing = tracing
+        self.publisher = publisher.value.decode()
+        self.notice_address = local(f"{self.publisher}/trace")
+        self.header = b""
+        self._name = f"push {name}"
+        self._attributes = {
+            "messaging.system": "stream-node",
+            "messaging.operation.name": "push",
+            "messaging.destination.name": name,
+            "messaging.destination.partition.id": str(partition),
+        }
+        self._open: dict[int, OpenSpan] = {}
+
+    def begin(self, request_id: int) -> bool:
+        """Begins the span of a push. Returns whether its trace was chosen; if not, nothing more is done for it."""
+        span = self.tracing.start(self._name, self._attributes)
+        if span is not None:
+            self._open[request_id] = span
+        return span is not None
+
+    def end(self, request_id: int, push: Push) -> None:
+        """Ends the span of a push that is done."""
+        span = self._open.pop(request_id, None)
+        if span is None:
+            return
+        attributes: dict[str, str | int] = {"messaging.message.body.size": len(push.data)}
+        if push.error is None:
+            attributes["messaging.message.id"] = str(push.index)
+        span.end(attributes, None if push.error is None else str(push.error))
+
+    def abandon(self, request_id: int) -> None:
+        """Ends the span of a push whose confirm the program does not wait for, because it gave up or the client has
+        ended."""
+        span = self._open.pop(request_id, None)
+        if span is not None:
+            span.end({}, "the program did not wait for the confirm")
+
+    def notice(self, request_id: int) -> bytes:
+        """Return the payload that announces the trace of a push; empty if its trace was not chosen."""
+        span = self._open.get(request_id)
+        if span is None:
+            return b""
+        return TRACE.encode_request(TraceNotice(request_id, self.publisher, span.traceparent))
+
+
+class _Traced(PushQueue):
+    """What both traced queues do. Subclasses have the slot `_traces`."""
+
+    __slots__ = ()
+    _traces: QueueTraces
+
+    def push(self, data: bytes) -> Push:
+        request_id = self._next_request_id
+        if not self._traces.begin(request_id):
+            return super().push(data)
+        try:
+            push = super().push(data)
+        except BaseException:
+            self._traces.abandon(request_id)
+            raise
+        push.when_done(partial(self._traces.end, request_id, push))
+        return push
+
+    def push_keyed(self, data: bytes, key: bytes | None, headers: Sequence[Header]) -> KeyedPush:
+        request_id = self._next_request_id
+        if not self._traces.begin(request_id):
+            return super().push_keyed(data, key, headers)
+        try:
+            push = super().push_keyed(data, key, headers)
+        except BaseException:
+            self._traces.abandon(request_id)
+            raise
+        push.when_done(partial(self._traces.end, request_id, push))
+        return push
+
+    def open(self, route: Route) -> None:
+        self._traces.header = self._connection.header(route, self._traces.notice_address)
+        super().open(route)
+
+    def forget(self, push: Push) -> None:
+        for request_id in [request_id for request_id, each in self.pushes.items() if each is push]:
+            self._traces.abandon(request_id)
+        super().forget(push)
+
+    def _send(self, request_id: int, push: Push) -> None:
+        # The notice goes directly before the push, so that both arrive together.
+        notice = self._traces.notice(request_id)
+        if notice and self._traces.header:
+            self._connection.put_frame(self._traces.header, notice)
+        super()._send(request_id, push)
+
+
+class TracedPushQueue(_Traced):
+    """A PushQueue whose pushes are traced."""
+
+    __slots__ = ("_traces",)
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        address: Address,
+        partition: int,
+        failed: list[Push] | None,
+        traces: QueueTraces,
+    ) -> None:
+        super().__init__(connection, address, partition, failed)
+        self._traces = traces
+
+
+class TracedSequencedQueue(_Traced, SequencedPushQueue):
+    """A SequencedPushQueue whose pushes are traced."""
+
+    __slots__ = ("_traces",)
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        address: Address,
+        partition: int,
+        failed: list[Push],
+        machine: SequenceMachine,
+        traces: QueueTraces,
+    ) -> None:
+        SequencedPushQueue.__init__(self, connection, address, partition, failed, machine)
+        self._traces = traces
+
+
+def traced_queue(
+    tracing: Tracing,
+    connection: ClientConnection,
+    address: Address,
+    name: str,
+    partition: int,
+    failed: list[Push] | None,
+    sequences: SequenceMachine | None,
+) -> PushQueue:
+    """Return a push queue that traces. tracing: makes the spans. The others are those of `plain_queue`."""
+    traces = QueueTraces(tracing, name, partition, address)
+    if sequences is None:
+        return TracedPushQueue(connection, address, partition, failed, traces)
+    assert failed is not None, "a numbered queue is a publisher's, which collects failed pushes"
+    return TracedSequencedQueue(connection, address, partition, failed, sequences, traces)

@@ -1,0 +1,33 @@
+"""TRACE: the message by which a publisher says to which trace its next push belongs. Nobody answers it.
+
+A publisher sends it directly before the push, to the same stream. Pushes keep their bytes, and a publisher that does
+not trace sends nothing more than before. A node that does not trace drops the message. A node that does not know the
+message answers `error` to its return address, which the publisher reads nowhere.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+import bare
+from ockam.protocol import Protocol
+
+TRACEPARENT_BYTES_MAX = 128
+"""The longest traceparent that a node reads. W3C Trace Context has 55 bytes today."""
+
+
+# type TraceNotice struct { request_id: uint  publisher: str  traceparent: str }
+class TraceNotice(msgspec.Struct, frozen=True):
+    """The trace of one push.
+
+    request_id: the request id of the push.
+    publisher: the last address of the push's return route. The addresses before it are those of this message.
+    traceparent: the span of the push at the publisher, as in the HTTP header `traceparent` (W3C Trace Context).
+    """
+
+    request_id: bare.UInt
+    publisher: str
+    traceparent: str
+
+
+TRACE = Protocol("node/trace/1", TraceNotice, TraceNotice)

@@ -1,0 +1,123 @@
+"""PushTraces: the traces of the pushes to one stream-partition. It matches each announced trace with its push.
+
+It makes the spans of a push when its confirm is made:
+
+    receive             from the arrival of the push to its confirm; within the span of the client
+    ├── wait in batch   until the writing thread begins the transaction
+    ├── commit          the transaction and its sync; shared by all pushes in it
+    └── confirm         until the confirm is made
+
+It imports no part of OpenTelemetry: a node that traces gives it a `tracing.spans.Tracing`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ockam.address import Route, local
+from ockam.message import Message
+from ockam.protocol import ProtocolError
+from storage.contract import Append, TimedAppend
+from stream_service.extensions import RichPush
+from stream_service.protocol import PushRequest
+from stream_service.trace import TRACE, TRACEPARENT_BYTES_MAX
+
+if TYPE_CHECKING:
+    from tracing.spans import Tracing
+
+ANNOUNCED_MAX = 10_000
+"""The number of announced traces that wait for their push. If there are more, the oldest one is forgotten. A mailbox
+delivers at most this number of messages at a time."""
+SPANS_OF_PUSH = 4
+"""The number of spans of a stored push."""
+
+
+class TracedPush(NamedTuple):
+    """A push that belongs to a trace.
+
+    parent: the span of the client, see `Tracing.parent_of`.
+    arrived_ns: when the worker got the push, in nanoseconds since 1970.
+    """
+
+    parent: Any
+    arrived_ns: int
+
+
+class PushTraces:
+    """The traces of one stream-partition.
+
+    Invariant: at most ANNOUNCED_MAX traces wait for their push.
+    """
+
+    def __init__(self, tracing: Tracing, name: str, partition: int) -> None:
+        self._tracing = tracing
+        self._attributes = {
+            "messaging.system": "stream-node",
+            "messaging.destination.name": name,
+            "messaging.destination.partition.id": str(partition),
+        }
+        self._announced: dict[tuple[Route, int], TracedPush] = {}
+
+    def announce(self, message: Message) -> None:
+        """Notes to which trace a push belongs that comes after this message. Raises ProtocolError if the message is not
+        valid."""
+        notice = TRACE.decode_request(message.payload)
+        if len(notice.traceparent) > TRACEPARENT_BYTES_MAX:
+            raise ProtocolError(f"a traceparent above {TRACEPARENT_BYTES_MAX} bytes")
+        parent = self._tracing.parent_of(notice.traceparent)
+        if parent is None:
+            return
+        if len(self._announced) >= ANNOUNCED_MAX:
+            del self._announced[next(iter(self._announced))]
+        route = (*message.return_route[:-1], local(notice.publisher))
+        self._announced[route, notice.request_id] = TracedPush(parent, time.time_ns())
+
+    def match(self, messages: Sequence[Message], requests: Sequence[PushRequest | RichPush]) -> list[TracedPush]:
+        """Returns the pushes among these messages that belong to a trace. requests: what the messages ask for."""
+        if not self._announced:
+            return []
+        found = (
+            self._announced.pop((message.return_route, request.request_id), None)
+            for message, request in zip(messages, requests, strict=True)
+        )
+        return [each for each in found if each is not None]
+
+    def stored(self, traced: Iterable[TracedPush], operation: Append | None) -> None:
+        """Makes the spans of pushes whose confirms are made.
+
+        operation: the append that has stored them; None: they were stored before, or are out of order.
+        """
+        record, now_ns = self._tracing.record, time.time_ns()
+        timed = operation if isinstance(operation, TimedAppend) and operation.commit_began_ns else None
+        for each in traced:
+            if not self._tracing.admit(SPANS_OF_PUSH):
+                continue
+            receive = record("receive", each.parent, each.arrived_ns, now_ns, self._attributes, kind="server")
+            if timed is None:
+                continue
+            began_ns, ended_ns = timed.commit_began_ns, timed.commit_ended_ns
+            record("wait in batch", receive, each.arrived_ns, began_ns, {})
+            sizes = {"stream_node.append_messages": len(timed.data), "stream_node.commit_messages": timed.commit_rows}
+            record("commit", receive, began_ns, ended_ns, sizes)
+            record("confirm", receive, ended_ns, now_ns, {})
+
+    def refused(self, traced: Iterable[TracedPush], reason: str) -> None:
+        """Makes the spans of pushes that are answered by a failure."""
+        record, now_ns = self._tracing.record, time.time_ns()
+        for each in traced:
+            if self._tracing.admit(1):
+                record("receive", each.parent, each.arrived_ns, now_ns, self._attributes, kind="server", error=reason)
+
+
+def take_notice(message: Message, traces: PushTraces | None) -> bool:
+    """Whether this message only says to which trace the sender's next push belongs. If so, the trace is noted.
+
+    traces: None at a node that does not trace. It drops the message. Raises ProtocolError if the message is not valid.
+    """
+    if not TRACE.is_in(message.payload):
+        return False
+    if traces is not None:
+        traces.announce(message)
+    return True

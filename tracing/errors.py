@@ -1,0 +1,8 @@
+"""TracingUnavailable: the error of traces that cannot be made."""
+
+from __future__ import annotations
+
+
+class TracingUnavailable(Exception):
+    """Traces are on, but cannot be made: the extra `otel` is not installed, or the address of the collector is wrong.
+    The text says what to do."""
