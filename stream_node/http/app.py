@@ -28,6 +28,7 @@ from ockam.usage_waits import waits_of
 from stream_client import ClientError, StreamClient
 from stream_node.http.body import RequestBody
 from stream_node.http.clients import HttpClients
+from stream_node.http.cross_origin import DATA_PREFIX, options_answer, readable_send
 from stream_node.http.guard import SAFE_METHODS, check_headers, check_host, check_origin
 from stream_node.http.identity import Caller, identify, peer_of
 from stream_node.http.problems import Problem, problem_of, problem_of_status
@@ -41,8 +42,6 @@ SECURITY_HEADERS = {
     "cache-control": "no-store",
 }
 """The security headers that are added to every answer which does not set them itself."""
-DATA_PREFIX = b"/v1/"
-"""The beginning of the paths whose parts are decoded by their endpoints."""
 AUDITED = frozenset({"wrong-host", "foreign-origin", "ambiguous-length", "too-many-refusals"})
 """The problems that are in the audit log although no rule has decided: they look like an attack."""
 
@@ -106,7 +105,8 @@ class HttpApp:
         for endpoint in endpoints:
             self._endpoints.setdefault(endpoint.path, {})[endpoint.method] = endpoint
         routes = [
-            Route(path, self._function_of(methods), methods=list(methods)) for path, methods in self._endpoints.items()
+            Route(path, self._function_of(methods), methods=[*methods, "OPTIONS"])
+            for path, methods in self._endpoints.items()
         ]
         self._router = Router(routes, redirect_slashes=False)
         self._lines = LogRate()
@@ -118,7 +118,8 @@ class HttpApp:
         config = self._parts.config
         body = RequestBody(receive, bytes_max=config.http_body_bytes_max, part_s=config.http_body_timeout_s)
         async with trio.open_nursery() as nursery:
-            answer = _Answer(send, body, nursery, self.answered)
+            readable = readable_send(Request(scope), send, config)
+            answer = _Answer(readable, body, nursery, self.answered)
             # What nobody waits for any more is not worked on: an answer whose peer has gone ends here.
             nursery.start_soon(body.watch, nursery.cancel_scope)
             problem = await self._answer(scope, body, answer)
@@ -182,7 +183,13 @@ class HttpApp:
     def _function_of(self, methods: dict[str, Endpoint]) -> Callable[[Request], Awaitable[Response]]:
         """Returns the function that answers all methods of one path."""
 
+        heads = {"HEAD"} if "GET" in methods else set[str]()
+        allowed = sorted({*methods, *heads, "OPTIONS"})
+
         async def answer(request: Request) -> Response:
+            # A browser proves no identity when it asks before a request, so OPTIONS needs none.
+            if request.method == "OPTIONS":
+                return options_answer(request, allowed, self._parts.config)
             endpoint = methods.get(request.method) or methods["GET"]
             if endpoint.is_open:
                 peer = peer_of(request)

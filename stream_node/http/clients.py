@@ -20,13 +20,14 @@ from ockam.tcp import TcpTransport
 from stream_client import StreamClient
 from stream_client.connecting_over import connect_over
 from stream_node.http.identity import Caller
-from stream_node.http.problems import Problem
+from stream_node.http.problems import RETRY, Problem
 
 IDLE_S = 60.0
 """A client that no request has used for this many seconds is closed."""
-RETRY = {"Retry-After": "1"}
 CHECK_INTERVAL_S = 5.0
 """The time between two searches for clients that nobody uses, in seconds."""
+IN_ERRORS = "this node"
+"""The name of the node in the errors of these clients."""
 
 
 class _Held:
@@ -107,7 +108,7 @@ class HttpClients:
             peer = caller.peer.address
             self._tcp.attach(trio.SocketStream(trio.socket.from_stdlib_socket(theirs)), peer, caller.identity)
             held = self._held[key] = _Held()
-            self._nursery.start_soon(self._run, key, held, ours, peer)
+            self._nursery.start_soon(self._run, key, held, ours)
         return held
 
     def _make_room(self) -> None:
@@ -122,11 +123,13 @@ class HttpClients:
             raise Problem(503, "too-many-clients", detail, headers=RETRY)
         self._held.pop(min(unused, key=lambda key: self._held[key].unused_s)).scope.cancel()
 
-    async def _run(self, key: tuple[Identity, str], held: _Held, ours: socket.socket, peer: str) -> None:
+    async def _run(self, key: tuple[Identity, str], held: _Held, ours: socket.socket) -> None:
         try:
             with held.scope:
                 stream = await anyio.abc.UNIXSocketStream.from_socket(ours)
-                async with connect_over(stream, peer, service=self._service, index_service=self._index_service) as made:
+                async with connect_over(
+                    stream, IN_ERRORS, service=self._service, index_service=self._index_service
+                ) as made:
                     held.client = made
                     held.opened.set()
                     await trio.sleep_forever()

@@ -14,6 +14,7 @@ from starlette.requests import HTTPConnection
 
 from ockam.token import is_this_machine
 from stream_node.config import Config
+from stream_node.http.cross_origin import is_preflight
 from stream_node.http.identity import peer_of
 from stream_node.http.problems import Problem, problem_of_status
 
@@ -50,8 +51,9 @@ def check_host(request: HTTPConnection, config: Config) -> None:
 
 
 def check_origin(request: HTTPConnection, method: str, config: Config) -> None:
-    """Raises Problem if a page of another web site wants to change something."""
-    if method in SAFE_METHODS:
+    """Raises Problem if a page of another web site wants to change something, or asks by a preflight request whether it
+    may send a request that is not simple."""
+    if method in SAFE_METHODS and not is_preflight(request):
         return
     origin = request.headers.get("origin")
     if origin is None:
@@ -60,7 +62,8 @@ def check_origin(request: HTTPConnection, method: str, config: Config) -> None:
         is_own = origin != "null" and _netloc(origin) == request.headers.get("host")
         is_foreign = not is_own and origin not in config.http_origins
     if is_foreign:
-        detail = f"pages of {(origin or 'another web site')[:200]} may not change anything; name it in http_origins"
+        site = (origin or "another web site")[:200]
+        detail = f"pages of {site} may not change or read anything; name the site in http_origins if they may"
         raise Problem(403, "foreign-origin", detail)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from storage.errors import NO_ROOM
 from stream_client import errors
 
 MEDIA_TYPE = "application/problem+json"
@@ -17,6 +18,8 @@ TYPE_PREFIX = "urn:stream-node:problem:"
 """The beginning of the `type` of a problem. The name of the problem follows, for example `access-denied`."""
 RETRY_AFTER_S = 1
 """The seconds after which a client should repeat a request that the node could not answer at the moment."""
+RETRY = {"Retry-After": str(RETRY_AFTER_S)}
+"""The headers of such an answer."""
 
 
 class Problem(Exception):
@@ -68,8 +71,8 @@ _KINDS: tuple[tuple[type[errors.ClientError], int, str], ...] = (
     (errors.ConnectionLost, 503, "connection-lost"),
     (errors.ClientClosed, 503, "connection-lost"),
 )
-"""For each error of our client the status and the name of its problem. An earlier error is a subclass of a later
-one."""
+"""Each error of the stream client, with the HTTP status and the name of the problem that reports it. The first entry
+that fits an error counts, so each class stands before its base classes."""
 
 
 def problem_of(error: errors.ClientError) -> Problem:
@@ -81,12 +84,14 @@ def problem_of(error: errors.ClientError) -> Problem:
     found = ((status, name) for kind, status, name in _KINDS if isinstance(error, kind))
     status, name = next(found, (500, "internal-error"))
     members: dict[str, Any] = {"retriable": error.retriable, "in_doubt": error.in_doubt}
+    if isinstance(error, errors.NodeFailed) and NO_ROOM in str(error):
+        # Nothing of an operation without room is stored.
+        return Problem(507, "no-room", str(error), headers=RETRY, members=members | {"in_doubt": False})
     if isinstance(error, errors.AccessDenied) and error.right:
         members |= {"right": error.right, "rule": error.rule}
     if isinstance(error, errors.PushOutOfOrder):
         members |= {"expected": error.expected}
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if error.retriable else None
-    return Problem(status, name, str(error), headers=headers, members=members)
+    return Problem(status, name, str(error), headers=RETRY if error.retriable else None, members=members)
 
 
 def problem_of_status(status: int, path: str, headers: Mapping[str, str] | None = None) -> Problem:
@@ -94,7 +99,8 @@ def problem_of_status(status: int, path: str, headers: Mapping[str, str] | None 
     if status == 404:
         return Problem(404, "no-such-path", f"there is nothing at {path[:200]}; docs/http.md lists all paths")
     if status == 405:
-        allowed = (headers or {}).get("allow") or (headers or {}).get("Allow", "")
+        sent = (headers or {}).get("allow") or (headers or {}).get("Allow", "")
+        allowed = ", ".join(sorted(sent.split(", ")))
         return Problem(405, "method-not-allowed", f"this path takes {allowed}", headers={"Allow": allowed})
     if status == 431:
         detail = "the first line and the headers are too large (http_header_bytes_max); send shorter ones"

@@ -146,7 +146,7 @@ async def test_wrong_questions_say_what_to_ask(tmp_path: Path) -> None:
         answer = await client.get("/v1/streams/number")
         assert (answer.status_code, "'numbers'" in answer.json()["detail"]) == (404, True)
         answer = await client.get("/v1/streams/parted")
-        assert (answer.status_code, answer.json()["type"]) == (400, "urn:stream-node:problem:partition-needed")
+        assert (answer.status_code, answer.json()["type"]) == (409, "urn:stream-node:problem:partition-needed")
         assert (await client.get("/v1/streams/parted?partition=2")).status_code == 404
         assert (await client.get("/v1/streams/parted?key=a")).status_code == 200
         assert (await client.get("/v1/streams/numbers", headers={"Accept": "text/html"})).status_code == 406
@@ -211,6 +211,15 @@ class Follower:
                 if "data" in fields:
                     found.append(fields)
         return found
+
+    async def wait_end(self) -> None:
+        """Waits until the answer ends, as the last chunk says. Fails if another event comes before it."""
+        with trio.fail_after(30):
+            while not self._rest.endswith(b"0\r\n\r\n"):
+                received = bytes(await self._stream.receive_some())
+                assert received, "the connection ended without the end of the answer"
+                self._rest += received
+        assert b"data:" not in self._rest
 
 
 @asynccontextmanager
@@ -280,6 +289,7 @@ async def test_a_deleted_stream_ends_its_followers_with_the_reason(tmp_path: Pat
             await follower.events(1)
             await stream.delete()
             (ended,) = await follower.events(1)
+            await follower.wait_end()
         assert ended["event"] == "problem"
         assert json.loads(ended["data"])["type"] == "urn:stream-node:problem:stream-not-found"
 
@@ -331,3 +341,10 @@ async def test_curl_follows(tmp_path: Path) -> None:
             0,
             1,
         ]
+
+
+async def test_a_missing_stream_is_missing_at_this_node(tmp_path: Path) -> None:
+    """The text of the error names no address of a peer."""
+    async with http_node(tmp_path) as node, node.client() as client:
+        answer = await client.get("/v1/streams/nowhere")
+        assert (answer.status_code, answer.json()["detail"]) == (404, "this node has no stream 'nowhere'")

@@ -136,7 +136,7 @@ async def test_keys_choose_the_partition_as_for_everybody_else(tmp_path: Path) -
         status, answer = await post(node, "/v1/streams/parted?partition=3", b"x")
         assert (status, answer["type"]) == (404, "urn:stream-node:problem:stream-not-found")
         status, answer = await post(node, "/v1/streams/parted?publisher_id=d&sequence=0", b"x")
-        assert (status, answer["type"]) == (400, "urn:stream-node:problem:partition-needed")
+        assert (status, answer["type"]) == (409, "urn:stream-node:problem:partition-needed")
 
 
 async def test_a_message_that_is_sent_again_is_stored_once(tmp_path: Path) -> None:
@@ -161,6 +161,62 @@ async def test_a_message_that_is_sent_again_is_stored_once(tmp_path: Path) -> No
                 assert await publisher.wait(await publisher.push("4")) == 3
                 assert await publisher.wait(await publisher.push("5")) == 4
         assert [data for data, _ in await stored(node, "readings")] == [b"1", b"2", b"3", b"4", b"5"]
+
+
+async def test_headers_of_the_request_are_headers_of_its_messages(tmp_path: Path) -> None:
+    """Bytes of HTTP by hand: names in small letters, values byte for byte, repeated ones in their order. Each message
+    of the body has all of them. The native client and a page of HTTP show the same. Other headers are not stored."""
+    lines = (
+        b"POST /v1/streams/orders?key=k HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nX-Other: no\r\n"
+        b"Stream-Header-Trace-Id: 4bf9\r\nSTREAM-HEADER-tag: a\r\nstream-header-tag:  z\xc3\xbc, b \r\n"
+        b"Stream-Header-Raw: \xff\r\nStream-Header-Empty:\r\n"
+        b"Content-Type: application/x-ndjson\r\nContent-Length: 3\r\n\r\n1\n2"
+    )
+    expected = [("trace-id", b"4bf9"), ("tag", b"a"), ("tag", "zü, b".encode()), ("raw", b"\xff"), ("empty", b"")]
+    async with http_node(tmp_path) as node:
+        assert (await node.exchange(lines)).startswith(b"HTTP/1.1 200 ")
+        async with connect(node.running.address) as client:
+            messages = (await (await client.get_stream("orders")).get_partition(0).pull_page()).messages
+        assert [(each.data, each.key) for each in messages] == [(b"1", b"k"), (b"2", b"k")]
+        for message in messages:
+            assert [(each.name, each.value) for each in message.headers] == expected
+        async with node.client() as reader:
+            page = (await reader.get("/v1/streams/orders?from=1")).json()
+        assert page["messages"][0]["headers"] == [
+            {"name": "trace-id", "value": "4bf9"},
+            {"name": "tag", "value": "a"},
+            {"name": "tag", "value": "zü, b"},
+            {"name": "raw", "value_base64": "/w=="},
+            {"name": "empty", "value": ""},
+        ]
+
+
+async def test_headers_that_are_wrong_store_nothing(tmp_path: Path) -> None:
+    """One without a name, and more than a request or a message may have. No stream is made either."""
+    async with http_node(tmp_path, http_header_bytes_max=100_000) as node:
+        status, answer = await post(node, "/v1/streams/orders", b"1", **{"Stream-Header-": "x"})
+        assert (status, answer["type"]) == (400, "urn:stream-node:problem:invalid-request")
+        assert "Stream-Header-NAME" in answer["detail"]
+        status, answer = await post(node, "/v1/streams/orders", b"1", **{"Stream-Header-A": "x" * 20_000})
+        assert (status, answer["type"]) == (413, "urn:stream-node:problem:message-too-large")
+        status, answer = await post(node, "/v1/streams/orders", b"1", **{"Stream-Header-A": "x" * 100_000})
+        assert (status, answer["type"]) == (431, "urn:stream-node:problem:headers-too-large")
+        status, answer = await post(node, "/v1/streams/orders?key=" + "k" * 20_000, b"1")
+        assert (status, answer["type"]) == (413, "urn:stream-node:problem:message-too-large")
+        async with connect(node.running.address) as client:
+            assert [each async for each in client.list_streams()] == []
+
+
+async def test_a_numbered_message_keeps_its_headers(tmp_path: Path) -> None:
+    """A repeated request stores neither the message nor its headers again."""
+    async with http_node(tmp_path) as node:
+        for _ in range(2):
+            path = "/v1/streams/orders?publisher_id=d&sequence=0"
+            status, _ = await post(node, path, b"1", **{"Stream-Header-A": "x"})
+            assert status == 200
+        async with connect(node.running.address) as client:
+            (message,) = (await (await client.get_stream("orders")).get_partition(0).pull_page()).messages
+        assert [(each.name, each.value) for each in message.headers] == [("a", b"x")]
 
 
 async def test_rules_hold(tmp_path: Path) -> None:

@@ -100,3 +100,67 @@ async def test_parameters_are_those_that_the_node_takes(tmp_path: Path) -> None:
                 detail = (await client.request(method, f"{place}?zzz=1")).json()["detail"]
                 names = sorted(each["name"] for each in operation["parameters"] if each["in"] == "query")
                 assert detail.endswith(f"the parameters are {', '.join(names)}" if names else "there are no parameters")
+
+
+async def test_the_document_and_the_node_agree_on_texts(tmp_path: Path) -> None:
+    """What the patterns, the bounds and the schemas of the document refuse, the node refuses, at once; and what they
+    take, the node takes. 3.0 is the whole number 3, as JSON Schema says."""
+    async with http_node(tmp_path) as node, node.client() as client:
+        document = (await client.get("/v1/openapi.json")).json()
+        parameters = {
+            (operation["operationId"], each["name"]): each["schema"]
+            for methods in document["paths"].values()
+            for operation in methods.values()
+            for each in operation["parameters"]
+        }
+        assert (await client.put("/v1/streams/s", json={"partitions": 1.0})).status_code == 201
+        pattern = parameters["pull", "from"]["pattern"]
+        for start in (
+            *("earliest", "latest", "first", "last", "new", "0", "007", "2h", "30s", "52w", "2026-11-01T08:00Z"),
+            *("2026-11-01T08:00:00.123456Z", "2999-12-31T23:59:59-23:59", "1970-01-02T00:00:00+0100"),
+            *(
+                "",
+                "x",
+                "-1",
+                "1.5",
+                "\u0663",
+                "2026-11-01",
+                "2026-11-01T08:00",
+                "2026-13-01T08:00Z",
+                "2026-11-01T24:00Z",
+            ),
+            *("1000000000000000000000", "2 h", "10000000000s", "20261101T080000Z", "0\n"),
+        ):
+            answer = await client.get("/v1/streams/s", params={"from": start})
+            assert (answer.status_code == 200) == (re.search(pattern, start) is not None and "\n" not in start), start
+        pattern = parameters["push", "key_base64"]["pattern"]
+        for digits in (
+            "",
+            "YQ==",
+            "YWI=",
+            "YWJj",
+            "-_-_",
+            "+/+/",
+            "YQ",
+            "YQ=",
+            "YWJjZA",
+            "Y Q=",
+            "====",
+            "YQ==YQ==",
+            "é",
+        ):
+            answer = await client.get("/v1/streams/s", params={"key_base64": digits})
+            is_taken = re.search(pattern, digits.replace(" ", "+")) is not None
+            assert (answer.status_code == 200) == is_taken, digits
+        most = parameters["save_position", "partition"]["maximum"]
+        for number, status in ((most, 200), (most + 1, 400)):
+            path = f"/v1/streams/s/consumers/c?index=1&partition={number}"
+            assert (await client.put(path)).status_code == status
+        for retention, status in (({"messages": 3.0}, 200), (None, 200), ({}, 400), ({"age_s": None}, 400)):
+            assert (await client.patch("/v1/streams/s", json={"retention": retention})).status_code == status
+        for wrong in ({"messages": 3.5}, {"messages": "3"}, {"messages": True}):
+            assert (await client.patch("/v1/streams/s", json={"retention": wrong})).status_code == 400
+        limits = document["components"]["schemas"]["DataRetention"]
+        assert limits["not"] == {"properties": {name: {"type": "null"} for name in limits["properties"]}}
+        large = await client.put("/v1/streams/s", content=b" " * 100_000)
+        assert (large.status_code, large.json()["type"]) == (413, "urn:stream-node:problem:body-too-large")

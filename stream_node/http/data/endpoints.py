@@ -36,7 +36,14 @@ STREAM = STREAMS + "/{name}"
 CONSUMER = STREAM + "/consumers/{client_id}"
 
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(Endpoint("POST", STREAM, push), "Push messages", PushQuery, Pushed, other_bodies=BODIES),
+    Operation(
+        Endpoint("POST", STREAM, push),
+        "Push messages",
+        PushQuery,
+        Pushed,
+        other_bodies=BODIES,
+        description="A header Stream-Header-NAME: VALUE of the request is stored as the header NAME of each message.",
+    ),
     Operation(Endpoint("GET", STREAM, pull), "Read or follow messages", PullQuery, MessagePage, other_answers=PAGES),
     Operation(
         Endpoint("GET", STREAM + "/messages/{index}", pull_message),

@@ -6,21 +6,25 @@ An event has the index that follows its message as its id. A browser that connec
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
 
 import msgspec
 import trio
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
-from access.rights import Right
-from stream_client import ClientError
+from access.rights import Demand, Right
+from ockam.worker import Worker
+from stream_client import ClientError, StreamClient, StreamInfo, StreamNotFound
 from stream_client.arguments import StartLike
 from stream_node.http.app import Call
-from stream_node.http.data.places import get_partition, partition_at
+from stream_node.http.data.places import find_partition, get_partition, partition_at
 from stream_node.http.data.query import INDEX_MAX
 from stream_node.http.data.reading import NODE_WAIT_S_MAX, Form, Found, read_found
 from stream_node.http.problems import Problem, problem_of
+from stream_service.names import stream_address
 
 EVENTS = "text/event-stream"
 PAGE_MESSAGES = 100
@@ -42,15 +46,29 @@ async def follow(
         stream, info = await get_partition(call, client, name, partition, key, Right.READ)
         found = await read_found(stream, start, PAGE_MESSAGES, 0.0, form)
     headers = {"Stream-Partition": str(info.partition), "Vary": "Accept", "X-Accel-Buffering": "no"}
-    events = _events(call, name, info.partition, found, form)
-    return StreamingResponse(events, headers=headers, media_type=EVENTS)
+    return _Follow(_events(call, info, found, form), headers)
 
 
-async def _events(call: Call, name: str, partition: int, found: Found, form: Form) -> AsyncIterator[bytes]:
+class _Follow(StreamingResponse):
+    """An answer of events. Its end closes the events, also if the peer does not take one."""
+
+    def __init__(self, events: AsyncGenerator[bytes], headers: dict[str, str]) -> None:
+        super().__init__(events, headers=headers, media_type=EVENTS)
+        self._events = events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self._events):
+            await super().__call__(scope, receive, send)
+
+
+async def _events(call: Call, followed: StreamInfo, found: Found, form: Form) -> AsyncGenerator[bytes]:
+    """followed: the partition, as it was when the request came. found: its first page."""
     # An event without data only sets the id: a peer that connects again before the first message goes on there.
     at = found.messages[0].index if found.messages else found.resume_index
     yield b"retry: 1000\nid: %d\n\n" % at
     sent_s = trio.current_time()
+    address = stream_address(followed.stream_name, followed.partition)
+    worker: Worker | None = None
     try:
         while not call.parts.condition.is_draining:
             if found.messages:
@@ -62,16 +80,31 @@ async def _events(call: Call, name: str, partition: int, found: Found, form: For
                 sent_s = trio.current_time()
             # A client inside the node is held for one page only, so followers do not keep others out.
             async with call.client() as client:
-                # A node does not answer for a partition that was deleted, so a follower without messages looks for it.
-                if not found.messages:
-                    await get_partition(call, client, name, partition, None, Right.READ)
-                stream = partition_at(client, name, partition)
+                # Sending the page can have taken long. A deleted partition does not answer, and a new one with the same
+                # name counts from 0, so that its messages would be missed. A new partition has a new worker.
+                found_worker = call.parts.node.find_worker(address)
+                if found_worker is None or found_worker is not worker:
+                    await _check_same(call, client, followed)
+                    worker = found_worker
+                stream = partition_at(client, followed.stream_name, followed.partition)
                 found = await read_found(stream, found.resume_index, PAGE_MESSAGES, NODE_WAIT_S_MAX, form)
     except (ClientError, Problem) as error:
         if call.parts.condition.is_draining:
             return
         problem = problem_of(error) if isinstance(error, ClientError) else error
         yield b"event: problem\ndata: %b\n\n" % bytes(problem.response().body)
+
+
+async def _check_same(call: Call, client: StreamClient, followed: StreamInfo) -> None:
+    """Raises StreamNotFound if the partition has been deleted, also if it has been created again since, and Problem if
+    the caller may not read it any more."""
+    name = followed.stream_name
+    now = await find_partition(client, name, followed.partition)
+    if now is None:
+        call.check(Demand(Right.READ, name))
+        raise StreamNotFound(f"partition {followed.partition} of {name!r} has been deleted")
+    if now.created_us != followed.created_us:
+        raise StreamNotFound(f"partition {followed.partition} of {name!r} has been deleted, and created again")
 
 
 def _parts(found: Found) -> Iterator[bytes]:

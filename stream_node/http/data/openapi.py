@@ -13,10 +13,11 @@ from stream_node.http.app import Call, Endpoint, json_response
 from stream_node.http.data.follow import EVENTS
 from stream_node.http.data.query import NoQuery, read_query
 from stream_node.http.data.records import JSON, LINES, RAW, TEXT
+from stream_node.http.data.streams import DataRetention
 from stream_node.http.problems import MEDIA_TYPE
 
 PATH_SCHEMAS: dict[str, dict[str, Any]] = {
-    "name": {"type": "string", "minLength": 1, "maxLength": 1024},
+    "name": {"type": "string", "minLength": 1, "maxLength": 1024, "pattern": "^[^\\u0000]+$"},
     "client_id": {"type": "string", "minLength": 1, "maxLength": 1024},
     "index": {"type": "integer", "minimum": 0, "maximum": 2**63 - 1},
 }
@@ -38,7 +39,7 @@ class Operation(NamedTuple):
 
     summary: what it does. query: its parameters. answer: the type of its answer in JSON; None: it is not JSON.
     body: the type of its body in JSON; None: it takes none. other_answers, other_bodies: further media types.
-    statuses: the statuses of success.
+    statuses: the statuses of success. description: what else a request can have.
     """
 
     endpoint: Endpoint
@@ -49,6 +50,7 @@ class Operation(NamedTuple):
     other_answers: tuple[str, ...] = ()
     other_bodies: tuple[str, ...] = ()
     statuses: tuple[int, ...] = (200,)
+    description: str = ""
 
 
 def make_document(operations: Sequence[Operation]) -> dict[str, Any]:
@@ -59,6 +61,9 @@ def make_document(operations: Sequence[Operation]) -> dict[str, Any]:
     types.add(ProblemDetails)
     ordered = sorted(types, key=lambda kind: kind.__name__)
     _, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
+    # A retention without any limit is refused: `null` in its place says that the node's own applies.
+    limits = components[DataRetention.__name__]
+    limits["not"] = {"properties": {name: {"type": "null"} for name in limits["properties"]}}
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
         paths.setdefault(each.endpoint.path, {})[each.endpoint.method.lower()] = _operation(each, components)
@@ -106,6 +111,8 @@ def _operation(operation: Operation, components: dict[str, Any]) -> dict[str, An
             "default": {"description": "a problem", "content": {MEDIA_TYPE: {"schema": _reference(ProblemDetails)}}},
         },
     }
+    if operation.description:
+        found["description"] = operation.description
     bodies: dict[str, Any] = {kind: {"schema": {} if kind == JSON else RAW_SCHEMA} for kind in operation.other_bodies}
     if operation.body is not None:
         bodies[JSON] = {"schema": _reference(operation.body)}

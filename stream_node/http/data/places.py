@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from access.rights import Demand, Right
 from stream_client import RequestRefused, Stream, StreamClient, StreamInfo, StreamNotFound
+from stream_client.core.service_route import STREAM_SERVICE
 from stream_node.http.app import Call
 from stream_node.http.problems import Problem
+from stream_service.extensions import LIST, ListRequest, StreamKey
 from stream_service.names import partition_of
 
 PAGE_PARTITIONS = 100
@@ -20,6 +22,15 @@ async def find_partitions(client: StreamClient, name: str) -> list[StreamInfo]:
             break
         found.append(info)
     return found
+
+
+async def find_partition(client: StreamClient, name: str, number: int) -> StreamInfo | None:
+    """Returns the description of one partition, by one request, also if the stream has many. Returns None if there is
+    no such partition, or if the caller may not know of it."""
+    after = StreamKey(name, number - 1) if number else None
+    page = await client.ask(STREAM_SERVICE, LIST, ListRequest(0, name, after, 1))
+    is_there = page.streams and (page.streams[0].stream_name, page.streams[0].partition) == (name, number)
+    return page.streams[0] if is_there else None
 
 
 async def get_partitions(call: Call, client: StreamClient, name: str, right: Right) -> list[StreamInfo]:
@@ -63,7 +74,7 @@ def choose(infos: list[StreamInfo], name: str, number: int | None, key: bytes | 
     if len(infos) > 1:
         numbers = f"{infos[0].partition} to {infos[-1].partition}"
         detail = f"the stream {name!r} has the partitions {numbers}; say which one by ?partition=N or ?key=TEXT"
-        raise Problem(400, "partition-needed", detail)
+        raise Problem(409, "partition-needed", detail)
     return infos[0].partition
 
 

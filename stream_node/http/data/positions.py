@@ -6,11 +6,12 @@ import msgspec
 import trio
 from starlette.responses import Response
 
+from storage.errors import NO_ROOM
 from stream_client import SavedIndexes, list_positions, set_position
 from stream_node.http.app import Call, json_response
-from stream_node.http.data.query import Index, NoQuery, path_text, read_query, stream_name
+from stream_node.http.data.query import Index, NoQuery, PartitionNumber, path_text, read_query, stream_name
 from stream_node.http.data.reading import time_text
-from stream_node.http.problems import Problem
+from stream_node.http.problems import RETRY, Problem
 
 CLIENT_ID_BYTES_MAX = 1024
 SAVE_S_MAX = 10.0
@@ -29,14 +30,14 @@ class PositionQuery(msgspec.Struct, frozen=True):
     """
 
     index: Index
-    partition: Index = 0
+    partition: PartitionNumber = 0
     back: bool = False
 
 
 class ForgetQuery(msgspec.Struct, frozen=True):
     """The parameters of forgetting a position. partition: the number of the partition."""
 
-    partition: Index = 0
+    partition: PartitionNumber = 0
 
 
 class Position(msgspec.Struct, frozen=True):
@@ -89,10 +90,7 @@ async def save_position(call: Call) -> Response:
                 await positions.save(name, {query.partition: index})
                 index = await positions.get(name, query.partition)
             if scope.cancelled_caught:
-                detail = (
-                    f"the position was not saved within {SAVE_S_MAX:g} s; look at the node's log, and send it again"
-                )
-                raise Problem(503, "not-saved", detail)
+                raise _not_saved(call)
     return json_response(Saved(name, client_id, query.partition, index), end=b"\n")
 
 
@@ -102,6 +100,18 @@ async def forget_position(call: Call) -> Response:
     async with call.client() as client:
         await set_position(client, client_id, name, query.partition, None)
     return json_response(Saved(name, client_id, query.partition, None), end=b"\n")
+
+
+def _not_saved(call: Call) -> Problem:
+    """Returns the problem for a position that was not saved in time."""
+    reason = call.parts.statistics().services.index.write_failure
+    detail = f"the position was not saved within {SAVE_S_MAX:g} s: "
+    if reason is None:
+        return Problem(503, "not-saved", detail + "look at the node's log, and send it again", headers=RETRY)
+    if NO_ROOM not in reason:
+        return Problem(503, "not-saved", detail + reason, headers=RETRY)
+    # Nothing of an operation without room is stored.
+    return Problem(507, "no-room", detail + reason, headers=RETRY, members={"retriable": True, "in_doubt": False})
 
 
 def _place(call: Call) -> tuple[str, str]:

@@ -15,8 +15,8 @@ from stream_client import AccessDenied, FromIndex, LimitExceeded, NotSupported, 
 from stream_node.http.app import Call, json_response
 from stream_node.http.data.follow import EVENTS, follow
 from stream_node.http.data.places import get_partition
-from stream_node.http.data.query import Index, bytes_of, path_index, read_query, stream_name
-from stream_node.http.data.reading import DataMessage, Form, Found, parse_from, read_found, time_text
+from stream_node.http.data.query import Base64, PartitionNumber, bytes_of, path_index, read_query, stream_name
+from stream_node.http.data.reading import FROM, DataMessage, Form, Found, parse_from, read_found, time_text
 from stream_node.http.data.records import JSON, LINES, RAW
 from stream_node.http.problems import Problem
 
@@ -37,12 +37,14 @@ class PullQuery(msgspec.Struct, frozen=True):
     data: how the data of messages is shown.
     """
 
-    start: str = msgspec.field(default="earliest", name="from")
+    start: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": FROM})] = msgspec.field(
+        default="earliest", name="from"
+    )
     limit: Annotated[int, msgspec.Meta(ge=1, le=LIMIT_MAX)] = LIMIT
     wait: Annotated[float, msgspec.Meta(ge=0, le=WAIT_S_MAX)] = 0.0
-    partition: Index | None = None
+    partition: PartitionNumber | None = None
     key: str | None = None
-    key_base64: str | None = None
+    key_base64: Base64 | None = None
     data: Form = "auto"
 
 
@@ -51,9 +53,9 @@ class MessageQuery(msgspec.Struct, frozen=True):
 
     key, key_base64: the key whose partition is meant."""
 
-    partition: Index | None = None
+    partition: PartitionNumber | None = None
     key: str | None = None
-    key_base64: str | None = None
+    key_base64: Base64 | None = None
 
 
 class MessagePage(msgspec.Struct, frozen=True):

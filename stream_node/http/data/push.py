@@ -10,13 +10,15 @@ import msgspec
 from starlette.responses import Response
 
 from access.rights import Demand, Right
-from stream_client import ClientError, Push, Stream, StreamClient, StreamInfo
+from stream_client import ClientError, Header, Push, Stream, StreamClient, StreamInfo
 from stream_client.core.pushes import KeyedPush
 from stream_node.http.app import Call, json_response
+from stream_node.http.data.message_headers import read_headers
 from stream_node.http.data.places import choose, find_partitions, make_partition, no_partition, partition_at
-from stream_node.http.data.query import Index, bytes_of, read_query, stream_name
+from stream_node.http.data.query import Base64, Index, PartitionNumber, bytes_of, read_query, stream_name
 from stream_node.http.data.records import read_messages
 from stream_node.http.problems import Problem, problem_of
+from stream_service.limits import PUBLISHER_ID_BYTES_MAX
 
 
 class PushQuery(msgspec.Struct, frozen=True):
@@ -30,10 +32,10 @@ class PushQuery(msgspec.Struct, frozen=True):
     create: whether a stream that does not exist is created, with one partition.
     """
 
-    partition: Index | None = None
+    partition: PartitionNumber | None = None
     key: str | None = None
-    key_base64: str | None = None
-    publisher_id: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    key_base64: Base64 | None = None
+    publisher_id: Annotated[str, msgspec.Meta(min_length=1, max_length=PUBLISHER_ID_BYTES_MAX)] | None = None
     sequence: Index | None = None
     create: bool = True
 
@@ -59,11 +61,15 @@ async def push(call: Call) -> Response:
     if (query.publisher_id is None) != (query.sequence is None):
         detail = "publisher_id and sequence belong together: send both, or none"
         raise Problem(400, "invalid-request", detail)
-    # The body comes before the stream is made: a body that is no JSON makes no stream.
+    headers = read_headers(call.request)
+    # Everything is checked before the stream is made: a request that is wrong makes no stream.
     messages = await read_messages(call.request)
+    refusal = KeyedPush(max(messages, key=len), 0, key, headers).refusal()
+    if refusal is not None:
+        raise Problem(413, "message-too-large", f"{refusal}; nothing is stored")
     async with call.client() as client:
         stream = await _find(call, client, name, query, key)
-        pushes = await _push_all(stream, messages, key, query)
+        pushes = await _push_all(stream, messages, key, headers, query)
     return _answer(name, stream.partition, pushes)
 
 
@@ -87,7 +93,9 @@ def _partition(infos: Sequence[StreamInfo], name: str, query: PushQuery, key: by
     return choose(list(infos), name, query.partition, key)
 
 
-async def _push_all(stream: Stream, messages: list[bytes], key: bytes | None, query: PushQuery) -> list[Push]:
+async def _push_all(
+    stream: Stream, messages: list[bytes], key: bytes | None, headers: list[Header], query: PushQuery
+) -> list[Push]:
     """Pushes all messages, and waits until each one is stored or has failed."""
     publisher_id = query.publisher_id
     async with stream.publisher(
@@ -96,7 +104,7 @@ async def _push_all(stream: Stream, messages: list[bytes], key: bytes | None, qu
         first_number=query.sequence or 0,
         keep_failed=True,
     ) as publisher:
-        return [await publisher.push(data, key=key) for data in messages]
+        return [await publisher.push(data, key=key, headers=headers) for data in messages]
 
 
 def _answer(name: str, partition: int, pushes: list[Push]) -> Response:

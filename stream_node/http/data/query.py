@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qsl, unquote
@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl, unquote
 import msgspec
 from starlette.requests import Request
 
+from index_service.limits import PARTITION_MAX
 from stream_node.http.problems import Problem
 from stream_service.names import refusal_of_name
 
@@ -19,6 +20,10 @@ Q = TypeVar("Q", bound=msgspec.Struct)
 INDEX_MAX = 2**63 - 1
 """The highest index, and the highest number of a partition, that is read. The node has its own limits."""
 Index = Annotated[int, msgspec.Meta(ge=0, le=INDEX_MAX)]
+PartitionNumber = Annotated[int, msgspec.Meta(ge=0, le=PARTITION_MAX)]
+BASE64 = "^([A-Za-z0-9+/_-]{4})*([A-Za-z0-9+/_-]{2}==|[A-Za-z0-9+/_-]{3}=)?$"
+"""Matches base64, also with the letters that need no percent sign in a query."""
+Base64 = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": BASE64})]
 
 
 class NoQuery(msgspec.Struct, frozen=True):
@@ -103,6 +108,9 @@ def bytes_of(text: str | None, digits: str | None, what: str) -> bytes | None:
         raise Problem(400, "invalid-request", f"send {what} or {what}_base64, not both")
     try:
         # A plus sign of base64 is a space after the query has been read.
-        return base64.b64decode(digits.replace(" ", "+").replace("-", "+").replace("_", "/"), validate=True)
-    except (binascii.Error, ValueError) as error:
+        digits = digits.replace(" ", "+")
+        if re.fullmatch(BASE64, digits) is None:
+            raise ValueError("it has A to Z, a to z, 0 to 9, + and /, and = at the end up to a multiple of four")
+        return base64.b64decode(digits.replace("-", "+").replace("_", "/"), validate=True)
+    except ValueError as error:
         raise Problem(400, "invalid-request", f"{what}_base64 is no base64: {error}") from error

@@ -25,6 +25,13 @@ Form: TypeAlias = Literal["auto", "text", "base64"]
 """How the data of a message is shown. auto: as JSON if it is JSON, as text if it is text, else as base64."""
 NODE_WAIT_S_MAX = 2.0
 """The longest time for which the node is asked to wait at once, in seconds, so that a node can stop."""
+_MONTH, _DAY = "(0[1-9]|1[0-2])", "(0[1-9]|[12][0-9]|3[01])"
+_CLOCK, _SECONDS = "([01][0-9]|2[0-3]):[0-5][0-9]", "(:[0-5][0-9](\\.[0-9]{1,9})?)?"
+FROM = (
+    "^(earliest|latest|first|last|new|[0-9]{1,18}|[0-9]{1,9}s|[0-9]{1,7}m|[0-9]{1,5}h|[0-9]{1,4}d|[0-9]{1,3}w|"
+    f"[12][0-9]{{3}}-{_MONTH}-{_DAY}T{_CLOCK}{_SECONDS}(Z|[+-]([01][0-9]|2[0-3]):?[0-5][0-9]))$"
+)
+"""Matches where reading can begin: a word, an index, an age or a time."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _SPACE_FOR_PLUS = re.compile(r"(T\d\d:\d\d(?::\d\d(?:\.\d+)?)?) (\d\d:?\d\d)$")
 """Matches a time whose plus sign has become a space, because it was not written as %2B."""
@@ -76,6 +83,8 @@ def parse_from(text: str) -> StartLike:
     names = {"earliest": "first", "latest": "new"}
     text = _SPACE_FOR_PLUS.sub(r"\1+\2", text)
     try:
+        if re.fullmatch(FROM, text) is None:
+            raise UsageError(f"{text[:80]!r} is none of these")
         return parse_start(names.get(text, text), datetime.now(UTC))
     except UsageError as error:
         detail = f"from is an index, earliest, latest, or a time such as 2026-11-01T08:00:00Z: {error}"

@@ -3,7 +3,7 @@ delete it; `GET /v1/streams/{name}/info` describes it."""
 
 from __future__ import annotations
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -21,6 +21,8 @@ from stream_service.extensions import LIST, ListRequest, StreamKey
 LIMIT_MAX = 1_000
 PARTITIONS_MAX = 1_000
 """The largest number of partitions that one request makes. A larger number is more likely a mistake."""
+BODY_BYTES_MAX = 64 * 1024
+"""The size of the largest body that describes a stream. The values of JSON can need a hundred times as much memory."""
 B = TypeVar("B")
 
 
@@ -153,10 +155,23 @@ async def delete(call: Call) -> Response:
 async def _body(call: Call, kind: type[B]) -> B:
     """Returns the body of a request as a struct; without a body, the struct of an empty object. Raises Problem."""
     body = await call.request.body()
+    if len(body) > BODY_BYTES_MAX:
+        raise Problem(
+            413, "body-too-large", f"the body has at most {BODY_BYTES_MAX:,} bytes here; send only its members"
+        )
     try:
-        return msgspec.json.decode(body or b"{}", type=kind)
+        return msgspec.convert(_whole(msgspec.json.decode(body or b"{}")), kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise Problem(400, "invalid-request", f"the body is wrong: {error}") from error
+
+
+def _whole(value: Any) -> Any:
+    """Returns a value of JSON with 3 in place of 3.0, because JSON Schema and JavaScript have one whole number 3."""
+    if isinstance(value, dict):
+        return {name: _whole(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_whole(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _description(name: str, infos: list[StreamInfo], status: int = 200) -> Response:
