@@ -8,6 +8,8 @@ browser and the data of this script.
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import hashlib
 import importlib
 import json
@@ -17,8 +19,9 @@ import shutil
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import chdir, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +33,9 @@ from block_node.client import OutgoingBlock
 from block_node.client import connect as connect_blocks
 from cardinal_streams.message.messages import encode
 from cardinal_streams.message.types import Batch
-from stream_client import blocking
+from spark_export.exporter.ledger import open_ledger
+from spark_export.exporter.model import FileEntry, Range, RunState
+from stream_client import AccessDenied, blocking
 from stream_client.blocking import connect
 from stream_node.process import NodeProcess
 
@@ -48,11 +53,32 @@ PAGES = {
     "consumers": "/consumers",
     "consumer": "/consumer?client=billing&stream=orders",
     "blocks": "/blocks",
+    "exports": "/exports",
+    "export": "/export?folder=FOLDER",
+    "export-run": "/export/run?folder=FOLDER&run=3",
+    "access": "/access",
     "sign-in": "/sign-in",
 }
-"""The pages that are looked at, by the names of their pictures."""
-IN_DOCS = {1440: ("overview", "streams", "messages", "forks", "consumer", "blocks"), 390: ("overview", "messages")}
+"""The pages that are looked at, by the names of their pictures. FOLDER stands for the folder of the export."""
+IN_DOCS = {
+    1440: ("overview", "streams", "messages", "forks", "consumer", "blocks", "export", "access"),
+    390: ("overview", "messages", "export"),
+}
 """The pages whose pictures are in the documentation."""
+RULES = """
+[[rule]]
+name = "everybody"
+who = ["*"]
+may = ["all"]
+on = [""]
+
+[[rule]]
+name = "the vault is closed"
+who = ["*"]
+may_not = ["all"]
+on = ["vault/"]
+"""
+"""The rules of the node. There are refusals to show, and everything else is allowed."""
 WATCHED_S = 30.0
 """How long the node works before the pictures are taken, in seconds, so that the charts have something to show."""
 
@@ -88,9 +114,24 @@ def open_browser() -> Iterator[Any]:
             browser.close()
 
 
+def node_with_pages(folder: Path, export: Path) -> NodeProcess:
+    """Returns a node that has all pages, with its data and its rules in `folder`.
+
+    export: the folder of an export, which `fill_export` makes. The folder of another export is missing."""
+    (folder / "access.toml").write_text(RULES)
+    return NodeProcess(
+        folder / "data",
+        arguments=["--http", "127.0.0.1:0", "--access-rules", str(folder / "access.toml")],
+        environment={"STREAM_NODE_EXPORT_FOLDERS": f"{export},old-lake"},
+    )
+
+
 def fill(address: str) -> None:
     """Puts streams, messages and consumers into a node; the consumer billing does not go on."""
     with connect(address) as client:
+        for number in range(3):
+            with suppress(AccessDenied):
+                client.create(f"vault/{number}")
         orders = client.create("orders")
         for number in range(200):
             push_order(orders, number)
@@ -125,6 +166,54 @@ def push_chain(stream: Any) -> None:
         tips.append((hash_, height + 1))
 
 
+def fill_export(address: str, folder: Path) -> None:
+    """Writes the ledger of an export of the streams of `fill`: eight runs of which one failed, and one under way."""
+    with connect(address) as client:
+        made = {each.stream_name: each.created_us for each in client.list_streams()}
+    now_us = time.time_ns() // 1_000
+
+    def parts(number: int) -> list[Range]:
+        orders = Range("orders", 0, 0, made["orders"], 20 * number, 20 * number + 20, 1_500)
+        return [
+            orders if number else dataclasses.replace(orders, start_index=4, lost=4),
+            *(Range("payments", each, 0, made["payments"], number, number + 1, 90) for each in range(3)),
+        ]
+
+    async def write() -> None:
+        identity = ("parquet", lambda table: "export-lake-5f0c2a")
+        async with open_ledger(folder / "ledger.sqlite", identity=identity, now_us=now_us - 36_000_000_000) as ledger:
+            for number in range(9):
+                start_us = now_us - (9 - number) * 3_600_000_000
+                run = await ledger.begin_run(parts(number), start_us)
+                await ledger.advance(run, RunState.WRITING)
+                if number == 8:
+                    continue
+                files = [
+                    FileEntry(
+                        f"{each.stream}-{each.partition}", each.stream, 0, "2026-11-21", each.rows, 1_500, 4_096, ""
+                    )
+                    for each in parts(number)
+                ]
+                await ledger.record_written(run, 1, files)
+                await ledger.advance(run, RunState.PUBLISHED)
+                await ledger.advance(run, RunState.SAVED, now_us=start_us + 7_000_000)
+                if number == 4:
+                    failed = await ledger.begin_run(parts(number + 1), start_us + 9_000_000)
+                    reason = "the disk of lake is full; free space and run again"
+                    await ledger.record_abandoned(failed, start_us + 12_000_000, reason)
+
+    folder.mkdir(parents=True, exist_ok=True)
+    # The browser's driver has an event loop of its own in this thread.
+    run_in_thread(lambda: asyncio.run(write()))
+
+
+def run_in_thread(work: Callable[[], None]) -> None:
+    """Does work in another thread, and waits for its end."""
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+
+
 def publish_blocks(address: str, count: int) -> None:
     """Publishes a chain of generated blocks."""
     chain = ChainGenerator(SigningKeys.generate(1), shape=BlockShape(item_count=8, item_bytes=50))
@@ -136,9 +225,7 @@ def publish_blocks(address: str, count: int) -> None:
                 await publisher.send(block)
 
     # The browser's driver has an event loop of its own in this thread.
-    thread = threading.Thread(target=trio.run, args=(run,))
-    thread.start()
-    thread.join()
+    run_in_thread(lambda: trio.run(run))
 
 
 @contextmanager
@@ -169,10 +256,13 @@ def take(folder: Path) -> None:
     """Takes all pictures into a folder."""
     with (
         tempfile.TemporaryDirectory() as data,
+        # The pictures show the name of the export, and no path of this machine.
+        chdir(data),
         open_browser() as browser,
-        NodeProcess(Path(data) / "data", arguments=["--http", "127.0.0.1:0"]) as node,
+        node_with_pages(Path(data), Path("lake")) as node,
     ):
         fill(node.address)
+        fill_export(node.address, Path("lake"))
         publish_blocks(node.address, 30)
         with traffic(node.address):
             threading.Event().wait(WATCHED_S)
@@ -182,13 +272,13 @@ def take(folder: Path) -> None:
                 for name, path in PAGES.items():
                     if folder == IMAGES and name not in IN_DOCS[width]:
                         continue
-                    page.goto(f"http://{node.http[0]}/dashboard{path}")
+                    page.goto(f"http://{node.http[0]}/dashboard{path.replace('FOLDER', 'lake')}")
                     page.wait_for_timeout(1_500)
                     page.screenshot(path=folder / f"dashboard-{name}-{width}.png", full_page=folder != IMAGES)
                 context.close()
 
 
 if __name__ == "__main__":
-    target = Path(sys.argv[1]) if len(sys.argv) > 1 else IMAGES
+    target = Path(sys.argv[1]).absolute() if len(sys.argv) > 1 else IMAGES
     target.mkdir(parents=True, exist_ok=True)
     take(target)

@@ -11,6 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
 from spark_export.exporter.compact import Compaction
 from spark_export.exporter.run import Outcome
 from spark_export.exporter.step import Step
@@ -113,19 +117,29 @@ GAUGES: Mapping[str, tuple[str, str]] = {
 
 
 def to_prometheus(statistics: ExporterStatistics) -> str:
-    """Returns the metrics in Prometheus' text format. A metric whose value is None is left out."""
-    return "".join(f"{line}\n" for line in _lines(statistics))
+    """Returns the metrics in Prometheus' text format, made by prometheus-client. A metric whose value is None is left
+    out."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_StatisticsCollector(statistics))
+    return generate_latest(registry).decode()
 
 
-def _lines(statistics: ExporterStatistics) -> Iterator[str]:
-    for kind, metrics in (("counter", COUNTERS), ("gauge", GAUGES)):
-        for field, (name, text) in metrics.items():
-            value = getattr(statistics, field)
-            if value is not None:
-                full = f"stream_node_export_{name}"
-                yield f"# HELP {full} {text}"
-                yield f"# TYPE {full} {kind}"
-                yield f"{full} {value}"
+class _StatisticsCollector(Collector):
+    """The metrics of an exporter, for a registry of prometheus-client."""
+
+    def __init__(self, statistics: ExporterStatistics) -> None:
+        self._statistics = statistics
+
+    def collect(self) -> Iterator[Metric]:
+        for kind, metrics in (("counter", COUNTERS), ("gauge", GAUGES)):
+            for field, (name, text) in metrics.items():
+                value = getattr(self._statistics, field)
+                if value is not None:
+                    full = f"stream_node_export_{name}"
+                    # prometheus-client adds the ending of a counter itself.
+                    family = Metric(full.removesuffix("_total") if kind == "counter" else full, text, kind)
+                    family.add_sample(full, {}, float(value))
+                    yield family
 
 
 def write_metrics(path: Path, statistics: ExporterStatistics) -> None:

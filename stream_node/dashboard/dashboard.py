@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from storage.errors import StorageError
 from stream_client import ClientError
-from stream_node.dashboard import access_page, blocks, consumers, forks, messages
+from stream_node.dashboard import access_page, blocks, consumers, exports, forks, messages
 from stream_node.dashboard.history import INTERVAL_S, History, take_sample
 from stream_node.dashboard.overview import Overview
 from stream_node.dashboard.page import Page, show_problem
@@ -25,6 +25,7 @@ from stream_node.dashboard.streams import Streams
 from stream_node.http.app import Call, Endpoint
 from stream_node.http.problems import Problem, problem_of
 from stream_node.parts import NodeParts
+from stream_node.trouble import Trouble
 
 STREAMS_WATCHED_MAX = 5_000
 """The largest number of partitions in which silent publishers are looked for. To look at more of them would keep the
@@ -44,9 +45,10 @@ class Dashboard:
         self._sessions = Sessions(parts.authenticator)
         self._history = History()
         self._silence = Silence()
+        self._block_silence = Silence()
         self._rates = StreamRates()
         streams = Streams(self._rates.find)
-        self._overview = Overview(parts, self._history, self._silence, time.time())
+        self._overview = Overview(parts, self._history, self._silence, self._block_silence, time.time())
         pages: tuple[tuple[str, str, PageFunction], ...] = (
             ("GET", "", self._overview.page),
             ("GET", "/now", self._overview.part),
@@ -69,6 +71,9 @@ class Dashboard:
             ("POST", "/consumer/forget", consumers.forget_consumer),
             ("GET", "/blocks", blocks.show_blocks),
             ("GET", "/blocks/now", blocks.show_part),
+            ("GET", "/exports", exports.show_exports),
+            ("GET", "/export", exports.show_export),
+            ("GET", "/export/run", exports.show_run),
             ("GET", "/access", access_page.show_access),
             ("GET", "/sign-in", self._show_sign_in),
             ("POST", "/sign-in", self._sign_in),
@@ -83,10 +88,17 @@ class Dashboard:
             ),
         )
 
+    async def find_troubles(self) -> list[Trouble]:
+        """Returns what is wrong with the node now, the worst first. Raises StorageError."""
+        return await self._overview.troubles()
+
     async def watch(self) -> None:
-        """Runs without end: takes samples of the rates, and looks for silent streams."""
+        """Runs without end: takes samples of the rates, and looks for streams and publishers that are silent."""
         while True:
             self._history.add(take_sample(self._parts, time.time()))
+            acknowledged = self._parts.services.acknowledged_blocks
+            if acknowledged is not None:
+                self._block_silence.look({"": acknowledged}, trio.current_time())
             if self._parts.services.partitions <= STREAMS_WATCHED_MAX:
                 written = self._parts.services.written()
                 self._silence.look(written, trio.current_time())

@@ -1,5 +1,7 @@
 """Decoding: shows the data of a message as text, JSON, CBOR, Avro or hexadecimal digits. It never fails.
 
+`notation.py` writes the values of CBOR and Avro.
+
 Data that is not in the form that the user asks for is shown as hexadecimal digits, with the reason.
 """
 
@@ -14,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 import msgspec
 
 from stream_node.dashboard.decoding_bounds import check_avro, check_cbor
+from stream_node.dashboard.notation import show_value
 
 View: TypeAlias = Literal["auto", "text", "json", "cbor", "avro", "hex"]
 VIEWS: Final[tuple[View, ...]] = get_args(View)
@@ -136,11 +139,7 @@ def _library(name: str) -> Any:
 
 
 def _value(value: Any) -> str:
-    """Returns a decoded value as JSON, or, if JSON has no such value, as Python prints it."""
-    try:
-        return _printable(msgspec.json.format(msgspec.json.encode(value, enc_hook=repr), indent=2).decode())
-    except (TypeError, ValueError, msgspec.MsgspecError, RecursionError):
-        return _printable(repr(value))
+    return _printable(show_value(value, CHARACTERS_MAX))
 
 
 def _printable(text: str) -> str:

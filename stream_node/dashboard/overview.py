@@ -18,6 +18,7 @@ from stream_node.dashboard.troubles import find_troubles
 from stream_node.http.app import json_response
 from stream_node.http.problems import Problem
 from stream_node.parts import NodeParts
+from stream_node.trouble import Trouble
 
 READ_EVERY_S = 1.0
 """The shortest time between two readings of the waiting consumers, in seconds, for all browsers together."""
@@ -25,13 +26,19 @@ WAITING_MAX = 500
 
 
 class Overview:
-    """The overview of one node. history, silence: the rates and the silent streams, which the dashboard's task
-    updates."""
+    """The overview of one node.
 
-    def __init__(self, parts: NodeParts, history: History, silence: Silence, started_s: float) -> None:
+    history, silence, block_silence: the rates, the silent streams and the silent publishers of blocks. The dashboard's
+    task updates them.
+    """
+
+    def __init__(
+        self, parts: NodeParts, history: History, silence: Silence, block_silence: Silence, started_s: float
+    ) -> None:
         self._parts = parts
         self._history = history
         self._silence = silence
+        self._block_silence = block_silence
         self._started_s = started_s
         self._waiting: list[Waiting] = []
         self._read_at_s = float("-inf")
@@ -60,24 +67,35 @@ class Overview:
         columns = list(zip(*rounded, strict=True)) or [()] * 8
         return json_response({"columns": columns})
 
-    async def _values(self) -> dict[str, Any]:
+    async def troubles(self) -> list[Trouble]:
+        """Returns what is wrong now, the worst first. Raises StorageError."""
         async with self._reading:
             if trio.current_time() >= self._read_at_s + READ_EVERY_S:
                 self._waiting = await read_waiting(self._parts.runner, WAITING_MAX)
                 self._read_at_s = trio.current_time()
-        parts, point = self._parts, self._history.latest()
-        now_s = time.time()
+        now_s = trio.current_time()
+        return find_troubles(
+            self._parts,
+            self._history.latest(),
+            self._waiting,
+            self._silence.find(now_s),
+            self._block_silence.find(now_s),
+            round(time.time() * 1e6),
+        )
+
+    async def _values(self) -> dict[str, Any]:
+        troubles = await self.troubles()
+        parts = self._parts
         statistics = parts.statistics()
-        silent = self._silence.find(trio.current_time())
         return {
-            "troubles": find_troubles(parts, point, self._waiting, silent, round(now_s * 1e6)),
-            "point": point,
+            "troubles": troubles,
+            "point": self._history.latest(),
             "statistics": statistics,
             "http": statistics.http or msgspec.UNSET,
             "condition": parts.condition,
             "least_bytes": parts.config.free_disk_bytes_min,
             "consumers_behind": len({(each.client_id, each.stream) for each in self._waiting}),
-            "up_s": max(0.0, now_s - self._started_s),
+            "up_s": max(0.0, time.time() - self._started_s),
             "version": __version__,
             "data_dir": parts.config.data_dir,
         }

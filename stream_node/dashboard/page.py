@@ -27,6 +27,7 @@ NAVIGATION = (
     ("streams", "Streams", "/streams"),
     ("consumers", "Consumers", "/consumers"),
     ("blocks", "Blocks", "/blocks"),
+    ("exports", "Exports", "/exports"),
     ("access", "Access", "/access"),
 )
 
@@ -116,6 +117,8 @@ class Page:
         parts = self.call.parts
         if name == "blocks":
             return parts.config.block_node
+        if name == "exports":
+            return bool(parts.config.export_folders) and self.may(OPERATOR)
         if name == "access":
             return parts.authorizer is not None and self.may(OPERATOR)
         return True

@@ -1,15 +1,15 @@
-"""Trouble: one thing that is wrong with the node now, and what to do about it. The overview shows them first."""
+"""Finds what is wrong with the node now. The overview shows this first, and the metrics count it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple
 
 from stream_node.dashboard.history import Point
 from stream_node.dashboard.reading import Waiting
 from stream_node.dashboard.rendering import duration, link, number, size
 from stream_node.dashboard.silence import Silent
 from stream_node.parts import NodeParts
+from stream_node.trouble import Trouble
 
 STUCK_S = 7.0
 """A consumer is stuck if a message has waited for it this long, and it has made no progress in this time, in
@@ -22,30 +22,25 @@ LISTED_MAX = 20
 """The largest number of stuck consumers, and of silent streams, that are named."""
 
 
-class Trouble(NamedTuple):
-    """One thing that is wrong.
-
-    level: "bad" if the node loses or refuses work, "warning" if it may soon.
-    title: what is wrong, in words. remedy: what to do.
-    target: the address of the page to look at; empty without one. target_text: the text of the link to this page.
-    """
-
-    level: Literal["bad", "warning"]
-    title: str
-    remedy: str
-    target: str = ""
-    target_text: str = ""
-
-
 def find_troubles(
-    parts: NodeParts, point: Point | None, waiting: list[Waiting], silent: list[Silent], now_us: int
+    parts: NodeParts,
+    point: Point | None,
+    waiting: list[Waiting],
+    silent: list[Silent],
+    silent_blocks: list[Silent],
+    now_us: int,
 ) -> list[Trouble]:
     """Returns everything that is wrong, the worst first.
 
-    point: the latest rates. waiting, silent: the consumers and the streams that may be in trouble. now_us: the present
-    time, in microseconds since 1970.
+    point: the latest rates. waiting, silent: the consumers and the streams that may be in trouble. silent_blocks: has
+    one entry if no blocks come any more. now_us: the present time, in microseconds since 1970.
     """
-    found = [*_storage(parts, point), *_blocks(parts), *_consumers(waiting, now_us), *_publishers(silent)]
+    found = [
+        *_storage(parts, point),
+        *_blocks(parts, silent_blocks),
+        *_consumers(waiting, now_us),
+        *_publishers(silent),
+    ]
     return sorted(found, key=lambda trouble: trouble.level != "bad")
 
 
@@ -56,18 +51,21 @@ def _storage(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
     if not runner.is_writing:
         reason = runner.statistics().failure or "no reason is known"
         yield Trouble(
+            "not_writing",
             "bad",
             f"Syncing to the disk failed, and nothing is stored any more: {reason}",
             "Look at the disk and at the log line writing_stopped, then restart the node. Confirmed messages are safe.",
         )
     elif counters.write_failure is not None and not condition.refusing_pushes:
         yield Trouble(
+            "push_failed",
             "bad",
             f"The last push was not stored: {counters.write_failure}",
             "Look at the disk with stream-node doctor. This line goes away with the next push that is stored.",
         )
     if condition.refusing_pushes and free is not None:
         yield Trouble(
+            "disk_full",
             "bad",
             f"The disk is full: {size(free)} are free, and pushes need {size(least)} (free_disk_bytes_min), so the "
             "node refuses them",
@@ -77,6 +75,7 @@ def _storage(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
         )
     elif free is not None and least and free < 2 * least:
         yield Trouble(
+            "disk_nearly_full",
             "warning",
             f"The disk is nearly full: {size(free)} are free, and below {size(least)} pushes are refused",
             "Make room on the disk, or set a retention.",
@@ -85,36 +84,55 @@ def _storage(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
         )
     if free is None:
         yield Trouble(
-            "warning", "The free space of the disk is unknown", "Look at the log line disk_not_seen for the reason."
+            "disk_unknown",
+            "warning",
+            "The free space of the disk is unknown",
+            "Look at the log line disk_not_seen for the reason.",
         )
     if point is not None and point.commit_p99_ms is not None and point.commit_p99_ms > SLOW_COMMIT_MS:
         yield Trouble(
+            "disk_slow",
             "warning",
             f"The disk is slow: a commit takes {number(point.commit_p99_ms)} ms",
             "Look which other program uses the disk; stream-node doctor measures its syncs.",
         )
     if counters.retention_lag_s() > RETENTION_LAG_S:
         yield Trouble(
+            "retention_behind",
             "warning",
             f"Retention is behind: messages have waited {duration(counters.retention_lag_s())} to be deleted",
             "This ends by itself if fewer messages come than can be deleted. Watch the free space of the disk.",
         )
     if condition.is_draining:
-        yield Trouble("warning", "The node is stopping", "Send requests to it after its next start.")
+        yield Trouble("stopping", "warning", "The node is stopping", "Send requests to it after its next start.")
     if parts.authorizer is not None and parts.authorizer.audit.failed:
         yield Trouble(
+            "audit_log_failed",
             "warning",
             f"{number(parts.authorizer.audit.failed)} lines of the audit log could not be written",
             "Look at the disk with the audit log, and restart the node to begin to count anew.",
         )
 
 
-def _blocks(parts: NodeParts) -> Iterator[Trouble]:
+def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
     found = parts.services.statistics().blocks
     if found is None:
         return
+    for each in silent_blocks:
+        count = 0 if found.node.publish is None else found.node.publish.publishers
+        yield Trouble(
+            "block_publishers_silent",
+            "warning",
+            f"No block has come for {duration(each.silent_s)}, and before, never for longer than "
+            f"{duration(each.pause_s)}; {number(count)} {'publisher is' if count == 1 else 'publishers are'} connected",
+            "Look whether the publishers of blocks run and reach this node.",
+            link("/blocks"),
+            "Blocks",
+            lasts_s=each.silent_s,
+        )
     if found.node.publish is not None and found.node.publish.catch_up_stalled:
         yield Trouble(
+            "blocks_stalled",
             "bad",
             f"The chain does not get closer to block {found.node.publish.target_block}",
             "Look whether a publisher or a source of backfill has the missing blocks.",
@@ -122,8 +140,9 @@ def _blocks(parts: NodeParts) -> Iterator[Trouble]:
             "Blocks",
         )
     for source in found.backfill.sources:
-        if source.backoff_s:
+        if source.failures:
             yield Trouble(
+                "block_source_failing",
                 "warning",
                 f"The block source {source.name} does not answer; it is asked again in {duration(source.backoff_s)}",
                 "Look whether the source runs and can be reached from this node.",
@@ -142,6 +161,7 @@ def _consumers(waiting: list[Waiting], now_us: int) -> Iterator[Trouble]:
         lag = sum(each.lag for each in parts)
         where = stream if len(parts) == 1 and not first.partition else f"{stream}, partition {first.partition}"
         yield Trouble(
+            "consumer_stuck",
             "bad",
             f"The consumer {client_id} is stuck: no progress for {duration((now_us - first.since_us) / 1e6)}, "
             f"{number(lag)} {'message waits' if lag == 1 else 'messages wait'} in {where}",
@@ -149,16 +169,21 @@ def _consumers(waiting: list[Waiting], now_us: int) -> Iterator[Trouble]:
             "nobody needs this consumer, forget its position.",
             link("/consumer", client=client_id, stream=stream),
             "This consumer",
+            (client_id, stream),
+            (now_us - first.since_us) / 1e6,
         )
 
 
 def _publishers(silent: list[Silent]) -> Iterator[Trouble]:
     for each in silent[:LISTED_MAX]:
         yield Trouble(
+            "publisher_silent",
             "warning",
             f"The publisher of {each.stream} is silent: no message for {duration(each.silent_s)}, and before, never "
             f"longer than {duration(each.pause_s)}",
             "Look whether the publisher runs and reaches this node.",
             link("/stream", name=each.stream),
             "This stream",
+            (each.stream,),
+            each.silent_s,
         )

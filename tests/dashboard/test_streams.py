@@ -287,8 +287,8 @@ def test_every_form_shows_everything() -> None:
     )
 
 
-def test_avro_files_and_cbor_are_decoded() -> None:
-    """What the authors' libraries write is shown with its values."""
+def test_avro_files_are_decoded() -> None:
+    """What the author's library writes is shown with its values."""
     fastavro = pytest.importorskip("fastavro")
     import io
 
