@@ -77,6 +77,7 @@ class IndexStatistics(msgspec.Struct, frozen=True):
     fenced: the number of saves that were refused because their lease was not the newest one of the partition.
     lists: the number of pages of positions that were sent.
     sets: the number of positions that an operator set or deleted.
+    write_failure: why positions were not saved; None if none has failed since the last one that was saved.
     """
 
     gets: int
@@ -87,4 +88,5 @@ class IndexStatistics(msgspec.Struct, frozen=True):
     fenced: int
     lists: int
     sets: int
+    write_failure: str | None
     leases: LeaseStatistics

@@ -25,7 +25,7 @@ class GetIndex(msgspec.Struct, frozen=True):
 
 # type SaveIndex { client_id: string  stream_name: string  index: uint }
 class SaveIndex(msgspec.Struct, frozen=True):
-    """A request to save the index of a client on a stream. The service sends no answer."""
+    """A request to save up to which index a client has read a stream. The service sends no answer."""
 
     client_id: str
     stream_name: str
@@ -56,7 +56,7 @@ class GetPartitionIndex(msgspec.Struct, frozen=True):
 
 # type SavePartitionIndex { client_id: string  stream_name: string  partition: uint  index: uint }
 class SavePartitionIndex(msgspec.Struct, frozen=True):
-    """A request to save the index of a client in one partition of a stream. The service sends no answer."""
+    """A request to save up to which index a client has read one partition of a stream. The service sends no answer."""
 
     client_id: str
     stream_name: str

@@ -97,6 +97,7 @@ class IndexService:
         self.gets = self.saves = self.ignored = self.failed = 0
         self.refused = self.fenced = self.lists = self.sets = 0
         self.lists_waiting = 0
+        self.write_failure: str | None = None
         self.lines = LogRate()
 
     def register(self, node: Node, addresses: Sequence[str] = SERVICE_ADDRESSES) -> None:
@@ -114,6 +115,7 @@ class IndexService:
             fenced=self.fenced,
             lists=self.lists,
             sets=self.sets,
+            write_failure=self.write_failure,
             leases=self.groups.statistics(),
         )
 
@@ -221,6 +223,7 @@ class IndexWorker(Worker):
     def _tell(self, operation: IndexRequests, asked: Sequence[tuple[Message, Request | FencedSave]]) -> None:
         if operation.error is not None:
             self._service.failed += len(asked)
+            self._service.write_failure = str(operation.error)
             logger.error("index_requests_failed", requests=len(asked), reason=str(operation.error))
             for message, request in asked:
                 if isinstance(request, FencedSave):
@@ -232,6 +235,7 @@ class IndexWorker(Worker):
             self._service.fenced += fenced
             if index is None or isinstance(request, FencedSave):
                 self._service.saves += not fenced
+                self._service.write_failure = None
             else:
                 self._service.gets += 1
             if index is not None:

@@ -6,9 +6,13 @@ The names of the first six metrics come from specs/backfill.md. No port is opene
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from block_node.backfill.protocol import BackfillAnswer, BackfillSource
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from block_node.backfill.protocol import BackfillAnswer
 
 SPECIFIED = (
     ("gaps_detected", "backfill_gaps_detected", "counter", "Gaps detected during the backfill process."),
@@ -42,35 +46,39 @@ OF_SOURCES = (
 
 
 def to_prometheus(answer: BackfillAnswer) -> str:
-    """Formats an answer of the backfill service as Prometheus samples."""
-    return "".join(f"{line}\n" for line in _lines(answer))
+    """Formats an answer of the backfill service as Prometheus samples. prometheus-client makes the text."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_AnswerCollector(answer))
+    return generate_latest(registry).decode()
 
 
-def _lines(answer: BackfillAnswer) -> Iterator[str]:
-    for field, name, kind, text in (*SPECIFIED, *MORE):
-        yield from _head(name, kind, text)
-        yield f"{name} {getattr(answer, field)}"
-    if answer.eta_ms is not None:
-        yield from _head("backfill_eta_seconds", "gauge", "Estimated seconds until all pending blocks are stored.")
-        yield f"backfill_eta_seconds {answer.eta_ms / 1_000}"
-    for field, name, kind, text in OF_SOURCES:
-        yield from _head(name, kind, text)
-        yield from (f"{name}{{{_label(source)}}} {getattr(source, field)}" for source in answer.sources)
-    yield from _head("backfill_source_latency_seconds", "gauge", "Mean time of the source's answer to block_status.")
-    for source in answer.sources:
-        if source.latency_us is not None:
-            yield f"backfill_source_latency_seconds{{{_label(source)}}} {source.latency_us / 1e6}"
-    yield from _head("backfill_source_healthy", "gauge", "1 if the source may be asked now, 0 while it is left alone.")
-    yield from (
-        f"backfill_source_healthy{{{_label(source)}}} {int(not source.backoff_ms)}" for source in answer.sources
-    )
+class _AnswerCollector(Collector):
+    """The metrics of one answer, for a registry of prometheus-client."""
+
+    def __init__(self, answer: BackfillAnswer) -> None:
+        self._answer = answer
+
+    def collect(self) -> Iterator[Metric]:
+        answer = self._answer
+        for field, name, kind, text in (*SPECIFIED, *MORE):
+            yield _family(name, kind, text, {"": getattr(answer, field)})
+        if answer.eta_ms is not None:
+            text = "Estimated seconds until all pending blocks are stored."
+            yield _family("backfill_eta_seconds", "gauge", text, {"": answer.eta_ms / 1_000})
+        for field, name, kind, text in OF_SOURCES:
+            yield _family(name, kind, text, {source.name: getattr(source, field) for source in answer.sources})
+        text = "Mean time of the source's answer to block_status."
+        latencies = {each.name: each.latency_us / 1e6 for each in answer.sources if each.latency_us is not None}
+        yield _family("backfill_source_latency_seconds", "gauge", text, latencies)
+        text = "1 if the source may be asked now, 0 while it is left alone."
+        health = {source.name: not source.backoff_ms for source in answer.sources}
+        yield _family("backfill_source_healthy", "gauge", text, health)
 
 
-def _head(name: str, kind: str, text: str) -> Iterator[str]:
-    yield f"# HELP {name} {text}"
-    yield f"# TYPE {name} {kind}"
-
-
-def _label(source: BackfillSource) -> str:
-    escaped = source.name.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-    return f'source="{escaped}"'
+def _family(name: str, kind: str, text: str, values: Mapping[str, float]) -> Metric:
+    """Returns a metric of prometheus-client. values: by the name of a source; by "" for a metric without sources."""
+    # Prometheus wants another name for a counter than the specification has. So the counters have no type.
+    family = Metric(name, text, "unknown" if kind == "counter" else kind)
+    for source, value in values.items():
+        family.add_sample(name, {"source": source} if source else {}, float(value))
+    return family

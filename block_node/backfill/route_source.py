@@ -57,10 +57,8 @@ REQUEST_ID = 1
 
 
 class Packing:
-    """Packing: whether a source node can compress items. True until the source node rejects a request for
-    compressed items.
-
-    Nodes of earlier versions reject such requests.
+    """Packing: remembers whether a source node can compress items. It counts as able until it rejects a request for
+    compressed items, as nodes of earlier versions do.
     """
 
     known = True

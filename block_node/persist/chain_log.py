@@ -358,8 +358,10 @@ class ChainLog:
 
 
 def _is_part(headers: bytes | None, place: BlockPlace, part: int) -> bool:
-    """Whether a message is this part of the block, judged by its headers. The headers can name any of the possible root
-    hashes of the block."""
+    """Whether a message of the log is part number `part` of the block at `place`, judged by the headers of the message.
+
+    A block can have several possible root hashes until the next block shows which one is right. Then the headers name
+    all of them, and `place` may have any."""
     mark = find_mark(headers)
     if mark is None or (mark.root != place.root and place.root not in find_other_roots(headers)):
         return False

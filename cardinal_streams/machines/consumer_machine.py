@@ -260,7 +260,7 @@ class ChainConsumer:
         return [BadMessage(source, offset, error)]
 
     def _complete(self, batch: CompleteBatch, out: list[ConsumerEvent]) -> None:
-        """Gives a block of the application's topics to the chain, or keeps the block while a reorg is active."""
+        """Gives a complete block to the chain, or keeps the block while a reorg is active."""
         if self._reorgs.active is None:
             self._publish(self._chain.receive(batch), out)
             return

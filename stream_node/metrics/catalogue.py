@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from stream_node.metrics.block_catalogue import BLOCK_METRICS
 from stream_node.metrics.family import Metric, Values, node_metric
-from stream_node.metrics.peer_catalogue import HTTP, PEERS
+from stream_node.metrics.peer_catalogue import HTTP, PEERS, TRACES
 from stream_node.metrics.reading import ConsumerFigures, StreamFigures
 from stream_node.metrics.snapshot import Snapshot
+from stream_node.metrics.trouble_catalogue import TROUBLES
 
 
 def _streams(read: Callable[[StreamFigures], float | None]) -> Callable[[Snapshot], Values]:
@@ -219,12 +220,14 @@ STORAGE = (
     ),
 )
 GROUPS: dict[str, tuple[Metric, ...]] = {
+    "What is wrong now": TROUBLES,
     "Node": NODE,
     "Streams": STREAMS,
     "Consumers": CONSUMERS,
     "Storage": STORAGE,
     "Peers": PEERS,
     "HTTP": HTTP,
+    "Traces": TRACES,
     "Blocks": BLOCK_METRICS,
 }
 """The metrics in groups, as `docs/metrics.md` shows them."""

@@ -1,4 +1,4 @@
-"""The metrics of the peers of a node: their connections, their identities, what was refused, and HTTP."""
+"""The metrics of the peers of a node: their connections, their identities, what was refused, HTTP, and traces."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from secure_channel.limits import ChannelStatistics
 from stream_node.http.statistics import HttpStatistics
 from stream_node.metrics.family import Values, node_metric
 from stream_node.metrics.snapshot import Snapshot
+from tracing.statistics import TracingStatistics
 
 CONNECTION_SOURCES = ("anonymous", "certificate", "token")
 """The ways in which the peer of a connection can have proved its identity."""
@@ -49,6 +50,20 @@ def _http(read: Callable[[HttpStatistics], Values]) -> Callable[[Snapshot], Valu
 
     def values(snapshot: Snapshot) -> Values:
         found = snapshot.statistics.http
+        return None if found is None else read(found)
+
+    return values
+
+
+def _spans(statistics: TracingStatistics) -> Values:
+    return {"exported": statistics.exported, "failed": statistics.failed, "dropped": statistics.dropped}
+
+
+def _traces(read: Callable[[TracingStatistics], Values]) -> Callable[[Snapshot], Values]:
+    """Returns a function that reads one figure of traces, if the node makes any."""
+
+    def values(snapshot: Snapshot) -> Values:
+        found = snapshot.statistics.traces
         return None if found is None else read(found)
 
     return values
@@ -170,5 +185,20 @@ HTTP = (
         "HTTP connections that the node has refused or closed.",
         _http(lambda e: e.closed),
         "reason",
+    ),
+)
+TRACES = (
+    node_metric(
+        "trace_spans_total",
+        "counter",
+        "Spans that the collector of traces has accepted, that it could not be sent, and that were dropped unsent.",
+        _traces(_spans),
+        "result",
+    ),
+    node_metric(
+        "trace_spans_waiting",
+        "gauge",
+        "Spans that wait for the collector of traces.",
+        _traces(lambda e: e.waiting),
     ),
 )

@@ -17,7 +17,7 @@ from storage.contract import Operation, Session
 from storage.schema import messages, streams
 
 OTHERS = "_others"
-"""The name under which all streams or consumers without figures of their own are summed."""
+"""The name of one sum: that of all streams, or all consumers, whose figures are not shown one by one."""
 
 
 class StreamFigures(msgspec.Struct, frozen=True):

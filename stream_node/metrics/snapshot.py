@@ -21,6 +21,7 @@ from storage.thread_runner import StorageHistograms
 from stream_node.metrics.reading import ConsumerFigures, ReadFigures, StreamFigures
 from stream_node.parts import NodeCondition, NodeParts
 from stream_node.statistics import ServerStatistics
+from stream_node.trouble import Trouble
 from stream_service.counters import StreamCounters
 
 PART = 1_000
@@ -43,6 +44,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     histograms, counters, condition: the objects of the running node, which go on counting.
     streams, consumers: see `ReadFigures`; empty if the database could not be read.
+    troubles: what is wrong now; None if it is unknown.
     files: the sizes of the database and of its write-ahead log, in bytes, by `database` and `log`.
     now_s: the time of the snapshot, in seconds since 1970.
     """
@@ -55,6 +57,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     mailboxes: Mailboxes
     streams: list[StreamFigures]
     consumers: list[ConsumerFigures]
+    troubles: list[Trouble] | None
     files: dict[str, float]
     now_s: float
     version: str
@@ -72,6 +75,7 @@ async def take_snapshot(parts: NodeParts, version: str) -> Snapshot:
         mailboxes=await _walk_mailboxes(parts),
         streams=figures.streams,
         consumers=figures.consumers,
+        troubles=await _find_troubles(parts),
         files=await trio.to_thread.run_sync(_file_sizes, Path(parts.config.data_dir)),
         now_s=time.time(),
         version=version,
@@ -91,6 +95,16 @@ async def _read(parts: NodeParts) -> ReadFigures:
         logger.error("figures_not_read", reason=str(operation.error))
         operation.streams, operation.consumers = [], []
     return operation
+
+
+async def _find_troubles(parts: NodeParts) -> list[Trouble] | None:
+    if parts.find_troubles is None:
+        return None
+    try:
+        return await parts.find_troubles()
+    except StorageError as error:
+        logger.error("troubles_not_read", reason=str(error))
+        return None
 
 
 async def _walk_mailboxes(parts: NodeParts) -> Mailboxes:

@@ -19,6 +19,7 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from stream_node.metrics import METRICS
+from stream_node.trouble import TROUBLE_KINDS, TroubleKind
 from tests.deploy.deployed import DEPLOY, read_yaml
 from tests.http.http_node import http_node
 
@@ -135,6 +136,29 @@ async def test_a_real_node_tells_what_alerts_and_panels_watch(tmp_path: Path) ->
     assert "stream_node_stream_bytes" in scraped
 
 
+ALERT_OF_TROUBLE: dict[TroubleKind, str] = {
+    "not_writing": "StreamNodeNotWriting",
+    "push_failed": "StreamNodePushesFail",
+    "disk_full": "StreamNodeRefusesPushes",
+    "disk_nearly_full": "StreamNodeDiskNearlyFull",
+    "disk_unknown": "StreamNodeDiskUnknown",
+    "disk_slow": "StreamNodeSlowSync",
+    "retention_behind": "StreamNodeRetentionBehind",
+    "audit_log_failed": "StreamNodeAuditLogFails",
+    "blocks_stalled": "StreamNodeBlocksStalled",
+    "block_source_failing": "StreamNodeBackfillSourceFails",
+    "block_publishers_silent": "StreamNodeBlockPublishersSilent",
+    "consumer_stuck": "StreamNodeConsumerStuck",
+    "publisher_silent": "StreamNodePublisherSilent",
+}
+"""The alert for each thing that the dashboard calls wrong. A node that stops does so because somebody wants it."""
+
+
+def test_whatever_the_dashboard_calls_wrong_has_an_alert() -> None:
+    assert set(TROUBLE_KINDS) - set(ALERT_OF_TROUBLE) == {"stopping"}
+    assert set(ALERT_OF_TROUBLE.values()) <= {rule["alert"] for rule in ALERTS}
+
+
 def test_every_alert_says_what_to_do() -> None:
     for rule in ALERTS:
         assert set(rule["annotations"]) == {"summary", "description"}, rule["alert"]
@@ -169,16 +193,16 @@ FAULTS: dict[str, dict[str, str]] = {
     "StreamNodeNotWriting": {"stream_node_writing": "0x200"},
     "StreamNodeRefusesPushes": {"stream_node_refusing_pushes": "1x200"},
     "StreamNodeDiskFills": {"stream_node_refusing_pushes": "0x200", "stream_node_free_disk_bytes": "20000-50x200"},
+    "StreamNodeDiskNearlyFull": {'stream_node_troubles{kind="disk_nearly_full"}': "1x200"},
+    "StreamNodeDiskUnknown": {'stream_node_troubles{kind="disk_unknown"}': "1x200"},
     "StreamNodePushesFail": {"stream_node_pushes_failed_total": GROWS},
     "StreamNodeSlowSync": {
         'stream_node_sync_seconds_bucket{le="0.1"}': "0x200",
         'stream_node_sync_seconds_bucket{le="1.0"}': GROWS,
         'stream_node_sync_seconds_bucket{le="+Inf"}': GROWS,
     },
-    "StreamNodeConsumerStuck": {
-        f"stream_node_consumer_lag_messages{CONSUMER}": "5x200",
-        f"stream_node_consumer_last_progress_timestamp_seconds{CONSUMER}": "0x200",
-    },
+    "StreamNodeConsumerStuck": {f"stream_node_consumer_stuck_seconds{CONSUMER}": "0+15x200"},
+    "StreamNodePublisherSilent": {'stream_node_publisher_silent_seconds{stream="s"}': "0+15x200"},
     "StreamNodeConsumerFallsBehind": {f"stream_node_consumer_lag_messages{CONSUMER}": "20000+100x200"},
     "StreamNodeConsumerGone": {"stream_node_leases_expired_total": GROWS},
     "StreamNodeSlowConsumers": {"stream_node_slow_consumers_total": GROWS},
@@ -194,6 +218,7 @@ FAULTS: dict[str, dict[str, str]] = {
     "StreamNodeRulesNotTaken": {"stream_node_access_reloads_failed_total": GROWS},
     "StreamNodeAuditLogFails": {"stream_node_audit_failures_total": GROWS},
     "StreamNodeBlockPublisherGone": {"stream_node_block_publishers": "2x119 1x81"},
+    "StreamNodeBlockPublishersSilent": {'stream_node_troubles{kind="block_publishers_silent"}': "1x200"},
     "StreamNodeBlocksFail": {"stream_node_blocks_failed_total": GROWS},
     "StreamNodeBlocksStalled": {"stream_node_block_catch_up_stalled": "1x200"},
     "StreamNodeBackfillSourceFails": {'backfill_source_healthy{source="a:1"}': "0x200"},
@@ -209,7 +234,9 @@ HEALTHY = {
     'stream_node_sync_seconds_bucket{le="1.0"}': GROWS,
     'stream_node_sync_seconds_bucket{le="+Inf"}': GROWS,
     f"stream_node_consumer_lag_messages{CONSUMER}": "0x200",
-    f"stream_node_consumer_last_progress_timestamp_seconds{CONSUMER}": "0x200",
+    'stream_node_troubles{kind="disk_nearly_full"}': "0x200",
+    'stream_node_troubles{kind="disk_unknown"}': "0x200",
+    'stream_node_troubles{kind="block_publishers_silent"}': "0x200",
     "stream_node_in_flight_bytes": "10x200",
     "stream_node_in_flight_bytes_max": "100x200",
     "stream_node_retention_lag_seconds": "2x200",

@@ -1,0 +1,47 @@
+"""The metrics of what is wrong now. The overview of the dashboard names the same things."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from stream_node.metrics.family import Values, node_metric
+from stream_node.metrics.snapshot import Snapshot
+from stream_node.trouble import TROUBLE_KINDS, TroubleKind
+
+
+def _count(snapshot: Snapshot) -> Values:
+    """Returns the number of troubles of each kind, also of the kinds without any; None if nobody knows them."""
+    if snapshot.troubles is None:
+        return None
+    counts = Counter[str](trouble.kind for trouble in snapshot.troubles)
+    return {str(kind): float(counts[kind]) for kind in TROUBLE_KINDS}
+
+
+def _lasting(kind: TroubleKind) -> Callable[[Snapshot], Values]:
+    """Returns a function that reads how long each trouble of one kind lasts, by its subject."""
+
+    def values(snapshot: Snapshot) -> dict[tuple[str, ...], float]:
+        return {trouble.subject: trouble.lasts_s for trouble in snapshot.troubles or () if trouble.kind == kind}
+
+    return values
+
+
+TROUBLES = (
+    node_metric("troubles", "gauge", "Things that are wrong now, as the dashboard names them.", _count, "kind"),
+    node_metric(
+        "consumer_stuck_seconds",
+        "gauge",
+        "How long a consumer makes no progress although messages wait. Consumers that are not stuck are left out.",
+        _lasting("consumer_stuck"),
+        "client",
+        "stream",
+    ),
+    node_metric(
+        "publisher_silent_seconds",
+        "gauge",
+        "How long a stream with a steady publisher gets no messages. Other streams are left out.",
+        _lasting("publisher_silent"),
+        "stream",
+    ),
+)

@@ -1,0 +1,43 @@
+"""Trouble: one thing that is wrong with the node now, and what to do about it."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple, get_args
+
+TroubleKind = Literal[
+    "not_writing",
+    "push_failed",
+    "disk_full",
+    "disk_nearly_full",
+    "disk_unknown",
+    "disk_slow",
+    "retention_behind",
+    "stopping",
+    "audit_log_failed",
+    "blocks_stalled",
+    "block_source_failing",
+    "block_publishers_silent",
+    "consumer_stuck",
+    "publisher_silent",
+]
+TROUBLE_KINDS: Final[tuple[TroubleKind, ...]] = get_args(TroubleKind)
+
+
+class Trouble(NamedTuple):
+    """One thing that is wrong.
+
+    level: "bad" if the node loses or refuses work, "warning" if it may soon.
+    title: what is wrong, in words. remedy: what to do.
+    target: the address of the page to look at; empty without one. target_text: the text of the link to this page.
+    subject: the name and the stream of a stuck consumer, or the stream of a silent publisher; otherwise empty.
+    lasts_s: how long the consumer is stuck or the publisher is silent, in seconds; otherwise 0.
+    """
+
+    kind: TroubleKind
+    level: Literal["bad", "warning"]
+    title: str
+    remedy: str
+    target: str = ""
+    target_text: str = ""
+    subject: tuple[str, ...] = ()
+    lasts_s: float = 0.0
