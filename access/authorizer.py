@@ -110,7 +110,7 @@ class Authorizer:
         # Nearly all runs are pushes of one publisher, or answers of this node's own workers to one connection. These
         # two are decided as a whole.
         if origin.kind == "local" and getattr(worker, "demand", None) is None:
-            if all([message.origin is origin for message in run]):
+            if not [message for message in run if message.origin is not origin]:
                 return run
         else:
             frequent: Frequent | None = getattr(worker, "frequent", None)

@@ -58,7 +58,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The folder of the database. Only one node at a time may use it."""
     migrate: bool = True
     """Whether the node brings a database of an earlier version up to date at its start. It first makes a backup in the
-    data directory. Without this, it refuses to start."""
+    data directory. If this setting is false, the node refuses to start with a database of an earlier version."""
     free_disk_bytes_min: Amount = 64 * 1024 * 1024
     """The node refuses pushes that would leave less free disk space than this, so that deleting still works. With 0,
     the node may fill the disk."""
@@ -125,7 +125,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     and localhost at a loopback address. With this setting, every other name is refused; without it, only at a loopback
     address."""
     http_origins: tuple[str, ...] = ()
-    """The origins of other web sites whose pages may change something over HTTP, such as https://shop.example.org."""
+    """The origins of other web sites whose pages may push, read and administer streams over HTTP (CORS), such as
+    https://shop.example.org. Such a page has the rights of the token that it sends, without one those of anonymous."""
     http_connections_max: Count = 1_000
     """The maximum number of open HTTP connections. A further one is closed at once. One host or certificate can have a
     quarter of them."""
@@ -144,6 +145,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metrics_names_max: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 50
     """The number of streams, and of consumers, that have metrics of their own: the streams to which most was written,
     and the consumers that are farthest behind. The others are summed under the name _others."""
+
+    export_folders: tuple[str, ...] = ()
+    """The folders of exports whose runs and ranges the dashboard shows, each as `stream-node export run` got it. The
+    node only reads their ledgers; the file of a ledger can be named, too."""
+
+    # Group "Traces": a push as one trace of OpenTelemetry. See [operating.md](operating.md#traces).
+    traces: str | None = None
+    """The URL of a collector that takes OTLP over HTTP, such as http://127.0.0.1:4318. The node sends it spans of the
+    pushes whose client traces them. This needs the extra `otel`. Without this setting, the node makes no spans."""
 
     # Group "Streams": how long messages are kept, and for how long a consumer keeps its partitions.
     retention_age_s: Amount | None = None

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -24,6 +25,7 @@ from stream_node.units import UnitError, parse_duration, parse_size
 from stream_service.names import near_names
 
 BACKFILL_TABLE = "backfill"
+_DEFAULT_PORTS = {"http": 80, "https": 443}
 _CAPITAL = re.compile("[A-Z]")
 _TIME = re.compile(r"(_s|_s_max|_secs)$")
 _BYTES = re.compile(r"(_bytes|_bytes_max|_bytes_min|_bytes_per_second|_buffer_size)$")
@@ -57,7 +59,7 @@ def load_config(
             except ConfigError as error:
                 mistakes += error.mistakes
     config = Config(**values)
-    found = _address_mistakes(config)
+    found = _address_mistakes(config) + _origin_mistakes(config)
     if config.log_level not in LOG_LEVELS:
         found.append(f"log_level: {config.log_level!r} is not one of {', '.join(LOG_LEVELS)}")
     for check in (check_block_settings, check_tls_settings, check_channel_settings, check_token_settings):
@@ -135,6 +137,24 @@ def _address_mistakes(config: Config) -> list[str]:
                 split_host_port(destination)
             except InvalidAddress as error:
                 mistakes.append(f"{name}: {error}")
+    return mistakes
+
+
+def _origin_mistakes(config: Config) -> list[str]:
+    """Returns a sentence for each origin that no browser would send, and for those that stand for every page."""
+    mistakes = []
+    for origin in config.http_origins:
+        try:
+            parts = urlsplit(origin)
+            port = "" if parts.port is None or parts.port == _DEFAULT_PORTS.get(parts.scheme) else f":{parts.port}"
+            host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+            sent = f"{parts.scheme}://{host}{port}"
+        except ValueError:
+            parts, sent = urlsplit(""), ""
+        if not (parts.scheme and parts.hostname and origin.isascii()):
+            mistakes.append(f"http_origins: {origin!r} is not an origin, such as https://shop.example.org")
+        elif sent != origin:
+            mistakes.append(f"http_origins: {origin!r} is not an origin as browsers send it; write {sent}")
     return mistakes
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from access.authorizer import Authorizer
@@ -14,6 +14,7 @@ from storage.thread_runner import ThreadRunner
 from stream_node.config import Config
 from stream_node.services import Services
 from stream_node.statistics import ServerStatistics
+from stream_node.trouble import Trouble
 
 
 @dataclass
@@ -38,6 +39,7 @@ class NodeParts:
     config: the settings in force.
     tls: the TLS of the listeners; None: peers connect without TLS.
     statistics: returns the present statistics of all parts.
+    find_troubles: returns what is wrong now, and raises StorageError. None without HTTP, where nothing looks for it.
     """
 
     config: Config
@@ -50,3 +52,4 @@ class NodeParts:
     tls: ServerTls | None
     statistics: Callable[[], ServerStatistics]
     condition: NodeCondition
+    find_troubles: Callable[[], Awaitable[list[Trouble]]] | None = None

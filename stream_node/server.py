@@ -45,9 +45,11 @@ from stream_node.services import Services, stored_streams, wall_clock_us
 from stream_node.statistics import ServerStatistics
 from stream_node.tls_settings import TlsWatch, make_listener, make_outgoing_tls, make_tls
 from stream_node.token_services import NodeTokens
+from stream_node.traces import end_traces, start_traces
 
 if TYPE_CHECKING:
     from stream_node.http.listener import HttpListener
+    from tracing.spans import Tracing
 
 DISK_INTERVAL_S = 1.0
 """The interval between two measurements of the free disk space, in seconds."""
@@ -87,6 +89,7 @@ class Server:
         self._access: NodeAccess | None = None
         self._parts: LiveParts | None = None
         self._http: HttpListener | None = None
+        self._tracing: Tracing | None = None
 
     @property
     def refusing_pushes(self) -> bool:
@@ -138,13 +141,14 @@ class Server:
         check_exposure(config)
         for setting, reason in without_effect(config).items():
             logger.warning("setting_without_effect", setting=setting, reason=reason)
+        self._tracing = start_traces(config)
         database = await trio.to_thread.run_sync(partial(Database.open, Path(config.data_dir), migrate=config.migrate))
         try:
             stored = await trio.to_thread.run_sync(stored_streams, database)
             newest_us = max((each.last_time_us for each in stored), default=0)
             async with trio.open_nursery() as nursery:
                 node = Node(nursery, make_usages(config))
-                runner = ThreadRunner(database, batches=node)
+                runner = ThreadRunner(database, batches=node, times_appends=self._tracing is not None)
                 try:
                     tls = make_tls(config)
                     tokens = NodeTokens(config)
@@ -158,6 +162,7 @@ class Server:
                         steady_s=since_boot_s,
                         known_time=read_known(Path(config.data_dir), newest_us, wall_clock_us()),
                         note_offset=partial(write_note, Path(config.data_dir)),
+                        tracing=self._tracing,
                     )
                     services.start(stored)
                     channels = start_channels(node, nursery, config, self._access)
@@ -198,6 +203,7 @@ class Server:
                 nursery.cancel_scope.cancel()
         finally:
             database.close()
+            await end_traces(self._tracing)
 
     def _gather(
         self,
@@ -216,6 +222,7 @@ class Server:
             None if self._access is None else self._access.statistics(),
             node.usages.statistics(),
             None if self._http is None else self._http.statistics(),
+            None if self._tracing is None else self._tracing.statistics(),
         )
 
     async def _listen(self, parts: NodeParts, nursery: trio.Nursery) -> None:
@@ -233,6 +240,7 @@ class Server:
         from stream_node.http.listener import HttpListener
 
         dashboard = Dashboard(parts)
+        parts.find_troubles = dashboard.find_troubles
         nursery.start_soon(dashboard.watch)
         self._http = HttpListener(parts, (*ENDPOINTS, *dashboard.endpoints), nursery)
         try:

@@ -9,6 +9,7 @@ import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 import trio
@@ -30,6 +31,9 @@ from stream_service.workers.clock import Clock
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.retention import register_retention
 from stream_service.workers.service import register_service
+
+if TYPE_CHECKING:
+    from tracing.spans import Tracing
 
 
 def wall_clock_us() -> int:
@@ -80,6 +84,7 @@ class Services:
     seconds, and a random id. A simulation passes its own functions.
     known_time: what is known about the time from earlier runs of this node.
     note_offset: stores the trusted clock offset for the next start, see `stream_service.workers.clock.Clock`.
+    tracing: makes the spans of pushes; None: the node does not trace.
     """
 
     def __init__(
@@ -93,6 +98,7 @@ class Services:
         new_id: Callable[[], str] = random_id,
         known_time: Known = Known(0, None),  # noqa: B008  (immutable)
         note_offset: Callable[[int], None] | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         clock = Clock(
             now_us,
@@ -112,6 +118,7 @@ class Services:
             new_id=new_id,
             default_retention=_default_retention(config),
             keepers=KEEPERS,
+            tracing=tracing,
         )
         self._index = IndexService(storage, now_us, lease_limits=LeaseLimits(ttl_s=config.lease_ttl_s))
         self._blocks: BlockServices | None = None
@@ -155,6 +162,12 @@ class Services:
     def written(self) -> Mapping[str, int]:
         """Returns the number of messages ever stored in each stream, see `StreamDirectory.written`."""
         return self._directory.written()
+
+    @property
+    def acknowledged_blocks(self) -> int | None:
+        """The number of acknowledgements to publishers of blocks since the start; None if the node takes no blocks."""
+        publish = None if self._blocks is None else self._blocks.statistics().node.publish
+        return None if publish is None else publish.acknowledgements
 
     def stop(self) -> None:
         """Tells publishers and subscribers of blocks that their sessions end."""

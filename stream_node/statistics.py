@@ -12,6 +12,7 @@ from secure_channel.limits import ChannelStatistics
 from storage.runner import RunnerStatistics
 from stream_node.http.statistics import HttpStatistics
 from stream_node.services import ServicesStatistics
+from tracing.statistics import TracingStatistics
 
 
 class ServerStatistics(msgspec.Struct, frozen=True):
@@ -21,6 +22,7 @@ class ServerStatistics(msgspec.Struct, frozen=True):
     access: the statistics of the rules; None without rules.
     limits: the statistics of the limits per identity.
     http: the statistics of HTTP; None if it is off.
+    traces: what became of the node's spans; None if it makes none.
     """
 
     node: NodeStatistics
@@ -31,3 +33,4 @@ class ServerStatistics(msgspec.Struct, frozen=True):
     access: AccessStatistics | None
     limits: LimitStatistics
     http: HttpStatistics | None = None
+    traces: TracingStatistics | None = None

@@ -233,6 +233,7 @@ FORKED = (
     *("tests/access/", "tests/block_manager/", "tests/block_node/", "tests/cardinal_streams/", "tests/cli/"),
     *("tests/client/", "tests/deploy/", "tests/http/", "tests/limits/", "tests/metrics/", "tests/secure_channel/"),
     *("tests/service/", "tests/storage/test_upgrade.py", "tests/test_examples.py", "tests/tls/", "tests/tokens/"),
+    "tests/tracing/",
 )
 """Folders and files whose tests need nodes and commands, but no interpreter for each (`tests/support/forked.py`)."""
 

@@ -38,6 +38,7 @@ MODULES = (
     "stream_service.extensions",
     "stream_service.copying",
     "stream_service.bulk",
+    "stream_service.trace",
     "index_service.protocol",
     "index_service.extensions",
     "block_node.protocol",

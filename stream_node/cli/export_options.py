@@ -174,9 +174,9 @@ NiceOption = Annotated[
         "the node.",
     ),
 ]
-NICE = 5
-"""The default niceness of an export, as in nice(1). With it, on a machine with two cores, pushes keep 84 % of their
-rate during an export. With a larger value, an export on a busy machine would get almost no processor time."""
+NICE = 7
+"""The default niceness of an export, as in nice(1). With it, on a machine with two cores, pushes keep nine tenths
+of their rate during an export. With a larger value, an export on a busy machine would get almost no processor time."""
 MASTERS = r"auto|inline|local(-cluster)?(\[.+\])?|spark://.+|yarn|k8s://.+"
 KeepOption = Annotated[
     str | None,

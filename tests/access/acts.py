@@ -64,6 +64,7 @@ from stream_service.protocol import (
     PullRequest,
     PushRequest,
 )
+from stream_service.trace import TRACE, TraceNotice
 
 ERROR, ERROR_CONFIRM, RICH_REFUSED, NOTHING = "error", "confirm with ERROR", "confirm with REFUSED", "nothing"
 CHAIN = "blocks"
@@ -74,7 +75,7 @@ FAR = "127.0.0.1:9"
 class Act(NamedTuple):
     """One request. worker, does: who serves it, and what it asks for. rights: one of these is enough. name: the name on
     which the right is needed; None: any name. stream: the stream that must be there before. refusal: the form of the
-    answer to a sender that may not do this."""
+    answer to a sender that may not do this. answered: whether a sender that may do this gets an answer."""
 
     worker: str
     does: str
@@ -84,15 +85,16 @@ class Act(NamedTuple):
     payload: bytes
     stream: str | None = None
     refusal: str = ERROR
+    answered: bool = True
 
     @property
     def key(self) -> str:
         return f"{self.worker}: {self.does}"
 
 
-def _stream(does: str, rights: Right, payload: bytes, refusal: str = ERROR) -> Act:
+def _stream(does: str, rights: Right, payload: bytes, refusal: str = ERROR, answered: bool = True) -> Act:
     name = "orders " + does
-    return Act("stream", does, rights, name, stream_address(name, 0), payload, name, refusal)
+    return Act("stream", does, rights, name, stream_address(name, 0), payload, name, refusal, answered)
 
 
 def _service(does: str, rights: Right, name: str | None, payload: bytes, stream: str | None = None) -> Act:
@@ -138,6 +140,7 @@ ACTS = (
     ),
     _stream("push", Right.WRITE, PUSH.encode_request(PushRequest(1, b"x")), ERROR_CONFIRM),
     _stream("push with a key", Right.WRITE, RICH_PUSH.encode_request(RichPush(1, b"x", b"k", [], None)), RICH_REFUSED),
+    _stream("say the trace of a push", Right.WRITE, TRACE.encode_request(TraceNotice(1, "c1", "")), answered=False),
     _stream("pull", Right.READ, PULL.encode_request(PullRequest(1, 0, 1))),
     _stream("pull with times", Right.READ, RICH_PULL.encode_request(RichPull(1, FromIndex(0), 1, 0))),
     _stream("bulk read", Right.READ, BULK.encode_request(BulkRead(1, 0, 1, 1000, True, True, True))),

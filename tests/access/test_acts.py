@@ -145,6 +145,9 @@ async def ask(node: Guarded, peer: StreamPeer, act: Act) -> Message | None:
     """The answer to an act. A busy disk may take seconds for a commit; an answer that never comes is told with all that
     the node knows about itself."""
     await peer.send((act.address,), act.payload)
+    if not act.answered:
+        # A stream answers in order: when this answer is there, the act is done, and the rules may change.
+        return await peer.ask((act.address,), CREATE.encode_request(CreateStream(act.stream)))
     # Nothing answers a save. That it was not refused, the counters show in the end.
     if act.refusal == NOTHING:
         return None

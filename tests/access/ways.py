@@ -138,12 +138,12 @@ class ChannelPeer(StreamPeer):
 
     def frame(self, onward_route: Route, payload: bytes, return_route: Route = (local("me"),)) -> bytes:
         plaintext = PLAINTEXT.encode_routes(onward_route, return_route) + PLAINTEXT.encode_payload(payload)
-        return super().frame(self.way, self.machine.sealing()(plaintext), ())
+        return super().frame(self.way, self.machine.seal(plaintext), ())
 
     async def receive(self, patience_s: float = 10.0) -> Message:
-        plaintext = self.machine.opening()((await super().receive(patience_s)).payload)
+        plaintext = self.machine.open((await super().receive(patience_s)).payload)
         assert plaintext != CLOSE, "the node closed the channel"
-        ((message,), _) = self.plaintexts.read([plaintext])
+        ((message,), _, _) = self.plaintexts.read([plaintext])
         return message
 
 

@@ -103,10 +103,10 @@ async def test_what_was_on_its_way_to_the_disk_when_a_stream_crashed_stays_and_i
     """The crash comes with the commit of a push that nobody is told of any more; it is as if its confirm was lost."""
     stored = PushRun.stored
 
-    def stored_or_crash(self: PushRun, first_index: int, route: Any) -> Any:
+    def stored_or_crash(self: PushRun, first_index: int, route: Any, operation: Any = None) -> Any:
         if b"crash" in self.data:
             raise Planted
-        return stored(self, first_index, route)
+        return stored(self, first_index, route, operation)
 
     monkeypatch.setattr(PushRun, "stored", stored_or_crash)
     async with served(tmp_path) as server, neighbour(server):

@@ -21,46 +21,22 @@ from structlog.testing import capture_logs
 from index_service.extensions import LEASE, LeaseRequest
 from ockam.address import Route, local
 from ockam.protocol import ERROR
-from storage import database as database_module
-from storage.database import Database
-from storage.session import SqliteSession
 from stream_client import LeaseMember, NodeFailed, PushFailed, Stream, connect
 from stream_node.process import NodeNotStarted, NodeProcess
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushConfirm, PushRequest, Status
 from tests.support.data_dir import stored_messages
+from tests.support.limited_disk import LimitedDisk, limit_disk
 from tests.support.served import PATIENCE_S, Served, served, wait_until
 from tests.support.small_disk import mounted_disk
 from tests.support.stream_peer import SERVICE, StreamPeer, stream_peer
 
 CHUNK = b"x" * 50_000
-ROOMY_PAGES = 1_000_000
-
-
-class Disk:
-    """The room of a server's database, in pages of 4 KiB."""
-
-    def __init__(self) -> None:
-        self.sessions: list[SqliteSession] = []
-
-    def free(self) -> None:
-        for session in self.sessions:
-            if not session.closed:
-                session.connection.execute(f"PRAGMA max_page_count={ROOMY_PAGES}")
 
 
 @pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
+def disk(monkeypatch: pytest.MonkeyPatch) -> LimitedDisk:
     """A disk with room for some hundred KB."""
-    disk = Disk()
-    make_session = Database.session
-
-    def session(self: Database) -> SqliteSession:
-        disk.sessions.append(make_session(self))
-        return disk.sessions[-1]
-
-    monkeypatch.setitem(database_module.PRAGMAS, "max_page_count", 100)
-    monkeypatch.setattr(Database, "session", session)
-    return disk
+    return limit_disk(monkeypatch)
 
 
 async def push_until_full(peer: StreamPeer, route: Route) -> int:
@@ -74,7 +50,9 @@ async def push_until_full(peer: StreamPeer, route: Route) -> int:
     return stored
 
 
-async def test_pushes_fail_until_there_is_room_again_and_nothing_confirmed_is_lost(tmp_path: Path, disk: Disk) -> None:
+async def test_pushes_fail_until_there_is_room_again_and_nothing_confirmed_is_lost(
+    tmp_path: Path, disk: LimitedDisk
+) -> None:
     with capture_logs() as logs:
         async with served(tmp_path, error_delay_s=0.05) as server:
             peer, other = await server.peer(), await server.peer()
@@ -96,7 +74,7 @@ async def test_pushes_fail_until_there_is_room_again_and_nothing_confirmed_is_lo
     assert stored_messages(tmp_path, "s") == [CHUNK] * stored + [b"room again"]
 
 
-async def test_a_failed_push_is_answered_late_so_that_a_peer_cannot_spin(tmp_path: Path, disk: Disk) -> None:
+async def test_a_failed_push_is_answered_late_so_that_a_peer_cannot_spin(tmp_path: Path, disk: LimitedDisk) -> None:
     """The real publisher sends again at once what got ERROR."""
     async with served(tmp_path, error_delay_s=10_000) as server:
         peer = await server.peer()
@@ -109,7 +87,7 @@ async def test_a_failed_push_is_answered_late_so_that_a_peer_cannot_spin(tmp_pat
 
 
 async def test_what_is_confirmed_beside_pushes_that_do_not_fit_is_stored_and_nothing_else(
-    tmp_path: Path, disk: Disk
+    tmp_path: Path, disk: LimitedDisk
 ) -> None:
     """A commit that runs out of room can fail those who share it; they are told so, and nothing of theirs is stored."""
     confirmed: list[tuple[int, bytes]] = []
@@ -138,7 +116,7 @@ async def push_beside(
         assert PUSH.decode_response((await bulky.receive()).payload).status is Status.ERROR
 
 
-async def test_creates_and_saves_fail_and_what_is_there_is_still_served(tmp_path: Path, disk: Disk) -> None:
+async def test_creates_and_saves_fail_and_what_is_there_is_still_served(tmp_path: Path, disk: LimitedDisk) -> None:
     with capture_logs() as logs:
         async with served(tmp_path, error_delay_s=0.05) as server:
             peer = await server.peer()
@@ -156,7 +134,7 @@ async def test_creates_and_saves_fail_and_what_is_there_is_still_served(tmp_path
     assert "create_failed" in {line["event"] for line in logs}
 
 
-async def test_clients_are_told_that_it_is_the_node_and_members_go_on_trying(tmp_path: Path, disk: Disk) -> None:
+async def test_clients_are_told_that_it_is_the_node_and_members_go_on_trying(tmp_path: Path, disk: LimitedDisk) -> None:
     """A consumer that shares a stream waits for its lease until there is room for it."""
     async with served(tmp_path, error_delay_s=0.05) as server:
         peer = await server.peer()

@@ -62,6 +62,7 @@ class Around:
         self.clock = Clock(lambda: 1, lambda: 0.0)
         self.storage: Any = self
         self.mailbox: deque[Message] = deque()
+        self.tracing = None
         self.paused = False
         self.writes: deque[Operation] = deque()
         self.reads: list[Operation] = []

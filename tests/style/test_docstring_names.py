@@ -33,6 +33,7 @@ FOREIGN: dict[str, set[str]] = {
     "SQLite": {"application_id", "user_version", "sqlite3_system_errno"},
     "Spark": {'df.write.format("stream_node")', "pushFilters", "spark.sql.files.maxPartitionBytes", "yarn"},
     "the command line of every Unix": {"nohup"},
+    "extras of pyproject.toml": {"otel"},
     "Python and msgspec": {"IntEnum", "__struct_fields__"},
 }
 

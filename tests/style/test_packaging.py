@@ -17,10 +17,10 @@ from tests.style.test_layers import imports
 from tests.style.tree import ROOT, package_files, packages, parse, plant
 
 # The name that is imported -> the name that is installed, where they are not the same.
-INSTALLED_AS: dict[str, str] = {"google": "protobuf"}
+INSTALLED_AS: dict[str, str] = {"google": "protobuf", "opentelemetry": "opentelemetry-sdk"}
 
 # Packages that run with an extra installed.
-EXTRA_OF = {"spark_export": "spark", "pyspark_stream_node": "spark"}
+EXTRA_OF = {"spark_export": "spark", "pyspark_stream_node": "spark", "tracing": "otel"}
 
 # Modules that do without an extra, and say so where it is missing.
 OPTIONAL = {

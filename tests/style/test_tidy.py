@@ -36,6 +36,9 @@ LARGE: dict[str, str] = {
     "stream_node/cli/consume.py::consume": "half of it is the signature, which is the list of the command's options",
     "bare/compile_decode.py": "one compiler with a method for each type of BARE",
     "stream_service/operations.py": "the requests that a stream makes of the storage threads, one short class each",
+    "stream_client/connecting.py::connect": "most of it is the signature, and the explanation of each argument",
+    "stream_client/blocking/connecting.py::connect": "most of it is the signature, and its explanation",
+    "stream_service/workers/stream.py": "one worker: every request that changes a stream, from its run to its answer",
     "stream_service/workers/pull_machine.py": "one table, and the queues of pulls that it is about",
     "block_node/publish/publish_machine.py": "one owner of all that is being published; its parts stand beside it",
     "block_node/persist/chain_log.py": "a block is stored, read, evicted and found anew by the same rows and marks",
@@ -48,7 +51,6 @@ LARGE: dict[str, str] = {
     "storage/wal/scan_machine.py": "one format: its frames, the reading of a whole log, and the verdict on it",
     "block_node/read/subscription.py": "one subscription: what it reads, what it sends, and both of its modes",
     "index_service/worker.py": "one worker: every request to it, from what it demands to its answer",
-    "storage/thread_runner.py": "one way, drawn at its head: through the threads and back, with what both ends share",
 }
 
 SLEEPS, PRINTS, SWALLOWS = "blocks in time.sleep", "prints", "swallows every exception"
