@@ -4,7 +4,6 @@
 VENV ?= .venv
 DOCS_VENV ?= .venv-docs
 PYTHON = "$(VENV)/bin/python"
-CEILING = $(patsubst %,--ceiling %,$(wildcard ../shared/prototypes/push_ceiling.py))
 SETUP = @VENV="$(VENV)" PY="$(PY)" NO_UV="$(NO_UV)" sh tools/setup.sh
 
 .DEFAULT_GOAL := help
@@ -27,7 +26,7 @@ check: setup-dev ## formatting, lint, types and locks: what CI runs before the t
 	@VENV="$(VENV)" ./check
 
 bench: setup-dev ## measure a node on this machine, beside its peers, for docs/performance.md
-	@$(PYTHON) -m bench all --peer all $(CEILING) --output bench/results/bench.json $(ARGS)
+	@$(PYTHON) -m bench all --peer all --output bench/results/bench.json $(ARGS)
 	@$(PYTHON) -m bench.draw_plots bench/results/bench.json docs/plots
 	@$(PYTHON) -m bench.write_tables bench/results/bench.json docs/performance.md
 

@@ -1,6 +1,6 @@
 """`python -m bench`: measures a node on this machine, beside other systems, and holds the figures against goals.
 
-    python -m bench push --peer redis --messages 100000
+    python -m bench push --peer valkey --messages 100000
 
 Exit codes and errors are those of `stream-node`.
 """
@@ -21,16 +21,15 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            help="push, pull, latency, fanout, codec, cardinal, block, backfill, security, flood, watching, export, "
-            "export-ways, export-start or all; scale (how cost grows), or a part of it: sizes, streams, clients, "
-            "memory, idle, slow, logs."
+            help="push, pull, latency, deliver, loads, share, fanout, codec, cardinal, block, backfill, security, "
+            "flood, watching, export, export-ways, export-start or all; scale (how cost grows), or a part of it: "
+            "sizes, streams, clients, memory, idle, slow, logs."
         ),
     ] = "all",
-    peer: Annotated[str | None, typer.Option(help="redis, nats or all: measured in turn with us.")] = None,
+    peer: Annotated[str | None, typer.Option(help="all, or the name of one: measured in turn with us.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A smoke run of some seconds.")] = False,
     messages: Annotated[int | None, typer.Option(min=1, help="Messages of a measurement.")] = None,
     size: Annotated[int | None, typer.Option(min=0, help="Bytes of a message.")] = None,
-    ceiling: Annotated[Path | None, typer.Option(help="A prototype to run in turn with us, for the ratio.")] = None,
     output: Annotated[Path | None, typer.Option(help="A file for the report in JSON.")] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep there what is not measured now.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report in JSON.")] = False,
@@ -39,7 +38,6 @@ def bench(
     directory, and is gone at the end."""
     options = Options(
         peer=peer,
-        ceiling=ceiling,
         output=output,
         keep=keep,
         quick=quick,

@@ -1,101 +1,136 @@
-"""Work that is measured in turn with other systems (A B A B), so that the ratios hold on a noisy machine."""
+"""Work that is measured in turn with other systems (A B A B), so that the ratios hold on a noisy machine.
+
+Every client is a process of its own, of the peers and of ours.
+"""
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
-from functools import partial
-from pathlib import Path
+from contextlib import ExitStack
+from statistics import median
+from typing import Any
+
+import msgspec
 
 from bench.bench_node import BenchNode
-from bench.errors import UnknownBench
-from bench.measure import PAGE_MESSAGES, pull_rate, push_latency, push_latency_blocking, push_rate
-from bench.peers import Peer
+from bench.measure import PAGE_MESSAGES
+from bench.own import Own
+from bench.peers import Peer, Work
 from bench.plan import Plan
-from bench.report import OURS, Sample
-from bench.scale import measure_alone, measure_node
-from stream_node.bench.loads import Timed
+from bench.report import Sample
 
-CEILING = "push_ceiling"
-CEILING_BYTES = 100
-BLOCKING = f"{OURS}, blocking client"
-CEILING_LINE = re.compile(r"window\s+(\d+):\s+([\d,]+)")
+DELIVERED = "deliver"
+LOADED = "at rate"
+LOADED_WINDOW = 1_000
+"""The window of pushes by which the maximum of a system is found, for the loads that are parts of it."""
+BLOCKING = ", blocking client"
+TIMED_MIN = 50_000
+"""Of a load with a rate, about so many pushes or more are timed."""
 
 
-def pushes(plan: Plan, peers: Sequence[Peer], ceiling: Path | None) -> Iterator[Sample]:
+def pushes(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
     """Durable pushes of one publisher, for every window of the plan."""
     for window in plan.windows:
-        messages = max(plan.single, min(plan.messages, plan.single * window))
-        fields = {"messages": messages, "size_bytes": plan.size_bytes, "window": window}
+        load = _load(plan, window=window)
         for round_ in range(plan.rounds):
-            work = partial(push_rate, messages=messages, size_bytes=plan.size_bytes, window=window)
-            yield measure_alone(work, work="push", round=round_, window=window, size_bytes=plan.size_bytes)
+            for own in owns:
+                with own.node() as node:
+                    sample = own.measure(node, "push", work="push", round_=round_, stream="bench.0", **load)
+                    yield msgspec.structs.replace(sample, fsyncs_per_second=node.finish())
             for peer in peers:
-                yield peer.measure("push", round_, stream=peer.new_stream(), **fields)
-            if ceiling is not None:
-                yield run_ceiling(ceiling, round_, messages, window)
+                if peer.does(Work.PUSH, window):
+                    yield peer.measure(Work.PUSH, round_, stream=peer.new_stream(), **load)
 
 
-def latencies(plan: Plan, peers: Sequence[Peer]) -> Iterator[Sample]:
+def latencies(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
     """Single durable pushes, each confirmed before the next."""
-    with BenchNode() as node:
-        streams = [peer.new_stream() for peer in peers]
+    load = _load(plan, window=1, messages=plan.single)
+    with ExitStack() as stack:
+        nodes = _nodes(owns, stack)
         for round_ in range(plan.rounds):
-            fields = {"work": "latency", "round": round_, "window": 1, "size_bytes": plan.size_bytes}
-            work = partial(push_latency, messages=plan.single, size_bytes=plan.size_bytes)
-            yield measure_node(node, work, **fields)
-
-            async def blocking(address: str) -> Timed:
-                return push_latency_blocking(address, messages=plan.single, size_bytes=plan.size_bytes)
-
-            yield measure_node(node, blocking, system=BLOCKING, **fields)
-            for peer, stream in zip(peers, streams, strict=True):
-                yield peer.measure(
-                    "latency", round_, stream=stream, messages=plan.single, size_bytes=plan.size_bytes, window=1
-                )
+            for own, node in nodes:
+                for action, client in (("latency", ""), ("latency_blocking", BLOCKING)):
+                    sample = own.measure(node, action, work="latency", round_=round_, stream="bench.0", **load)
+                    yield msgspec.structs.replace(sample, system=own.system + client)
+            for peer in peers:
+                if peer.does(Work.LATENCY):
+                    yield peer.measure(Work.LATENCY, round_, stream=peer.new_stream(), **load)
 
 
-def pulls(plan: Plan, peers: Sequence[Peer]) -> Iterator[Sample]:
+def pulls(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
     """Stored messages read from the first to the last, a thousand a page."""
-    fields = {"messages": plan.messages, "size_bytes": plan.size_bytes, "window": PAGE_MESSAGES}
-    streams = [peer.new_stream() for peer in peers]
-    for peer, stream in zip(peers, streams, strict=True):
-        peer.measure("fill", 0, stream=stream, **fields)
-    with BenchNode() as node:
-        fill = partial(push_rate, messages=plan.messages, size_bytes=plan.size_bytes, window=PAGE_MESSAGES)
-        measure_node(node, fill, work="fill")
+    load: dict[str, Any] = {"messages": plan.messages, "size_bytes": plan.size_bytes, "window": PAGE_MESSAGES}
+    streams = {peer: peer.new_stream() for peer in peers if peer.does(Work.PULL)}
+    for peer, stream in streams.items():
+        peer.measure(Work.FILL, 0, stream=stream, **load)
+    with ExitStack() as stack:
+        nodes = _nodes(owns, stack)
+        for own, node in nodes:
+            own.measure(node, "fill", work="fill", round_=0, stream="bench.0", **load)
         for round_ in range(plan.rounds):
-            work = partial(pull_rate, messages=plan.messages)
-            yield measure_node(node, work, work="pull", round=round_, window=PAGE_MESSAGES, size_bytes=plan.size_bytes)
-            for peer, stream in zip(peers, streams, strict=True):
-                yield peer.measure("pull", round_, stream=stream, **fields)
+            for own, node in nodes:
+                yield own.measure(node, "pull", work="pull", round_=round_, stream="bench.0", **load)
+            for peer, stream in streams.items():
+                yield peer.measure(Work.PULL, round_, stream=stream, **load)
 
 
-def run_ceiling(script: Path, round_: int, messages: int, window: int) -> Sample:
-    """Run a prototype that prints lines like `window 100: 128,000 durable pushes/s`, in the working directory.
+def deliveries(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
+    """The way of a message from its push to a consumer that waits for it, at a fixed rate."""
+    load: dict[str, Any] = {"rate": plan.delivered_rate, "seconds": plan.delivered_seconds}
+    load["size_bytes"] = plan.size_bytes
+    load["messages"] = int(plan.delivered_rate * plan.delivered_seconds)
+    with ExitStack() as stack:
+        nodes = _nodes(owns, stack)
+        for round_ in range(plan.rounds):
+            for own, node in nodes:
+                stream = f"bench.{round_}"
+                yield own.measure(node, "deliver", work=DELIVERED, round_=round_, stream=stream, **load)
+            for peer in peers:
+                if peer.does(Work.DELIVER):
+                    yield peer.measure(Work.DELIVER, round_, stream=peer.new_stream(), named=DELIVERED, **load)
 
-    Raises UnknownBench if the prototype prints no such line.
+
+def loads(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
+    """Pushes at parts of the maximum of each system, which is measured first.
+
+    Each push is timed from when it was due, so that pushes that had to wait count with their wait.
     """
-    done = subprocess.run(
-        [sys.executable, str(script), str(messages), str(window)],
-        capture_output=True,
-        check=False,
-        text=True,
-        env={**os.environ, "TMPDIR": str(Path.cwd())},
-    )
-    found = CEILING_LINE.search(done.stdout)
-    if found is None:
-        raise UnknownBench(f"{script} printed no line like 'window {window}: 100,000'")
-    rate = float(found[2].replace(",", ""))
-    return Sample(
-        work="push",
-        system=CEILING,
-        round=round_,
-        window=window,
-        size_bytes=CEILING_BYTES,
-        messages=messages,
-        seconds=messages / rate,
-    )
+    top = _load(plan, window=LOADED_WINDOW)
+    rated = [peer for peer in peers if peer.does(Work.AT_RATE)]
+    with ExitStack() as stack:
+        nodes = _nodes(owns, stack)
+        most: dict[str, list[float]] = {}
+        for round_ in range(min(plan.rounds, 3)):
+            for own, node in nodes:
+                found = own.measure(node, "push", work="push", round_=round_, stream="most", **top)
+                most.setdefault(own.system, []).append(found.per_second)
+            for peer in rated:
+                found = peer.measure(Work.PUSH, round_, stream=peer.new_stream(), **top)
+                most.setdefault(peer.name, []).append(found.per_second)
+        for percent in plan.load_percents:
+            for round_ in range(plan.rounds):
+                for own, node in nodes:
+                    load = _at(plan, median(most[own.system]), percent)
+                    sample = own.measure(node, "at_rate", work=LOADED, round_=round_, stream="rated", **load)
+                    yield msgspec.structs.replace(sample, load_percent=percent)
+                for peer in rated:
+                    load = _at(plan, median(most[peer.name]), percent)
+                    sample = peer.measure(Work.AT_RATE, round_, stream=peer.new_stream(), named=LOADED, **load)
+                    yield msgspec.structs.replace(sample, load_percent=percent)
+
+
+def _nodes(owns: Sequence[Own], stack: ExitStack) -> list[tuple[Own, BenchNode]]:
+    return [(own, stack.enter_context(own.node())) for own in owns]
+
+
+def _load(plan: Plan, *, window: int, messages: int | None = None) -> dict[str, Any]:
+    """A load that ends after `messages`, or after the seconds of the plan if these pass first."""
+    count = plan.messages if messages is None else messages
+    return {"messages": count, "seconds": plan.seconds, "size_bytes": plan.size_bytes, "window": window}
+
+
+def _at(plan: Plan, most: float, percent: int) -> dict[str, Any]:
+    rate = most * percent / 100
+    messages = max(1, int(rate * plan.seconds))
+    fields = {"messages": messages, "seconds": plan.seconds, "size_bytes": plan.size_bytes, "rate": rate}
+    return {**fields, "timed_every": max(1, messages // TIMED_MIN)}

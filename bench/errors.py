@@ -6,7 +6,11 @@ from stream_node.cli.values import CommandFailed, UsageError
 
 
 class UnknownBench(UsageError):
-    """No measurement and no peer has the name that was given, or the prototype that was given prints no figures."""
+    """No measurement and no peer has the name that was given."""
+
+
+class BenchFailed(CommandFailed):
+    """A client of ours failed at the work that was measured."""
 
 
 class PeerFailed(CommandFailed):

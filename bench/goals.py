@@ -6,15 +6,24 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import median
 
-from bench import backfill, block, cardinal, export, export_start, flood, security, watching
-from bench.compared import BLOCKING, CEILING
+from bench import backfill, block, cardinal, export, export_start, flood, security, share, watching
+from bench.compared import BLOCKING, DELIVERED
 from bench.measure import PAGE_MESSAGES
+from bench.peers.kinds import NATS_DEFAULT, NATS_SYNCED, VALKEY
 from bench.plan import MIB
-from bench.report import OURS, CodecSample, Goal, Report, Sample, ratio, ratios, typical
+from bench.report import OURS, CodecSample, Goal, Report, Sample, ratios, typical
 from bench.scale import UNGROUPED
 
 KIB = 1024
 Figure = Callable[[Sample], float]
+TO_PEERS = ((VALKEY, 1.5), (NATS_DEFAULT, 3.0), (NATS_SYNCED, 5.0))
+
+
+PUSHED = (
+    (100, VALKEY, 1.2),
+    *((window, peer, wanted) for window in (1_000, 10_000) for peer, wanted in TO_PEERS),
+)
+"""The windows, peers and ratios of the goals of pushes."""
 
 
 def rate(sample: Sample) -> float:
@@ -40,28 +49,17 @@ def memory_bytes(sample: Sample) -> float:
 
 def goals(report: Report) -> Iterator[Goal]:
     """All goals. A goal has no figure if its work was not run."""
-    for window in (1_000, 10_000):
-        ours = report.find("push", system=OURS, window=window)
-        for peer, wanted in (("redis", 1.3), ("nats", 3.0)):
-            theirs = report.find("push", system=peer, window=window)
-            yield Goal(f"pushes, window {window:,}, to those of {peer}", False, wanted, ratio(ours, theirs, rate))
-        ceiling = report.find("push", system=CEILING, window=window)
-        yield Goal(f"pushes, window {window:,}, to those of the prototype", False, 0.6, ratio(ours, ceiling, rate))
-    pulled = ratio(report.find("pull", system=OURS), report.find("pull", system="redis"), rate)
-    yield Goal("pulled messages, to those of redis", False, 2.0, pulled)
-    singles = report.find("latency", system="redis")
-    for system in (OURS, BLOCKING):
-        single = ratio(report.find("latency", system=system), singles, p50_us)
-        yield Goal(f"p50 of a single push ({system}), to that of redis", True, 2.0, single)
-    grouped = ratio(report.find("slow disk", system=OURS), report.find("slow disk", system=UNGROUPED), rate)
-    yield Goal("slow disk, many publishers, to one transaction a push", False, 10.0, grouped)
+    yield from _to_peers(report, OURS)
+    grouped = ratios(report.find("slow disk", system=OURS), report.find("slow disk", system=UNGROUPED), rate)
+    yield _of_rounds("slow disk, many publishers, to one transaction a push", 10.0, grouped)
     plain = report.find(security.PUSHED, system=OURS, window=1_000)
     for system, name, wanted in ((security.TLS, "mutual TLS", 0.8), (security.CHANNEL, "a secure channel", 0.6)):
         encrypted = ratios(report.find(security.PUSHED, system=system, window=1_000), plain, rate)
         yield _of_rounds(f"pushes over {name}, window 1,000, to those without", wanted, encrypted)
     turns = report.find(security.TURNED, system=security.RULED)
-    ruled = ratio(turns, report.find(security.TURNED, system=OURS), server_us)
-    yield Goal("the node's processor time of a push under rules, window 1,000, to that without", True, 1.02, ruled)
+    ruled = ratios(turns, report.find(security.TURNED, system=OURS), server_us)
+    what = "the node's processor time of a push under rules, window 1,000, to that without"
+    yield _of_rounds(what, 1.02, ruled, at_most=True)
     yield from _of_flood(report)
     yield from _of_watching(report)
     yield from _of_growth(report)
@@ -89,11 +87,33 @@ def goals(report: Report) -> Iterator[Goal]:
         yield Goal(f"PushRequests {name}, to pybare", False, 5.0, _codec_ratio(report, figure))
 
 
-def _of_rounds(what: str, wanted: float, found: list[float]) -> Goal:
+def _to_peers(report: Report, system: str) -> Iterator[Goal]:
+    """What the peers are compared with, and what no peer is asked for but users wait for."""
+    for window, peer, wanted in PUSHED:
+        ours, theirs = (report.find("push", system=each, window=window) for each in (system, peer))
+        yield _of_rounds(f"{system}: pushes, window {window:,}, to those of {peer}", wanted, ratios(ours, theirs, rate))
+    singles = report.find("latency", system=VALKEY)
+    for client in ("", BLOCKING):
+        single = ratios(report.find("latency", system=system + client), singles, p50_us)
+        yield _of_rounds(f"{system}{client}: p50 of a single push, to that of {VALKEY}", 1.3, single, at_most=True)
+    times_ms = [p99_us(sample) / 1e3 for sample in report.find("push", system=system, window=1_000)]
+    yield _of_rounds(f"{system}: ms, p99 of a push, window 1,000", 10.0, times_ms, at_most=True)
+    pulled = ratios(report.find("pull", system=system), report.find("pull", system=VALKEY), rate)
+    yield _of_rounds(f"{system}: pulled messages, to those of {VALKEY}", 3.0, pulled)
+    for name, figure, most_ms in (("p50", p50_us, 1.5), ("p99", p99_us, 5.0)):
+        ways_ms = [figure(sample) / 1e3 for sample in report.find(DELIVERED, system=system)]
+        yield _of_rounds(f"{system}: ms, {name} from push to a waiting consumer", most_ms, ways_ms, at_most=True)
+    shared = [rate(sample) for sample in report.find(share.WORK, system=system)]
+    yield _of_rounds(
+        f"{system}: messages a second of two sharing consumers behind a forwarding node", 150_000.0, shared
+    )
+
+
+def _of_rounds(what: str, wanted: float, found: list[float], *, at_most: bool = False) -> Goal:
     """A goal that the median of the rounds must reach, with the spread of the rounds."""
     if not found:
-        return Goal(what, False, wanted, None)
-    return Goal(what, False, wanted, median(found), (min(found), max(found)))
+        return Goal(what, at_most, wanted, None)
+    return Goal(what, at_most, wanted, median(found), (min(found), max(found)))
 
 
 def _of_watching(report: Report) -> Iterator[Goal]:
@@ -104,7 +124,7 @@ def _of_watching(report: Report) -> Iterator[Goal]:
         for sample in report.find(watching.IDLE, system=watching.WATCHED)
     ]
     name = "metrics, dashboard and a follower: processor seconds of the node in a second"
-    yield Goal(name, True, 0.02, median(more) if more else None, (min(more), max(more)) if more else None)
+    yield _of_rounds(name, 0.02, more, at_most=True)
     beside = ratios(
         report.find(watching.PUSHED, system=watching.WATCHED), report.find(watching.PUSHED, system=OURS), rate
     )
@@ -116,9 +136,12 @@ def _of_growth(report: Report) -> Iterator[Goal]:
     many = max((sample.streams for sample in by_streams), default=1_000)
     for window in sorted({sample.window for sample in by_streams}) or [0]:
         one = report.find("push by streams", streams=1, window=window)
-        spread = ratio(report.find("push by streams", streams=many, window=window), one, rate)
+        spread = ratios(report.find("push by streams", streams=many, window=window), one, rate)
         unconfirmed = f", {window:,} unconfirmed" if window else ""
-        yield Goal(f"pushes to {many:,} streams, to those to one{unconfirmed}", False, 0.7, spread)
+        yield _of_rounds(f"pushes to {many:,} streams, to those to one{unconfirmed}", 0.8, spread)
+    for size_bytes, wanted in ((1_000, 100.0), (10_000, 250.0)):
+        volumes = [sample.bytes_per_second / MIB for sample in report.find("push by size", size_bytes=size_bytes)]
+        yield _of_rounds(f"MiB a second of messages of {size_bytes:,} bytes", wanted, volumes)
     memory = [memory_bytes(sample) for sample in report.find("memory")]
     pushed = sum(sample.messages for sample in report.find("memory"))
     grown = (max(memory) - memory[0]) / MIB if memory else None
@@ -131,22 +154,21 @@ def _of_growth(report: Report) -> Iterator[Goal]:
     pulls = report.find("pull by log")
     largest = max((sample.log_messages for sample in pulls), default=0)
     small_log = f"{OURS}, small log beside {largest:,}"
-    for page in (1, PAGE_MESSAGES):
-        longer = ratio(
+    for page, wanted in ((1, 1.1), (PAGE_MESSAGES, 1.5)):
+        longer = ratios(
             report.find("pull by log", system=OURS, log_messages=largest, window=page),
             report.find("pull by log", system=small_log, window=page),
             p50_us,
         )
-        yield Goal(f"p50 of pulling {page:,} of {largest:,} messages, to a small log", True, 1.5, longer)
+        what = f"p50 of pulling {page:,} of {largest:,} messages, to a small log"
+        yield _of_rounds(what, wanted, longer, at_most=True)
 
 
 def _of_flood(report: Report) -> Iterator[Goal]:
     for window in flood.WINDOWS:
         alone = report.find(flood.FLOODED, system=flood.ALONE, window=window)
         beside = ratios(report.find(flood.FLOODED, system=OURS, window=window), alone, p99_us)
-        what = f"p99 beside a flood, to that alone, window {window}"
-        spread = (min(beside), max(beside)) if beside else None
-        yield Goal(what, True, 2.0, median(beside) if beside else None, spread)
+        yield _of_rounds(f"p99 beside a flood, to that alone, window {window}", 2.0, beside, at_most=True)
 
 
 def _of_backfill(report: Report) -> Iterator[Goal]:
@@ -154,8 +176,8 @@ def _of_backfill(report: Report) -> Iterator[Goal]:
         filled = typical(report.find(backfill.FILLED, system=which), rate)
         yield Goal(f"blocks of 300 items a second filled from one node, the {which}", False, 500.0, filled)
     live = report.find(backfill.LIVE, system=OURS)
-    slower = ratio(live, report.find(backfill.LIVE, system=backfill.ALONE), p99_us)
-    yield Goal("p99 of a live block beside a backfill, to that without one", True, 1.5, slower)
+    slower = ratios(live, report.find(backfill.LIVE, system=backfill.ALONE), p99_us)
+    yield _of_rounds("p99 of a live block beside a backfill, to that without one", 1.5, slower, at_most=True)
     for buffer_bytes in backfill.BUFFERS_BYTES:
         held = typical(report.find(backfill.LARGE, window=buffer_bytes), memory_bytes)
         buffer = buffer_bytes // MIB

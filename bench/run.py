@@ -16,11 +16,12 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import backfill, block, cardinal, compared, export, export_start, flood, s3, scale, security, watching
+from bench import backfill, block, cardinal, compared, export, export_start, flood, s3, scale, security, share, watching
 from bench.codec import compare
 from bench.errors import UnknownBench
 from bench.goals import goals
-from bench.peers import PEERS, Peer, maybe_peer
+from bench.own import Own
+from bench.peers import KINDS, Peer, running_peers
 from bench.plan import QUICK, Plan
 from bench.report import CodecSample, Report, Sample
 from bench.show import show
@@ -31,14 +32,13 @@ WIDTH = 180
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of the command. peer: redis, nats, all, or None. ceiling: a prototype to run in turn with us.
+    """The options of the command. peer: the name of a peer, all, or None.
 
     output: a file that gets the report as JSON. keep: keep the samples in that file of works that are not measured now.
     messages, size_bytes: values that replace those of the plan.
     """
 
     peer: str | None = None
-    ceiling: Path | None = None
     output: Path | None = None
     keep: bool = False
     quick: bool = False
@@ -54,8 +54,8 @@ class Bench(msgspec.Struct, kw_only=True):
     """
 
     plan: Plan
+    owns: list[Own]
     peers: list[Peer]
-    ceiling: Path | None
     place: Path
     absent: list[str]
 
@@ -77,9 +77,12 @@ def _scales(bench: Bench) -> Iterator[Sample]:
 
 
 PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
-    "push": lambda bench: compared.pushes(bench.plan, bench.peers, bench.ceiling),
-    "pull": lambda bench: compared.pulls(bench.plan, bench.peers),
-    "latency": lambda bench: compared.latencies(bench.plan, bench.peers),
+    "push": lambda bench: compared.pushes(bench.plan, bench.owns, bench.peers),
+    "pull": lambda bench: compared.pulls(bench.plan, bench.owns, bench.peers),
+    "latency": lambda bench: compared.latencies(bench.plan, bench.owns, bench.peers),
+    "deliver": lambda bench: compared.deliveries(bench.plan, bench.owns, bench.peers),
+    "loads": lambda bench: compared.loads(bench.plan, bench.owns, bench.peers),
+    "share": lambda bench: share.samples(bench.plan, bench.owns),
     "fanout": lambda bench: scale.consumers(bench.plan),
     "codec": lambda bench: compare(bench.plan.rounds, bench.place, bench.absent),
     "scale": _scales,
@@ -99,8 +102,9 @@ def run_bench(what: str, options: Options) -> None:
     """Measure and show. Raises UnknownBench, PeerFailed."""
     if what not in ("all", *PARTS, *SCALES):
         raise UnknownBench(f"no bench {what!r}; there are {', '.join([*PARTS, *SCALES])} and all")
-    if options.peer not in (None, "all", *PEERS):
-        raise UnknownBench(f"no peer {options.peer!r}; there are {', '.join(PEERS)} and all")
+    names = [kind.name for kind in KINDS]
+    if options.peer not in (None, "all", *names):
+        raise UnknownBench(f"no peer {options.peer!r}; there are {', '.join(names)} and all")
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {platform.platform()}, Python {platform.python_version()}"
     report = Report(
         started=_now(),
@@ -148,17 +152,12 @@ def _prepare(report: Report, options: Options, stack: ExitStack) -> Bench:
         plan = msgspec.structs.replace(plan, messages=options.messages, single=min(plan.single, options.messages))
     if options.size_bytes is not None:
         plan = msgspec.structs.replace(plan, size_bytes=options.size_bytes)
-    peers = []
-    for name in PEERS if options.peer == "all" else filter(None, (options.peer,)):
-        peer = maybe_peer(name, place, report.absent)
-        if peer is not None:
-            report.versions[name] = peer.version
-            peers.append(stack.enter_context(peer))
-    ceiling = options.ceiling
-    if ceiling is not None and plan.size_bytes != compared.CEILING_BYTES:
-        report.absent.append(f"{compared.CEILING}: it pushes messages of {compared.CEILING_BYTES} bytes only")
-        ceiling = None
-    return Bench(plan=plan, peers=peers, ceiling=ceiling, place=place, absent=report.absent)
+    # A database server runs as another user, who must be able to read its program.
+    place.chmod(0o755)
+    names = [kind.name for kind in KINDS] if options.peer == "all" else [options.peer or ""]
+    peers = running_peers(names, place, report.absent, stack)
+    report.versions |= {peer.name: peer.version for peer in peers}
+    return Bench(plan=plan, owns=[Own()], peers=peers, place=place, absent=report.absent)
 
 
 def _keep(report: Report, before: Report) -> None:

@@ -40,7 +40,6 @@ Work = Callable[[str], Coroutine[Any, Any, Timed]]
 WIDE_WINDOW = 10_000
 WINDOW_A_STREAM = 100
 UNCONFIRMED_BYTES_MAX = 64 * MIB
-GROWTH_ROUNDS_MAX = 3
 MEMORY_STEPS = 10
 UNGROUPED = "one transaction a push"
 
@@ -63,7 +62,7 @@ def measure_alone(action: Work, **fields: Any) -> Sample:
 
 def sizes(plan: Plan) -> Iterator[Sample]:
     """Pushes of small to large messages; fewer of the large ones."""
-    for round_ in range(min(plan.rounds, GROWTH_ROUNDS_MAX)):
+    for round_ in range(plan.rounds):
         for size_bytes in plan.sizes_bytes:
             window = max(1, min(1_000, UNCONFIRMED_BYTES_MAX // size_bytes))
             messages = max(10, min(plan.messages, plan.volume_bytes // size_bytes))
@@ -74,7 +73,7 @@ def sizes(plan: Plan) -> Iterator[Sample]:
 def streams(plan: Plan) -> Iterator[Sample]:
     """One client pushes round robin to more and more streams. The number of unconfirmed pushes to all streams together
     stays the same: first a usual window, then one so wide that each of many streams has a usual window of its own."""
-    for round_ in range(min(plan.rounds, GROWTH_ROUNDS_MAX)):
+    for round_ in range(plan.rounds):
         for window in (min(WIDE_WINDOW, plan.messages), WINDOW_A_STREAM * max(plan.streams)):
             for count in plan.streams:
                 work = partial(
@@ -90,7 +89,7 @@ def streams(plan: Plan) -> Iterator[Sample]:
 
 def clients(plan: Plan) -> Iterator[Sample]:
     """More and more connections push to one stream."""
-    for round_ in range(min(plan.rounds, GROWTH_ROUNDS_MAX)):
+    for round_ in range(plan.rounds):
         for count in plan.clients:
             window = max(WIDE_WINDOW, count)
             work = partial(
@@ -102,7 +101,7 @@ def clients(plan: Plan) -> Iterator[Sample]:
 
 def consumers(plan: Plan) -> Iterator[Sample]:
     """More and more consumers follow one publisher; messages are deliveries."""
-    for round_ in range(min(plan.rounds, GROWTH_ROUNDS_MAX)):
+    for round_ in range(plan.rounds):
         for count in plan.consumers:
             messages = max(plan.fanout_messages // count, 200)
             work = partial(fanout, messages=messages, size_bytes=plan.size_bytes, consumers=count)
@@ -147,7 +146,7 @@ def slow_disk(plan: Plan) -> Iterator[Sample]:
     """Publishers that wait for each confirm, on a disk with a slow sync: with group commit and without, in turn."""
     environment = {DELAY_VARIABLE: str(plan.slow_sync_ms)}
     work = partial(push_singly, publishers=plan.slow_publishers, size_bytes=plan.size_bytes, for_s=plan.slow_seconds)
-    for round_ in range(min(plan.rounds, GROWTH_ROUNDS_MAX)):
+    for round_ in range(plan.rounds):
         for system in (OURS, UNGROUPED):
             with BenchNode(environment=environment, grouped=system == OURS) as node:
                 fields = {"size_bytes": plan.size_bytes, "clients": plan.slow_publishers, "round": round_}

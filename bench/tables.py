@@ -12,9 +12,15 @@ from typing import Any, NamedTuple
 from bench.plan import MIB
 from bench.report import Goal, Report, Sample
 
-KEYS = ("system", "window", "size_bytes", "streams", "clients", "log_messages")
+KEYS = ("system", "window", "size_bytes", "streams", "clients", "log_messages", "load_percent")
 """The fields that tell the rows of a table apart. Samples that differ in the round alone make one row."""
-KEY_HEADINGS = {"system": "who", "window": "window or page", "size_bytes": "bytes", "log_messages": "stored before"}
+KEY_HEADINGS = {
+    "system": "who",
+    "window": "window or page",
+    "size_bytes": "bytes",
+    "log_messages": "stored before",
+    "load_percent": "% of its most",
+}
 
 
 class FigureTable(NamedTuple):
@@ -61,6 +67,9 @@ TITLES = {
     "push": "Durable pushes by window",
     "latency": "Single durable pushes",
     "pull": "Stored messages pulled, 1,000 a page",
+    "deliver": "From a push to a waiting consumer, 1,000 pushes a second",
+    "at rate": "Pushes at 10, 50 and 80 % of the most of each system, each timed from when it was due",
+    "share": "Two consumers that share a stream of four partitions behind a forwarding node",
     "fanout": "Consumers that follow one publisher (messages are deliveries)",
     "push by size": "Durable pushes by size",
     "push by streams": "Durable pushes round robin to many streams",
@@ -102,9 +111,12 @@ def goal_table(goals: Sequence[Goal]) -> FigureTable:
 def work_tables(report: Report) -> Iterator[FigureTable]:
     """A table for each kind of work that was measured, known ones first."""
     for work in dict.fromkeys([*TITLES, *(sample.work for sample in report.samples)]):
-        samples = report.find(work)
-        if samples:
-            yield _work_table(TITLES.get(work, work), samples)
+        title = TITLES.get(work, work)
+        # What promises less stands in a table of its own, behind what promises the same as we do.
+        for synced, heading in ((True, title), (False, f"{title}: servers that answer before the sync")):
+            samples = report.find(work, synced=synced)
+            if samples:
+                yield _work_table(heading, samples)
 
 
 def codec_table(report: Report) -> FigureTable:
@@ -120,11 +132,15 @@ def codec_table(report: Report) -> FigureTable:
 
 
 def _goal_row(goal: Goal) -> list[str]:
-    bound = f"at {'most' if goal.at_most else 'least'} {goal.wanted:g}"
+    bound = f"at {'most' if goal.at_most else 'least'} {_figure(goal.wanted).removesuffix('.00')}"
     if goal.measured is None:
         return [goal.what, bound, "", "not measured"]
-    spread = "" if goal.spread is None else f" ({goal.spread[0]:.2f} to {goal.spread[1]:.2f})"
-    return [goal.what, bound, f"{goal.measured:.2f}{spread}", "yes" if goal.met else "**no**"]
+    spread = "" if goal.spread is None else f" ({_figure(goal.spread[0])} to {_figure(goal.spread[1])})"
+    return [goal.what, bound, f"{_figure(goal.measured)}{spread}", "yes" if goal.met else "**no**"]
+
+
+def _figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1_000 else f"{value:.2f}"
 
 
 def _work_table(title: str, samples: Sequence[Sample]) -> FigureTable:

@@ -15,6 +15,8 @@ class Sample(Strict, frozen=True):
     streams: int
     clients: int
     log_messages: int
+    load_percent: int
+    synced: bool
     messages: int
     seconds: float
     p50_us: float | None

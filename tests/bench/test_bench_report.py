@@ -9,7 +9,7 @@ from rich.console import Console
 from bench import export
 from bench.goals import goals
 from bench.plan import MIB
-from bench.report import OURS, CodecSample, Goal, Report, Sample, percentiles, ratio
+from bench.report import OURS, CodecSample, Goal, Report, Sample, percentiles, ratios
 from bench.show import show
 
 
@@ -33,17 +33,21 @@ def test_percentiles_are_by_nearest_rank() -> None:
     assert percentiles([]) == {}
 
 
-def test_a_ratio_is_the_median_of_those_within_a_round() -> None:
+def test_ratios_are_of_samples_of_one_round() -> None:
     ours = [_push(OURS, 0, 20), _push(OURS, 1, 300), _push(OURS, 2, 40), _push(OURS, 3, 999)]
-    theirs = [_push("redis", 0, 10), _push("redis", 1, 100), _push("redis", 2, 10)]
-    assert ratio(ours, theirs, lambda sample: sample.per_second) == 3
-    assert ratio(ours, [], lambda sample: sample.per_second) is None
+    theirs = [_push("valkey", 0, 10), _push("valkey", 1, 100), _push("valkey", 2, 10)]
+    assert ratios(ours, theirs, lambda sample: sample.per_second) == [2, 3, 4]
+    assert ratios(ours, [], lambda sample: sample.per_second) == []
 
 
 def test_a_goal_is_met_missed_or_not_measured() -> None:
-    assert _measured(_report(_push(OURS, 0, 14), _push("redis", 0, 10)), "window 1,000, to those of redis").met is True
-    assert _measured(_report(_push(OURS, 0, 12), _push("redis", 0, 10)), "window 1,000, to those of redis").met is False
-    assert _measured(_report(_push(OURS, 0, 12)), "window 1,000, to those of redis").met is None
+    what = "window 1,000, to those of valkey"
+    assert _measured(_report(_push(OURS, 0, 15), _push("valkey", 0, 10)), what).met is True
+    assert _measured(_report(_push(OURS, 0, 12), _push("valkey", 0, 10)), what).met is False
+    assert _measured(_report(_push(OURS, 0, 12)), what).met is None
+    rounds = [_push(OURS, 0, 10), _push(OURS, 1, 16), _push(OURS, 2, 30)]
+    goal = _measured(_report(*rounds, *(_push("valkey", number, 10) for number in range(3))), what)
+    assert (goal.measured, goal.spread, goal.met) == (1.6, (1, 3), True)
     assert Goal("a time", True, 2.0, 1.5).met is True
     assert Goal("a time", True, 2.0, 2.5).met is False
 
@@ -75,7 +79,7 @@ def test_an_export_to_s3_is_judged_by_its_rate() -> None:
 
 
 def test_what_was_measured_is_shown() -> None:
-    report = _report(_push(OURS, 0, 2_000), _push(OURS, 1, 4_000), _push("redis", 0, 1_000))
+    report = _report(_push(OURS, 0, 2_000), _push(OURS, 1, 4_000), _push("valkey", 0, 1_000))
     report.codecs += [CodecSample(OURS, 0, 5e6, 4e6), CodecSample("pybare", 0, 1e6, 1e6)]
     report.absent.append("nats: nats-server is not installed")
     report.goals = list(goals(report))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,14 +14,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bench import backfill, compared, run, scale
+from bench import backfill, run, scale
 from bench.__main__ import build
 from bench.bench_node import BenchNode
 from bench.big_log import STREAM, extend_log
 from bench.codec import compare
-from bench.errors import PeerFailed, UnknownBench
 from bench.measure import push_rate
-from bench.peers import PROGRAMS, Peer, maybe_peer
 from bench.plan import QUICK
 from bench.report import OURS, Report
 from bench.run import PARTS, Options, run_bench
@@ -162,27 +159,23 @@ def test_a_report_has_the_fields_that_are_promised(capfd: pytest.CaptureFixture[
 def test_an_unknown_part_or_peer_is_wrong_usage(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_command(lambda: build()(["flying"], standalone_mode=False)) == 2
     said = capfd.readouterr().err.rstrip()
-    assert "there are push, pull, latency, fanout, codec," in said
+    assert "there are push, pull, latency, deliver, loads, share, fanout, codec," in said
     assert said.endswith("and all")
     assert run_command(lambda: build()(["--peer", "kafka"], standalone_mode=False)) == 2
-    assert "there are redis, nats and all" in capfd.readouterr().err
+    assert "there are valkey, valkey, hiredis, redis 7 of Debian, nats synced," in capfd.readouterr().err
 
 
 def test_what_cannot_be_compared_with_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Goal: nothing that was asked for is left out in silence. Method: no pip, and a prototype of another size."""
+    """Goal: nothing that was asked for is left out in silence. Method: no pip."""
     absent: list[str] = []
     monkeypatch.setattr("bench.codec.maybe_install", lambda requirement, place: None)
     assert {sample.codec for sample in compare(1, tmp_path, absent)} == {OURS}
     assert absent == ["pybare: pybare==1.3.0 cannot be installed"]
-    options = Options(ceiling=tmp_path, quick=True, messages=100, size_bytes=10, output=tmp_path / "report.json")
-    run_bench("push", options)
-    report = msgspec.json.decode((tmp_path / "report.json").read_bytes(), type=Report)
-    assert report.absent == ["push_ceiling: it pushes messages of 100 bytes only"]
 
 
 def test_every_part_can_be_asked_for() -> None:
     assert list(PARTS) == [
-        *("push", "pull", "latency", "fanout", "codec", "scale", "cardinal", "export"),
+        *("push", "pull", "latency", "deliver", "loads", "share", "fanout", "codec", "scale", "cardinal", "export"),
         *("export-ways", "export-start", "block", "backfill", "security", "flood", "watching"),
     ]
 
@@ -241,20 +234,6 @@ def test_a_big_log_is_served_like_any_other(tmp_path: Path) -> None:
         assert stream.push(b"next") == 2_500
 
 
-def test_a_peer_that_is_not_installed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    absent: list[str] = []
-    assert maybe_peer("redis", tmp_path, absent) is None
-    assert absent == ["redis: redis-server is not installed"]
-
-
-def test_a_peer_that_does_not_start_is_told(tmp_path: Path) -> None:
-    false = shutil.which("false")
-    assert false is not None
-    with pytest.raises(PeerFailed, match="does not listen"), Peer("redis", false, tmp_path):
-        pass
-
-
 @pytest.mark.soak
 def test_a_backfill_is_measured_alone_and_beside_live_blocks() -> None:
     plan = msgspec.structs.replace(TINY, backfilled=150, live_blocks=2)
@@ -264,31 +243,6 @@ def test_a_backfill_is_measured_alone_and_beside_live_blocks() -> None:
     }
     assert [sample.system for sample in samples if sample.work == backfill.LIVE] == [backfill.ALONE, OURS]
     assert all(sample.server_memory_bytes for sample in samples if sample.work == backfill.LARGE)
-
-
-@pytest.mark.soak
-@pytest.mark.network
-@pytest.mark.parametrize("name", sorted(PROGRAMS))
-def test_a_peer_does_the_same_work(tmp_path: Path, name: str) -> None:
-    absent: list[str] = []
-    peer = maybe_peer(name, tmp_path, absent)
-    if peer is None:
-        pytest.skip(absent[0])
-    with peer:
-        samples = [*compared.pulls(TINY, [peer]), *compared.latencies(TINY, [peer])]
-        samples += compared.pushes(TINY, [peer], None)
-    assert [(sample.work, sample.messages) for sample in samples if sample.system == name] == [
-        *(("pull", 300), ("latency", 20), ("push", 20), ("push", 300)),
-    ]
-
-
-def test_a_prototype_is_read_or_refused(tmp_path: Path) -> None:
-    prototype = tmp_path / "prototype.py"
-    prototype.write_text("import sys\nprint(f'window {sys.argv[2]:>6}:   20,000 durable pushes/s')\n")
-    assert compared.run_ceiling(prototype, 0, 100, 10).per_second == 20_000
-    prototype.write_text("print('nothing of the kind')\n")
-    with pytest.raises(UnknownBench, match="printed no line"):
-        compared.run_ceiling(prototype, 0, 100, 10)
 
 
 def test_a_sample_says_what_the_server_spent() -> None:
