@@ -21,6 +21,7 @@ from stream_client.core.sequence_machine import NO_REASON, SequenceMachine, not_
 from stream_client.errors import ClientError, PushUnknown, UnexpectedAnswer
 from stream_service.extensions import PUSH_FAILED, RICH_PUSH, Header, PushFailure, RichConfirm, RichStatus
 from stream_service.protocol import PUSH, Status
+from stream_service.push_codec import decode_confirm
 
 DOUBTFUL_CHECKS_MAX = 150
 """Pushes in doubt are sent again during this many checks for late answers (five minutes), and then fail with
@@ -140,7 +141,7 @@ class PushQueue:
         try:
             # The plain confirm is tested first, since nearly all answers are plain confirms.
             if payload.startswith(PUSH.tag):
-                confirm = PUSH.decode_response(payload)
+                confirm = decode_confirm(payload)
                 if confirm.status is Status.OK:
                     push = self.pushes.pop(confirm.request_id, None)
                     if push is not None:

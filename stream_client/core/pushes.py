@@ -8,7 +8,7 @@ from stream_client.errors import ClientError, PushFailed, RequestRefused
 from stream_service.extensions import RICH_PUSH, Header, RichPush
 from stream_service.extensions import Sequence as Number
 from stream_service.limits import StreamLimits
-from stream_service.protocol import PUSH, PushRequest
+from stream_service.push_codec import encode_push
 
 LIMITS = StreamLimits()
 """The default limits of a node. A message above them is refused before it is sent (docs/wire.md §3)."""
@@ -102,7 +102,7 @@ class Push(Waiting):
         return _too_large("a message", len(self.data), PLAIN_BYTES_MAX)
 
     def payload(self, request_id: int) -> bytes:
-        return PUSH.encode_request(PushRequest(request_id, self.data))
+        return encode_push(request_id, self.data)
 
 
 class PushesFailed(PushFailed):

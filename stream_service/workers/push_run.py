@@ -15,7 +15,8 @@ from ockam.protocol import ProtocolError
 from storage.contract import Append
 from stream_service.extensions import RICH_PUSH, RichConfirm, RichPush, RichStatus
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX, StreamLimits
-from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
+from stream_service.protocol import PushRequest
+from stream_service.push_codec import encode_confirm
 from stream_service.stored import NO_EXTRAS, Extras, encode_extras
 from stream_service.workers.push_failures import Failure, plain_failure, rich_failure
 from stream_service.workers.push_traces import PushTraces, TracedPush
@@ -141,10 +142,9 @@ class PushRun:
         return answers + self.answers_behind
 
     def _plain_answers(self, index: int, step: int, route: Route) -> list[Message]:
-        encode, ok = PUSH.encode_response, Status.OK
         answers = []
         for message, request in zip(self.messages, self.requests, strict=True):
-            answers.append(Message(message.return_route, route, encode(PushConfirm(request.request_id, ok, index))))
+            answers.append(Message(message.return_route, route, encode_confirm(request.request_id, index)))
             index += step
         return answers
 
@@ -152,7 +152,7 @@ class PushRun:
         index = first_index
         for message, request, decision in zip(self.messages, self.requests, self.decisions or (), strict=True):
             if isinstance(request, PushRequest):
-                payload = PUSH.encode_response(PushConfirm(request.request_id, Status.OK, index))
+                payload = encode_confirm(request.request_id, index)
             else:
                 payload = RICH_PUSH.encode_response(_confirm(request.request_id, decision, index, first_index))
             if isinstance(decision, New):

@@ -28,6 +28,7 @@ from stream_service.copying import COPY, CopyRequest, CopyResponse, read_copy
 from stream_service.extensions import RICH_PUSH, Outcome
 from stream_service.operations import FallingAppend, LoadSequences, StoreCopy
 from stream_service.protocol import PULL, PUSH
+from stream_service.push_codec import decode_push
 from stream_service.stored import StoredStream
 from stream_service.workers.push_failures import Failure, failure_payload, refusal_payload
 from stream_service.workers.push_run import PushRun, check_size
@@ -93,7 +94,7 @@ class StreamWorker(ReadableStream):
         stages = machine.state is not SERVING
         staged_before, pushes_before = len(gathered.data), len(gathered)
         gathered.note_arrival()
-        add, push_tag, decode_push = gathered.add, PUSH.tag, PUSH.decode_request
+        add, push_tag = gathered.add, PUSH.tag
         bytes_max = self._services.limits.message_bytes_max
         for position, message in enumerate(run):
             payload = message.payload

@@ -1,0 +1,91 @@
+"""The codec of plain pushes and confirms does what the codec made from the BARE schema does: equal bytes, equal values,
+equal errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+import bare
+from ockam.protocol import ProtocolError
+from stream_service import push_codec
+from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
+
+EDGES = [0, 1, 127, 128, 16383, 16384, (1 << 21) - 1, 1 << 21, 1 << 28, 1 << 35, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
+uints = st.sampled_from(EDGES) | st.integers(0, (1 << 64) - 1)
+sizes = st.sampled_from([0, 1, 100, 113, 114, 115, 125, 126, 127, 128, 129, 16_383, 16_384]) | st.integers(0, 300)
+
+
+def outcome(function: Callable[..., Any], *arguments: Any) -> object:
+    """What a call returns, or the type and text of what it raises."""
+    try:
+        return function(*arguments)
+    except (ProtocolError, bare.BareError) as error:
+        return type(error), str(error)
+
+
+@given(uints, sizes)
+def test_a_push_is_encoded_as_the_schema_says(request_id: int, size: int) -> None:
+    data = bytes(size)
+    payload = push_codec.encode_push(request_id, data)
+    assert payload == PUSH.encode_request(PushRequest(request_id, data))
+    assert push_codec.decode_push(payload) == PushRequest(request_id, data)
+
+
+@given(uints, uints)
+def test_a_confirm_is_encoded_as_the_schema_says(request_id: int, index: int) -> None:
+    payload = push_codec.encode_confirm(request_id, index)
+    assert payload == PUSH.encode_response(PushConfirm(request_id, Status.OK, index))
+    assert push_codec.decode_confirm(payload) == PushConfirm(request_id, Status.OK, index)
+
+
+@given(uints, uints, st.sampled_from(Status))
+def test_a_confirm_of_any_status_is_decoded_as_the_schema_says(request_id: int, index: int, status: Status) -> None:
+    confirm = PushConfirm(request_id, status, index)
+    assert push_codec.decode_confirm(PUSH.encode_response(confirm)) == confirm
+
+
+@st.composite
+def spoilt(draw: st.DrawFn) -> bytes:
+    """A payload of a push or a confirm with some bytes changed, left out, put in or added."""
+    payload = bytearray(
+        draw(
+            st.builds(lambda number, size: PUSH.encode_request(PushRequest(number, bytes(size))), uints, sizes)
+            | st.builds(lambda number, index: push_codec.encode_confirm(number, index), uints, uints)
+        )
+    )
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, min(len(payload), 40)))
+        how = draw(st.sampled_from(["change", "cut", "insert", "end"]))
+        if how == "insert":
+            payload.insert(at, draw(st.sampled_from([0, 1, 127, 128, 255])))
+        elif how == "cut":
+            del payload[at : at + draw(st.integers(1, 3))]
+        elif how == "end":
+            del payload[at:]
+        elif at < len(payload):
+            payload[at] = draw(st.sampled_from([0, 1, 2, 127, 128, 255]) | st.integers(0, 255))
+    return bytes(payload)
+
+
+@given(spoilt() | st.binary(max_size=40) | st.binary(max_size=20).map(lambda more: PUSH.tag + more))
+@example(b"")
+@example(PUSH.tag)
+@example(PUSH.tag + b"\x03\x80\x00\x00")
+@example(PUSH.tag + b"\x83\x00\x01\x01x")
+@example(PUSH.tag + b"\x0c" + b"\xff" * 9 + b"\x02\x00")
+def test_any_bytes_are_decoded_or_refused_as_the_schema_says(payload: bytes) -> None:
+    """Goal: no payload is accepted or refused otherwise than by the schema's codec, and the texts are the same."""
+    assert outcome(push_codec.decode_push, payload) == outcome(PUSH.decode_request, payload)
+    assert outcome(push_codec.decode_confirm, payload) == outcome(PUSH.decode_response, payload)
+
+
+@pytest.mark.parametrize("size", [push_codec.USUAL_BYTES_MAX - 30, push_codec.USUAL_BYTES_MAX + 1])
+def test_a_large_push_is_the_same(size: int) -> None:
+    payload = push_codec.encode_push(7, bytes(size))
+    assert payload == PUSH.encode_request(PushRequest(7, bytes(size)))
+    assert push_codec.decode_push(payload) == PushRequest(7, bytes(size))
