@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import companion as _companion  # noqa: F401 - first, so that compiled modules are found
+
 if TYPE_CHECKING:
     from ockam.address import DEFAULT_PORT, LOCAL, TCP, Address, Route, format_route, local, parse_address, parse_route
     from ockam.connection_machine import ConnectionLimits, ConnectionStatistics

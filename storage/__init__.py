@@ -19,6 +19,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import companion as _companion  # noqa: F401 - first, so that compiled modules are found
+
 if TYPE_CHECKING:
     from storage.contract import Append, Log, Operation, Record, Session, SessionSource, StreamRecord
     from storage.database import Database

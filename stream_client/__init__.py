@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import companion as _companion  # noqa: F401 - first, so that compiled modules are found
 from stream_client.admin import list_positions, set_position
 from stream_client.arguments import FIRST, LAST, NEW
 from stream_client.client import StreamClient

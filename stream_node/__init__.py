@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from companion import VERSION as __version__
+
 if TYPE_CHECKING:
     from stream_node.config import Config, ConfigError
     from stream_node.config_sources import load_config
     from stream_node.server import Server
-
-__version__ = "0.1.0"
 
 __all__ = ["Config", "ConfigError", "Server", "__version__", "load_config"]
 

@@ -15,7 +15,9 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
+from companion import COMPANION, Companion
 from storage.database import FILE_NAME, Database
 from storage.errors import StorageError
 from storage.lock import owner_of
@@ -67,7 +69,8 @@ def examine(config: Config) -> list[Finding]:
     directory = Path(config.data_dir)
     there = nearest_directory(directory)
     owner = check_owner(directory)
-    findings = [check_sqlite(sqlite3.sqlite_version_info), check_directory(directory, there), owner]
+    findings = [check_sqlite(sqlite3.sqlite_version_info), check_companion(COMPANION)]
+    findings += [check_directory(directory, there), owner]
     findings.append(check_file_system(there, _mounts()))
     if os.access(there, os.W_OK | os.X_OK):
         findings.append(_measured(there))
@@ -85,6 +88,17 @@ def check_sqlite(version: tuple[int, int, int]) -> Finding:
     if bugs:
         return Finding("sqlite", "warning", f"{text} has {'; and '.join(bugs)}", {"version": text})
     return Finding("sqlite", "ok", f"{text}, no bug known here", {"version": text})
+
+
+def check_companion(companion: Companion) -> Finding:
+    """Reports whether the node uses compiled modules."""
+    status: Literal["ok", "warning"] = "warning" if companion.is_wrong else "ok"
+    return Finding(
+        "compiled modules",
+        status,
+        companion.describe(),
+        {"modules": len(companion.modules) if companion.is_used else 0},
+    )
 
 
 def check_directory(directory: Path, there: Path) -> Finding:

@@ -13,7 +13,17 @@ OTHERS = frozenset(
     for name in (
         *("ADDRESS", "FRAMING", "INDEX_SERVICE", "SERVICE", "TLS_CA", "TLS_CERT", "TLS_KEY", "TLS_SERVER_NAME"),
         *("IDENTITY", "PEER", "TOKEN", "TOKEN_FILE"),
-        *("CACHE_DIR", "CARDINAL", "CI_RUN", "EXPORT_FAILPOINT", "EXPORT_LEDGER", "FAILPOINT", "SEED", "SYNC_DELAY_MS"),
+        *(
+            "CACHE_DIR",
+            "CARDINAL",
+            "CI_RUN",
+            "EXPORT_FAILPOINT",
+            "EXPORT_LEDGER",
+            "FAILPOINT",
+            "PURE",
+            "SEED",
+            "SYNC_DELAY_MS",
+        ),
     )
 )
 """The names of the variables that the command line, the demo, the tests and CI read. All other known variables are

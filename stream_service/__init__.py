@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import companion as _companion  # noqa: F401 - first, so that compiled modules are found
+
 if TYPE_CHECKING:
     from stream_service.counters import StreamCounters
     from stream_service.limits import StreamLimits

@@ -25,6 +25,7 @@ import pytest
 import structlog
 from hypothesis import configuration, settings
 
+from companion import COMPANION
 from ockam import connection_machine
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -49,6 +50,11 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     # share, outside the tree; in a folder of this run's own, since nobody else is to write what they execute.
     os.environ["PYTHONPYCACHEPREFIX"] = tempfile.mkdtemp(prefix="stream-node-bytecode-")
     atexit.register(shutil.rmtree, os.environ["PYTHONPYCACHEPREFIX"], ignore_errors=True)
+
+if COMPANION.is_used:
+    from tests.support.compiled import skip_patches_of_compiled
+
+    skip_patches_of_compiled()
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in the background so; tests send SIGINT to themselves and to children, which inherit it.

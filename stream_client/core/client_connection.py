@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from companion.native import mypyc_attr
 from ockam.address import Address, Route
 from ockam.errors import FrameTooLarge, RemoteProtocolError
 from ockam.frames import FrameHeads, FrameReader
@@ -24,6 +25,7 @@ UP = ConnectionState.UP
 an enumeration."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class ClientConnection:
     """The bytes to send over the current connection, and the bytes received from it. One object serves all connections.
 

@@ -28,6 +28,7 @@ from stream_client.arguments import encoded
 from stream_client.core.calls import PATIENCE_CHECKS, Call, Calls, Create
 from stream_client.core.client_connection import ClientConnection
 from stream_client.core.conversation import CoreConversation
+from stream_client.core.distribution import distribute
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import refusal
 from stream_client.core.push_queue import PushQueue
@@ -386,26 +387,15 @@ class ClientCore:
         if not self._has_heard and messages and not self._via:
             self._has_heard = True
             self.service_route.heard()
-        # Often many confirms in sequence are for one queue, and these messages share one route object. So one look-up
-        # is enough.
-        answered: dict[PushQueue, None] = {}
-        route: Route | None = None
-        queue: PushQueue | None = None
-        for message in messages:
-            if message.onward_route is not route:
-                route = message.onward_route
-                queue = self._queues.get(route[0])
-                if queue is not None:
-                    answered[queue] = None
-            if queue is not None:
-                queue.take(message.payload)
-            elif message.onward_route[0] in self._conversations:
-                self._take_in_conversation(self._conversations[message.onward_route[0]], message)
-            else:
-                self._calls.take(message)
-        # This is done after all answers of this read, so that each publisher is woken once and sees all its room.
-        for queue in answered:
-            queue.settle()
+        distribute(messages, self._queues, self._take_other)
+
+    def _take_other(self, message: Message) -> None:
+        """Pass a received message to its conversation or its request."""
+        conversation = self._conversations.get(message.onward_route[0])
+        if conversation is None:
+            self._calls.take(message)
+        else:
+            self._take_in_conversation(conversation, message)
 
     def _take_in_conversation(self, conversation: CoreConversation, message: Message) -> None:
         """Pass a received message to its conversation.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from companion.native import mypyc_attr
 from ockam.address import Address, Route
 from ockam.protocol import ERROR, ProtocolError
 from stream_client.core.client_connection import ClientConnection
@@ -31,6 +32,7 @@ FAILED_KEPT = 100
 """When a queue has collected this many failed pushes, it drops those for whose result the program has asked."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PushQueue:
     """The unanswered pushes of one publisher to one partition.
 
@@ -287,6 +289,7 @@ class PushQueue:
             callback()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class SequencedPushQueue(PushQueue):
     """The push queue of an idempotent publisher: each message is stored only once, even if it is sent several times.
 

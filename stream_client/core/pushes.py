@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from companion.native import mypyc_attr
 from stream_client.errors import ClientError, PushFailed, RequestRefused
 from stream_service.extensions import RICH_PUSH, Header, RichPush
 from stream_service.extensions import Sequence as Number
@@ -21,6 +22,7 @@ HEADER_BYTES = 8
 """The bytes reserved for the sizes of one header's name and value."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Waiting:
     """A result that arrives later.
 

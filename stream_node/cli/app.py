@@ -29,7 +29,11 @@ def _tell_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
-        say(False, {}, f"stream-node {version('stream-node')}")
+        from companion import COMPANION
+
+        # Without compiled modules, the version is all that there is to say, unless they should have been used.
+        has_more = COMPANION.is_used or COMPANION.is_wrong
+        say(False, {}, f"stream-node {version('stream-node')}" + (f", {COMPANION.describe()}" if has_more else ""))
         raise typer.Exit
 
 

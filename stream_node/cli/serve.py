@@ -74,6 +74,7 @@ def serve(
     }
     settings = load_config(flags, file=config)
     configure_logs(settings.log_level)
+    _tell_companion()
     notifier = Notifier()
     server = Server(settings, notifier)
     reloading = Reloading(server, flags, config, notifier)
@@ -84,6 +85,16 @@ def serve(
         notifier.ready()
 
     trio.run(_serve_until_stopped, server, reloading, tell_ready)
+
+
+def _tell_companion() -> None:
+    """Writes a log line if compiled modules are installed and are not used, since the node is slower without them."""
+    import structlog
+
+    from companion import COMPANION
+
+    if COMPANION.is_wrong:
+        structlog.get_logger(__name__).warning("speedups_not_used", reason=COMPANION.reason)
 
 
 async def _serve_until_stopped(server: Server, reloading: Reloading, tell_ready: Callable[[], None]) -> None:

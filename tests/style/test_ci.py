@@ -159,6 +159,25 @@ def test_what_fails_with_the_extras_is_tried_once_more(tmp_path: Path) -> None:
     assert (done.returncode, said(done)) == (0, [*lines, "measured"])
 
 
+def test_compiled_modules_are_tested_where_there_is_a_c_compiler(tmp_path: Path) -> None:
+    """Goal: the suite runs with compiled modules, and not where they were not used. Method: a Python that says so."""
+    for name, said_version, code in (("used", "stream-node 1, compiled", 0), ("unused", "stream-node 1, pure", 1)):
+        (tmp_path / name).mkdir()
+        house = CheckOut(tmp_path / name)
+        python = f'#!/bin/sh\ncase "$*" in *--version) echo "{said_version}" ;; esac\n'
+        (house.root / "python").write_text(python)
+        (house.root / "tools/setup.sh").write_text(
+            'mkdir -p "$VENV/bin"; cp python "$VENV/bin"; chmod +x "$VENV/bin/python"'
+        )
+        house.stand_in("cc", ":")
+        for tool in ("cp", "chmod"):
+            (house._bin / tool).symlink_to(str(shutil.which(tool)))
+        done = house.run()
+        assert done.returncode == code, done.stderr
+        compiled = [line for line in said(done) if line.startswith("test in here: tests/bare tests/ockam")]
+        assert len(compiled) == (name == "used")
+
+
 def test_soak_tests_are_bounded_and_what_fails_is_tried_once_more(tmp_path: Path) -> None:
     """Method: a first run of the others fails, and its second does not; then one of Spark's fails twice."""
     told = 'echo "soak $$SOAK_BUDGET_S $(ARGS)"'

@@ -13,6 +13,7 @@ from tests.style.tree import ROOT, package_files, packages, parse, plant
 
 # From the lowest line up. Packages on one line never import each other.
 LINES = (
+    ("companion",),
     ("bare", "tracing"),
     ("ockam", "storage"),
     ("access",),
