@@ -44,7 +44,7 @@ def pushes(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[S
 
 def latencies(plan: Plan, owns: Sequence[Own], peers: Sequence[Peer]) -> Iterator[Sample]:
     """Single durable pushes, each confirmed before the next."""
-    load = _load(plan, window=1, messages=plan.single)
+    load = _load(plan, window=1)
     with ExitStack() as stack:
         nodes = _nodes(owns, stack)
         for round_ in range(plan.rounds):
@@ -123,10 +123,9 @@ def _nodes(owns: Sequence[Own], stack: ExitStack) -> list[tuple[Own, BenchNode]]
     return [(own, stack.enter_context(own.node())) for own in owns]
 
 
-def _load(plan: Plan, *, window: int, messages: int | None = None) -> dict[str, Any]:
-    """A load that ends after `messages`, or after the seconds of the plan if these pass first."""
-    count = plan.messages if messages is None else messages
-    return {"messages": count, "seconds": plan.seconds, "size_bytes": plan.size_bytes, "window": window}
+def _load(plan: Plan, *, window: int) -> dict[str, Any]:
+    """A load that ends after the messages of the plan, or after its seconds if these pass first."""
+    return {"messages": plan.messages, "seconds": plan.seconds, "size_bytes": plan.size_bytes, "window": window}
 
 
 def _at(plan: Plan, most: float, percent: int) -> dict[str, Any]:

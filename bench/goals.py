@@ -165,10 +165,15 @@ def _of_growth(report: Report) -> Iterator[Goal]:
 
 
 def _of_flood(report: Report) -> Iterator[Goal]:
-    for window in flood.WINDOWS:
-        alone = report.find(flood.FLOODED, system=flood.ALONE, window=window)
-        beside = ratios(report.find(flood.FLOODED, system=OURS, window=window), alone, p99_us)
-        yield _of_rounds(f"p99 beside a flood, to that alone, window {window}", 2.0, beside, at_most=True)
+    for system, alone, limits in (
+        (OURS, flood.ALONE, "limits for the flooder"),
+        (flood.UNLIMITED, flood.UNLIMITED_ALONE, "the default limits"),
+    ):
+        for window in flood.WINDOWS:
+            without = report.find(flood.FLOODED, system=alone, window=window)
+            beside = ratios(report.find(flood.FLOODED, system=system, window=window), without, p99_us)
+            what = f"p99 beside a flood, with {limits}, to that alone, window {window}"
+            yield _of_rounds(what, 2.0, beside, at_most=True)
 
 
 def _of_backfill(report: Report) -> Iterator[Goal]:

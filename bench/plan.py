@@ -31,7 +31,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     messages: int = 400_000
     seconds: float = 5.0
     size_bytes: int = 100
-    single: int = 4_000
+    single: int = 1_000
     windows: tuple[int, ...] = (1, 100, 1_000, 10_000)
     delivered_rate: float = 1_000.0
     delivered_seconds: float = 5.0

@@ -17,6 +17,7 @@ from typing import Any
 PREFIX = "sntok_"
 SECRET_BYTES = 32
 TOKEN = re.compile(PREFIX + "[0-9a-f]{64}")
+_SECRET = re.compile(PREFIX + "[0-9a-fA-F]+")
 FILE_BYTES_MAX = 4096
 """The most bytes that are read of a file with a token. A token has 70; the rest can be white space."""
 
@@ -66,6 +67,9 @@ class Token:
                 found = opened.read(FILE_BYTES_MAX)
                 is_file = stat.S_ISREG(os.fstat(opened.fileno()).st_mode)
         except OSError as error:
+            shown = hide_tokens(self.file)
+            if shown != self.file:
+                raise TokenError(f"{shown} is a token; write it into a file, and name the file") from None
             raise TokenError(f"cannot read the token file {self.file}: {error.strerror or error}") from error
         text = _checked(found.decode("ascii", "replace"), f"the file {self.file}")
         # A pipe, such as that of `<(…)` in a shell, can be read once only.
@@ -109,6 +113,11 @@ def _checked(text: str, where: str) -> str:
             f"{where} is no token: a token is {PREFIX} and 64 hexadecimal digits, as `token create` shows it"
         )
     return text
+
+
+def hide_tokens(text: str) -> str:
+    """Returns a text without the secrets of tokens in it, for example for an error about a setting with a token."""
+    return _SECRET.sub(f"{PREFIX}…", text)
 
 
 def new_token() -> str:

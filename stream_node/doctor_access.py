@@ -29,6 +29,7 @@ def examine_access(config: Config, *, is_running: bool = False) -> list[Finding]
     """
     return [
         check_listen(config),
+        check_rates(config),
         check_addresses(config, is_running=is_running),
         check_tls(config),
         check_rules(config),
@@ -52,6 +53,18 @@ def check_listen(config: Config) -> Finding:
         return Finding("listen", "warning", text, values)
     text = f"{found}: the node does not start; set tls_certificate, tls_certificate_key and access_rules, or insecure"
     return Finding("listen", "wrong", text, values)
+
+
+def check_rates(config: Config) -> Finding:
+    """Checks that one identity cannot take a node that other machines can reach from all others."""
+    rates = {name: getattr(config, name) for name in ("identity_requests_per_second", "identity_bytes_per_second")}
+    if any(rates.values()) or all(map(is_loopback, (config.listen, *config.http))):
+        return Finding("rates", "ok", "the limits fit", rates)
+    text = (
+        "one client that floods the node slows down all others; set identity_requests_per_second and "
+        "identity_bytes_per_second"
+    )
+    return Finding("rates", "warning", text, rates)
 
 
 def check_addresses(config: Config, *, is_running: bool) -> Finding:

@@ -24,7 +24,7 @@ from ockam.identity import Identity
 from ockam.message import Message
 from ockam.node import Node
 from ockam.outgoing_tokens import ANSWERS, AuthenticationAnswers, OutgoingTokens
-from ockam.token import Token, TokenError
+from ockam.token import Token, TokenError, hide_tokens
 from stream_node.config import Config, ConfigError
 
 TOKEN_FILE = "tokens.json"
@@ -51,7 +51,7 @@ def make_outgoing_tokens(config: Config) -> OutgoingTokens:
             tokens[destination] = Token(file=file)
             tokens[destination].read()
         except (InvalidAddress, TokenError) as error:
-            mistakes.append(f"forward_tokens: {text[:200]!r}: {error}")
+            mistakes.append(f"forward_tokens: {hide_tokens(text[:200])!r}: {error}")
     if mistakes:
         raise ConfigError(*mistakes)
     return OutgoingTokens(tokens)

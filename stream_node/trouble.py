@@ -18,6 +18,7 @@ TroubleKind = Literal[
     "block_source_failing",
     "block_publishers_silent",
     "consumer_stuck",
+    "consumer_beyond_end",
     "publisher_silent",
 ]
 TROUBLE_KINDS: Final[tuple[TroubleKind, ...]] = get_args(TroubleKind)

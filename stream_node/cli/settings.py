@@ -106,6 +106,9 @@ def config_show(
     effective, found = load_effective(_flags(data_dir, listen, allow_forward, log_level), file=config)
     _tell_without_effect(effective)
     settings: list[dict[str, Any]] = msgspec.to_builtins(found)
+    for each in settings:
+        # A token in place of its file would be shown.
+        each["value"] = _without_tokens(each["value"])
     rows = [("setting", "value", "from")]
     rows += [(each["name"], _shown(each["value"]), each["where"] or each["origin"]) for each in settings]
     say(as_json, {"settings": settings}, columns(rows))
@@ -266,3 +269,12 @@ def _shown(value: Any) -> str:
     if value is None or value == ():
         return "none"
     return ",".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _without_tokens(value: Any) -> Any:
+    """Returns the value of a setting without the secrets of tokens in it."""
+    from ockam.token import hide_tokens
+
+    if isinstance(value, list):
+        return [_without_tokens(each) for each in value]
+    return hide_tokens(value) if isinstance(value, str) else value

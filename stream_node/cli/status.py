@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -17,6 +16,7 @@ from stream_node.cli.values import UsageError, parse_duration, parse_size, time_
 if TYPE_CHECKING:
     from stream_client import StreamClient
     from stream_node.top.rates import ConsumerRow, View
+    from stream_node.top.silence import SilentSeconds
 
 CONSUMERS_SHOWN = 20
 """The number of consumers that the command prints without `--json`."""
@@ -72,10 +72,16 @@ def status(
     async def run(client: StreamClient) -> None:
         from stream_node.top.rates import make_view
         from stream_node.top.reading import Reader
+        from stream_node.top.silence import find_silent_s
 
-        view = make_view(None, await Reader(client).read(), "lag")
-        found = [_ready(view), *(CHECKS[each.name](each, view) for each in checks)] if checks else []
+        reading = await Reader(client).read()
+        view = make_view(None, reading, "lag")
+        silent_s = await find_silent_s(client, reading) if any(each.name == "silent" for each in checks) else {}
+        found = [_ready(view), *(CHECKS[each.name](each, view, silent_s) for each in checks)] if checks else []
         levels.extend(each.level for each in found)
+        if reading.status is None and len(reading.notes) > 1:
+            # Neither the streams nor the status were told, so there may be no node at all.
+            levels.append(3)
         say(as_json, _report(view, found), _lines(view, found))
 
     with_client(run, node, context, via)
@@ -122,7 +128,10 @@ def _ready(view: View) -> Found:
     return Found("ready", 0, "the node takes work")
 
 
-def _check_lag(check: Check, view: View) -> Found:
+def _check_lag(check: Check, view: View, silent_s: SilentSeconds) -> Found:
+    beyond = next((each for each in view.consumers if each.is_beyond_end), None)
+    if beyond is not None:
+        return Found("lag", 2, f"{beyond.client} cannot read {beyond.stream}: its position is beyond the end")
     worst = max(view.consumers, key=lambda each: each.lag, default=None)
     if worst is None:
         return _no_consumer("lag", view, "no consumer has saved a position")
@@ -130,15 +139,12 @@ def _check_lag(check: Check, view: View) -> Found:
     return Found("lag", _level(worst.lag, check), text)
 
 
-def _check_silent(check: Check, view: View) -> Found:
-    behind = [each for each in view.consumers if each.lag]
-    if not behind:
+def _check_silent(check: Check, view: View, silent_s: SilentSeconds) -> Found:
+    if not silent_s:
         return _no_consumer("silent", view, "no consumer is behind")
-    worst = min(behind, key=lambda each: each.saved_us)
-    now_us = time.time_ns() // 1000 if view.now_us is None else view.now_us
-    silent_s = max(0.0, (now_us - worst.saved_us) / 1e6)
-    text = f"{worst.client} has saved no position on {worst.stream} for {silent_s:.0f} s, and is behind"
-    return Found("silent", _level(silent_s, check), text)
+    (client, stream), worst_s = max(silent_s.items(), key=lambda item: item[1])
+    text = f"{client} has made no progress on {stream} for {worst_s:.0f} s, although messages wait"
+    return Found("silent", _level(worst_s, check), text)
 
 
 def _no_consumer(name: str, view: View, text: str) -> Found:
@@ -147,14 +153,14 @@ def _no_consumer(name: str, view: View, text: str) -> Found:
     return Found(name, 3, "; ".join(notes)) if notes else Found(name, 0, text)
 
 
-def _check_disk(check: Check, view: View) -> Found:
+def _check_disk(check: Check, view: View, silent_s: SilentSeconds) -> Found:
     free = view.free_disk_bytes
     if free is None:
         return Found("free-disk", 3, "the node does not tell its free disk space")
     return Found("free-disk", (free < check.warning) + (free < check.critical), f"{free:,} bytes are free")
 
 
-CHECKS: dict[str, Callable[[Check, Any], Found]] = {
+CHECKS: dict[str, Callable[[Check, Any, Any], Found]] = {
     "lag": _check_lag,
     "silent": _check_silent,
     "free-disk": _check_disk,

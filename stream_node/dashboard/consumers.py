@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from starlette.responses import Response
 
 from access.rights import Right
-from stream_client import StreamClient, set_position
+from stream_client import ClientError, Stream, StreamClient, set_position
+from stream_client.arguments import StartLike
 from stream_node.cli.values import UsageError, parse_start
 from stream_node.dashboard.listing import (
     PARTITIONS_MAX,
@@ -65,22 +66,39 @@ async def change_position(page: Page) -> Response:
         start = parse_start(to.replace(",", ""), datetime.now(UTC))
     except UsageError as error:
         raise Problem(400, "invalid-request", str(error)) from error
-    told = []
     async with page.client() as client:
-        for partition in (await client.get_stream(stream)).partitions:
-            if only is not None and partition.partition != only:
-                continue
-            index = start if isinstance(start, int) else await partition.find_index(start)
-            end = (await partition.info()).next_index
-            if index > end:
-                detail = f"{stream}/{partition.partition} ends at {end}; choose an index up to there, or last"
-                raise Problem(400, "invalid-request", detail)
-            before = await set_position(client, client_id, stream, partition.partition, index)
-            told.append(f"partition {partition.partition} from {'none' if before is None else before} to {index}")
-    if not told:
-        raise Problem(404, "no-such-partition", f"{stream} has no partition {only}")
+        partitions = [
+            each for each in (await client.get_stream(stream)).partitions if only is None or each.partition == only
+        ]
+        if not partitions:
+            raise Problem(404, "no-such-partition", f"{stream} has no partition {only}")
+        # Every partition is checked before the first position is set.
+        indexes = {each.partition: await _index_in(each, start) for each in partitions}
+        told: list[str] = []
+        try:
+            for number, index in indexes.items():
+                before = await set_position(client, client_id, stream, number, index)
+                told.append(f"partition {number} from {'none' if before is None else before} to {index}")
+        except ClientError as error:
+            if told:
+                raise Problem(
+                    409,
+                    "partly-set",
+                    f"{error}. Set before this error: {', '.join(told)}; the others are as they were.",
+                ) from error
+            raise
     done = f"The position of {client_id} is set: {', '.join(told[:10])}."
     return page.go("/consumer", client=client_id, stream=stream, done=done)
+
+
+async def _index_in(partition: Stream, start: StartLike) -> int:
+    """Returns the index that a start means in a partition. Raises Problem if it is beyond the end."""
+    index = start if isinstance(start, int) else await partition.find_index(start)
+    end = (await partition.info()).next_index
+    if index > end:
+        detail = f"partition {partition.partition} ends at {end}; choose an index up to there, or last; nothing is set"
+        raise Problem(400, "invalid-request", detail)
+    return index
 
 
 async def forget_consumer(page: Page) -> Response:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import trio
 from starlette.responses import Response
 
+from access.rights import Right
 from cardinal_streams.errors import MessageError
 from cardinal_streams.message.messages import decode
 from cardinal_streams.message.types import Batch
@@ -57,6 +58,7 @@ class Turn(NamedTuple):
 async def show_forks(page: Page) -> Response:
     """The forks of one topic."""
     name = page.query.get("stream", "")
+    page.need(Right.READ, name)
     found: list[Block] = []
     async with page.client() as client:
         partitions = (await client.get_stream(name)).partitions[:MESSAGES_MAX]

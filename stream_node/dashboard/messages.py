@@ -184,7 +184,9 @@ def _place(page: Page) -> tuple[str, int, str]:
     view = page.query.get("view", "auto")
     if view not in VIEWS:
         raise Problem(400, "invalid-request", f"messages are shown as {', '.join(VIEWS)}, not as {view[:40]!r}")
-    return page.query.get("stream", ""), page.count("partition", 0), view
+    name = page.query.get("stream", "")
+    page.need(Right.READ, name)
+    return name, page.count("partition", 0), view
 
 
 def _start(text: str) -> StartLike:

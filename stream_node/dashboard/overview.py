@@ -12,7 +12,7 @@ from starlette.responses import Response
 from stream_node import __version__
 from stream_node.dashboard.history import History
 from stream_node.dashboard.page import OPERATOR, Page
-from stream_node.dashboard.reading import Waiting, read_waiting
+from stream_node.dashboard.reading import Positions, read_positions
 from stream_node.dashboard.silence import Silence
 from stream_node.dashboard.troubles import find_troubles
 from stream_node.http.app import json_response
@@ -22,7 +22,8 @@ from stream_node.trouble import Trouble
 
 READ_EVERY_S = 1.0
 """The shortest time between two readings of the waiting consumers, in seconds, for all browsers together."""
-WAITING_MAX = 500
+CONSUMERS_READ_MAX = 500
+"""The largest number of waiting consumers that are read: those that wait longest."""
 
 
 class Overview:
@@ -40,7 +41,7 @@ class Overview:
         self._silence = silence
         self._block_silence = block_silence
         self._started_s = started_s
-        self._waiting: list[Waiting] = []
+        self._positions = Positions([], [])
         self._read_at_s = float("-inf")
         self._reading = trio.Lock()
 
@@ -71,13 +72,13 @@ class Overview:
         """Returns what is wrong now, the worst first. Raises StorageError."""
         async with self._reading:
             if trio.current_time() >= self._read_at_s + READ_EVERY_S:
-                self._waiting = await read_waiting(self._parts.runner, WAITING_MAX)
+                self._positions = await read_positions(self._parts.runner, CONSUMERS_READ_MAX)
                 self._read_at_s = trio.current_time()
         now_s = trio.current_time()
         return find_troubles(
             self._parts,
             self._history.latest(),
-            self._waiting,
+            self._positions,
             self._silence.find(now_s),
             self._block_silence.find(now_s),
             round(time.time() * 1e6),
@@ -94,7 +95,7 @@ class Overview:
             "http": statistics.http or msgspec.UNSET,
             "condition": parts.condition,
             "least_bytes": parts.config.free_disk_bytes_min,
-            "consumers_behind": len({(each.client_id, each.stream) for each in self._waiting}),
+            "consumers_behind": self._positions.waiting[0].consumers if self._positions.waiting else 0,
             "up_s": max(0.0, time.time() - self._started_s),
             "version": __version__,
             "data_dir": parts.config.data_dir,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any
@@ -16,10 +17,13 @@ from stream_client import StreamClient
 from stream_node.dashboard.rendering import link, render
 from stream_node.dashboard.sessions import Sessions, Visit
 from stream_node.http.app import Call
+from stream_node.http.body import read_small
 from stream_node.http.problems import Problem
 
 FIELDS_MAX = 100
 """The largest number of fields in a form."""
+FORM_BYTES_MAX = 1024 * 1024
+"""The size of the largest form: that of a message that is typed or pasted."""
 OPERATOR = Right.OPERATE | Right.ADMIN
 """One of these rights, on any name, lets somebody see the figures of the whole node."""
 NAVIGATION = (
@@ -81,9 +85,8 @@ class Page:
     async def form(self) -> dict[str, str]:
         """Returns the fields of a form. Raises Problem if the form is not valid or does not belong to this session."""
         try:
-            fields = dict(
-                parse_qsl((await self.call.request.body()).decode(), keep_blank_values=True, max_num_fields=FIELDS_MAX)
-            )
+            body = (await read_small(self.call.request, FORM_BYTES_MAX)).decode()
+            fields = dict(parse_qsl(body, keep_blank_values=True, max_num_fields=FIELDS_MAX))
         except ValueError as error:
             raise Problem(400, "invalid-request", f"this is no form: {error}") from error
         self._sessions.check(self.visit, fields.get("csrf", ""))
@@ -105,13 +108,21 @@ class Page:
             "node": self.call.request.url.netloc,
             "here": self.call.request.url.path.removeprefix("/dashboard")
             + (f"?{self.call.request.url.query}" if self.call.request.url.query else ""),
-            "done": self.query.get("done", ""),
+            "done": self._done(),
         }
         return render(template, frame | values, status)
 
     def go(self, path: str, **query: Any) -> Response:
         """Sends the browser to a page, after something was changed. query: with `done`, what was done, in words."""
+        if "done" in query:
+            query["seal"] = self._sessions.seal(self.visit.session, str(query["done"]))
         return RedirectResponse(link(path, **query), 303)
+
+    def _done(self) -> str:
+        """Returns what was done, if this node has written it for this session."""
+        done = self.query.get("done", "")
+        seal = self._sessions.seal(self.visit.session, done)
+        return done if hmac.compare_digest(seal.encode(), self.query.get("seal", "").encode()) else ""
 
     def _has_page(self, name: str) -> bool:
         parts = self.call.parts

@@ -1,8 +1,10 @@
-"""ReadWaiting: the operation that finds, in a reading thread, the consumers whose next message has waited longest."""
+"""ReadPositions: finds the consumers whose next message has waited longest, and those whose position is beyond the end.
+It is an operation of a reading thread."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import msgspec
 import trio
@@ -17,67 +19,124 @@ from storage.thread_runner import ThreadRunner
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """A partition with messages that a consumer has not processed.
+    """A consumer of one stream with messages that it has not processed.
 
-    index: the next message of the consumer. lag: the number of waiting messages.
-    since_us: since when the consumer makes no progress, although a message is there, in microseconds since 1970.
+    partition: the partition in which a message waits longest. index: the next message of the consumer there.
+    since_us: since when it makes no progress there, although a message is there, in microseconds since 1970.
+    partitions: in how many partitions messages wait. lag: how many messages wait in all of them.
+    consumers: the number of all consumers with waiting messages.
     """
 
     client_id: str
     stream: str
     partition: int
     index: int
-    lag: int
     since_us: int
+    partitions: int
+    lag: int
+    consumers: int
 
 
-_ZERO = literal_column("0", Integer)
+class Beyond(msgspec.Struct, frozen=True):
+    """A position of a consumer beyond the end of its partition, such as after the stream was made again.
+
+    index: the position. end: the index that the next message will get.
+    """
+
+    client_id: str
+    stream: str
+    partition: int
+    index: int
+    end: int
+
+
+class Positions(NamedTuple):
+    """The consumers whose next message has waited longest, and some positions that are beyond the end."""
+
+    waiting: list[Waiting]
+    beyond: list[Beyond]
+
+
+_ZERO, _ONE = literal_column("0", Integer), literal_column("1", Integer)
 _next = func.max(saved_indexes.c.idx, streams.c.first_index, type_=Integer)
-_since = func.max(saved_indexes.c.saved_us, messages.c.time_us, type_=Integer).label("since_us")
-_WAITING = compiled(
+_since = func.max(saved_indexes.c.saved_us, messages.c.time_us, type_=Integer)
+_join = saved_indexes.join(
+    streams,
+    (streams.c.name == saved_indexes.c.stream_name) & (streams.c.partition == saved_indexes.c.partition),
+)
+_consumer = saved_indexes.c.client_id, saved_indexes.c.stream_name
+_partitions = (
     select(
         saved_indexes.c.client_id,
         saved_indexes.c.stream_name,
         saved_indexes.c.partition,
-        _next,
-        streams.c.next_index - _next,
-        _since,
+        _next.label("idx"),
+        _since.label("since_us"),
+        func.count().over(partition_by=_consumer).label("partitions"),
+        func.sum(streams.c.next_index - _next).over(partition_by=_consumer).label("lag"),
+        func.row_number().over(partition_by=_consumer, order_by=(_since, saved_indexes.c.partition)).label("place"),
     )
-    .select_from(
-        saved_indexes.join(
-            streams,
-            (streams.c.name == saved_indexes.c.stream_name) & (streams.c.partition == saved_indexes.c.partition),
-        ).join(messages, (messages.c.stream_id == streams.c.id) & (messages.c.idx == _next))
+    .select_from(_join.join(messages, (messages.c.stream_id == streams.c.id) & (messages.c.idx == _next)))
+    .subquery("waiting")
+)
+_WAITING = compiled(
+    select(
+        _partitions.c.client_id,
+        _partitions.c.stream_name,
+        _partitions.c.partition,
+        _partitions.c.idx,
+        _partitions.c.since_us,
+        _partitions.c.partitions,
+        _partitions.c.lag,
+        func.count().over(),
     )
-    .order_by(_since)
+    .where(_partitions.c.place == _ONE)
+    .order_by(_partitions.c.since_us)
+    .limit(bindparam("most"))
+    .offset(_ZERO)
+)
+_BEYOND = compiled(
+    select(
+        saved_indexes.c.client_id,
+        saved_indexes.c.stream_name,
+        saved_indexes.c.partition,
+        saved_indexes.c.idx,
+        streams.c.next_index,
+    )
+    .select_from(_join)
+    .where(saved_indexes.c.idx > streams.c.next_index)
+    .order_by(saved_indexes.c.client_id, saved_indexes.c.stream_name, saved_indexes.c.partition)
     .limit(bindparam("most"))
     .offset(_ZERO)
 )
 
 
-class ReadWaiting(Operation):
-    """Reads the partitions in which a consumer has waited longest. most: the largest number of partitions."""
+class ReadPositions(Operation):
+    """Reads `Positions`. most: the largest number of consumers, and of positions beyond the end."""
 
     __slots__ = ("found", "most")
 
-    def __init__(self, most: int, on_done: Callable[[ReadWaiting], None]) -> None:
+    def __init__(self, most: int, on_done: Callable[[ReadPositions], None]) -> None:
         super().__init__(on_done)
         self.most = most
-        self.found: list[Waiting] = []
+        self.found = Positions([], [])
 
     def apply(self, session: Session) -> None:
-        self.found = [Waiting(*row) for row in session.connection.execute(_WAITING, {"most": self.most})]
+        execute, most = session.connection.execute, {"most": self.most}
+        self.found = Positions(
+            [Waiting(*row) for row in execute(_WAITING, most)], [Beyond(*row) for row in execute(_BEYOND, most)]
+        )
 
 
-async def read_waiting(runner: ThreadRunner, most: int) -> list[Waiting]:
-    """Returns the partitions in which a consumer has waited longest. Raises StorageError."""
+async def read_positions(runner: ThreadRunner, most: int) -> Positions:
+    """Returns the consumers that may be in trouble, at most so many of each kind. Raises StorageError."""
     done = trio.Event()
-    operation = ReadWaiting(most, lambda operation: done.set())
+    operation = ReadPositions(most, lambda operation: done.set())
     try:
         runner.submit_read(operation)
     except StorageClosed:
         # The node is stopping.
-        return []
+        return Positions([], [])
     await done.wait()
     if operation.error is not None:
         raise operation.error

@@ -17,6 +17,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
 from ockam.authenticator import Authenticator
+from ockam.identity import Identity
 from stream_node.http.identity import Caller, identify, judge_token, peer_of
 from stream_node.http.problems import Problem
 
@@ -25,10 +26,14 @@ LIFETIME_S = 12 * 3600
 """How long a browser stays signed in, in seconds."""
 SESSIONS_MAX = 1_000
 """The largest number of sessions. The oldest one ends when there are more."""
+SESSIONS_OF_ONE_MAX = 20
+"""The largest number of sessions of one identity. Its oldest one ends when there are more, so that nobody can end the
+sessions of everybody else."""
 _ID = re.compile("[A-Za-z0-9_-]{43}")
 
 
 class _SignedIn(NamedTuple):
+    identity: Identity
     token: str
     until_s: float
 
@@ -53,7 +58,7 @@ class Visit(NamedTuple):
 class Sessions:
     """The sessions of one node. A restart ends all of them.
 
-    Invariant: there are at most SESSIONS_MAX.
+    Invariant: there are at most SESSIONS_MAX, and at most SESSIONS_OF_ONE_MAX of one identity.
     """
 
     def __init__(self, authenticator: Authenticator) -> None:
@@ -91,6 +96,10 @@ class Sessions:
         """Returns the secret of the forms of a session."""
         return hmac.new(self._key, session.encode(), hashlib.sha256).hexdigest()
 
+    def seal(self, session: str, text: str) -> str:
+        """Returns a proof that this node has written a text for a session, so that a link cannot make it say others."""
+        return hmac.new(self._key, f"{session}\n{text}".encode(), hashlib.sha256).hexdigest()[:32]
+
     def check(self, visit: Visit, sent: str) -> None:
         """Raises Problem if a form does not have the secret of its session."""
         if not hmac.compare_digest(visit.csrf.encode(), sent.encode()):
@@ -98,13 +107,16 @@ class Sessions:
 
     async def sign_in(self, request: HTTPConnection, visit: Visit, token: str, now_s: float) -> str:
         """Judges a token. Returns the id of the new session. Raises Problem if the token is refused."""
-        await judge_token(token, request, self._authenticator)
+        identity = (await judge_token(token, request, self._authenticator)).identity
         # A new id, so that a cookie that somebody else has put into the browser is worth nothing.
         self._signed_in.pop(visit.session, None)
         session = secrets.token_urlsafe(32)
+        own = [each for each, signed_in in self._signed_in.items() if signed_in.identity == identity]
+        for each in own[: max(0, len(own) + 1 - SESSIONS_OF_ONE_MAX)]:
+            del self._signed_in[each]
         while len(self._signed_in) >= SESSIONS_MAX:
             del self._signed_in[next(iter(self._signed_in))]
-        self._signed_in[session] = _SignedIn(token, now_s + LIFETIME_S)
+        self._signed_in[session] = _SignedIn(identity, token, now_s + LIFETIME_S)
         return session
 
     def sign_out(self, visit: Visit) -> None:

@@ -14,7 +14,7 @@ LOOKS_MIN = 10
 """The number of looks with new messages after which a stream has a rhythm."""
 PAUSES = 3.0
 """A stream is silent when it gets no message for this many times its longest pause."""
-SILENT_S_MIN = 7.0
+SILENT_S_MIN = 5.0
 """The shortest silence that is shown, in seconds."""
 FORGET_S = 3600.0
 """After a silence of this many seconds, the stream has no rhythm any more."""

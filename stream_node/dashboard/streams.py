@@ -65,6 +65,7 @@ class Streams:
     async def show(self, page: Page) -> Response:
         """Returns the page of one stream: its partitions, its consumers, and forms for what the user may change."""
         name = page.query.get("name", "")
+        page.need(Right.READ | Right.WRITE | Right.ADMIN | Right.DELETE, name)
         async with page.client() as client:
             infos = [each for each in await list_infos(client, name) if each.stream_name == name]
             if not infos:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stream_node.dashboard.history import Point
-from stream_node.dashboard.reading import Waiting
+from stream_node.dashboard.reading import Positions
 from stream_node.dashboard.rendering import duration, link, number, size
 from stream_node.dashboard.silence import Silent
 from stream_node.parts import NodeParts
 from stream_node.trouble import Trouble
 
-STUCK_S = 7.0
+STUCK_S = 5.0
 """A consumer is stuck if a message has waited for it this long, and it has made no progress in this time, in
 seconds."""
 SLOW_COMMIT_MS = 1_000.0
@@ -25,20 +25,20 @@ LISTED_MAX = 20
 def find_troubles(
     parts: NodeParts,
     point: Point | None,
-    waiting: list[Waiting],
+    positions: Positions,
     silent: list[Silent],
     silent_blocks: list[Silent],
     now_us: int,
 ) -> list[Trouble]:
     """Returns everything that is wrong, the worst first.
 
-    point: the latest rates. waiting, silent: the consumers and the streams that may be in trouble. silent_blocks: has
-    one entry if no blocks come any more. now_us: the present time, in microseconds since 1970.
+    point: the latest rates. positions, silent: the consumers and the streams that may be in trouble. silent_blocks:
+    has one entry if no blocks come any more. now_us: the present time, in microseconds since 1970.
     """
     found = [
         *_storage(parts, point),
         *_blocks(parts, silent_blocks),
-        *_consumers(waiting, now_us),
+        *_consumers(positions, now_us),
         *_publishers(silent),
     ]
     return sorted(found, key=lambda trouble: trouble.level != "bad")
@@ -151,26 +151,34 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
             )
 
 
-def _consumers(waiting: list[Waiting], now_us: int) -> Iterator[Trouble]:
-    stuck: dict[tuple[str, str], list[Waiting]] = {}
-    for each in waiting:
-        if now_us - each.since_us > STUCK_S * 1e6:
-            stuck.setdefault((each.client_id, each.stream), []).append(each)
-    for (client_id, stream), parts in list(stuck.items())[:LISTED_MAX]:
-        first = min(parts, key=lambda each: each.since_us)
-        lag = sum(each.lag for each in parts)
-        where = stream if len(parts) == 1 and not first.partition else f"{stream}, partition {first.partition}"
+def _consumers(positions: Positions, now_us: int) -> Iterator[Trouble]:
+    stuck = [each for each in positions.waiting if now_us - each.since_us > STUCK_S * 1e6]
+    for each in stuck[:LISTED_MAX]:
+        is_whole = each.partitions == 1 and not each.partition
+        where = each.stream if is_whole else f"{each.stream}, partition {each.partition}"
         yield Trouble(
             "consumer_stuck",
             "bad",
-            f"The consumer {client_id} is stuck: no progress for {duration((now_us - first.since_us) / 1e6)}, "
-            f"{number(lag)} {'message waits' if lag == 1 else 'messages wait'} in {where}",
-            f"Look whether it runs. If message {first.index:,} stops it, set its position behind that message; if "
+            f"The consumer {each.client_id} is stuck: no progress for {duration((now_us - each.since_us) / 1e6)}, "
+            f"{number(each.lag)} {'message waits' if each.lag == 1 else 'messages wait'} in {where}",
+            f"Look whether it runs. If message {each.index:,} stops it, set its position behind that message; if "
             "nobody needs this consumer, forget its position.",
-            link("/consumer", client=client_id, stream=stream),
+            link("/consumer", client=each.client_id, stream=each.stream),
             "This consumer",
-            (client_id, stream),
-            (now_us - first.since_us) / 1e6,
+            (each.client_id, each.stream),
+            (now_us - each.since_us) / 1e6,
+        )
+    for beyond in positions.beyond[:LISTED_MAX]:
+        yield Trouble(
+            "consumer_beyond_end",
+            "bad",
+            f"The consumer {beyond.client_id} cannot read {beyond.stream}, partition {beyond.partition}: its position "
+            f"is {beyond.index:,}, and the stream ends at {beyond.end:,}",
+            "The stream was made again, or put back to a backup. Set the position of the consumer to the message with "
+            "which it should go on.",
+            link("/consumer", client=beyond.client_id, stream=beyond.stream),
+            "This consumer",
+            (beyond.client_id, beyond.stream),
         )
 
 

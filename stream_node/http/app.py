@@ -26,7 +26,7 @@ from ockam.log_rate import LogRate
 from ockam.usage import party_key
 from ockam.usage_waits import waits_of
 from stream_client import ClientError, StreamClient
-from stream_node.http.body import RequestBody
+from stream_node.http.body import BodyMemory, RequestBody
 from stream_node.http.clients import HttpClients
 from stream_node.http.cross_origin import DATA_PREFIX, options_answer, readable_send
 from stream_node.http.guard import SAFE_METHODS, check_headers, check_host, check_origin
@@ -73,6 +73,13 @@ class Call(NamedTuple):
             members = {"right": rights_text(demand.rights), "rule": rule}
             raise Problem(403, "access-denied", DENIED + decision.reason, members=members)
 
+    def check_early(self, demand: Demand) -> None:
+        """Raises Problem as `check` does. A permission is not in the audit log, because the node decides again when the
+        request is carried out. Called before a body is read, so that only who may send it can fill memory with it."""
+        authorizer = self.parts.authorizer
+        if authorizer is not None and not authorizer.rules.allows(self.caller.identity, demand):
+            self.check(demand)
+
     def client(self) -> AbstractAsyncContextManager[StreamClient]:
         """Opens a client of this node with the identity of the caller, see `HttpClients.client`."""
         return self.clients.client(self.caller)
@@ -96,7 +103,10 @@ class Endpoint(NamedTuple):
 
 
 class HttpApp:
-    """An application of ASGI. answered: the number of answered requests, by status."""
+    """An application of ASGI.
+
+    answered: the number of answered requests, by status. bodies: counts the bytes of bodies that requests hold.
+    """
 
     def __init__(self, parts: NodeParts, clients: HttpClients, endpoints: Sequence[Endpoint]) -> None:
         self._parts = parts
@@ -110,15 +120,27 @@ class HttpApp:
         ]
         self._router = Router(routes, redirect_slashes=False)
         self._lines = LogRate()
+        self.bodies = BodyMemory()
         self.answered: Counter[int] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         config = self._parts.config
-        body = RequestBody(receive, bytes_max=config.http_body_bytes_max, part_s=config.http_body_timeout_s)
+        peer = peer_of(Request(scope))
+        body = RequestBody(
+            receive,
+            bytes_max=config.http_body_bytes_max,
+            part_s=config.http_body_timeout_s,
+            memory=self.bodies,
+            party=party_key(peer.identity, peer.address),
+        )
+        with body:
+            await self._serve(scope, body, send)
+
+    async def _serve(self, scope: Scope, body: RequestBody, send: Send) -> None:
         async with trio.open_nursery() as nursery:
-            readable = readable_send(Request(scope), send, config)
+            readable = readable_send(Request(scope), send, self._parts.config)
             answer = _Answer(readable, body, nursery, self.answered)
             # What nobody waits for any more is not worked on: an answer whose peer has gone ends here.
             nursery.start_soon(body.watch, nursery.cancel_scope)

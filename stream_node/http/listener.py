@@ -260,7 +260,10 @@ class HttpListener:
 
     def statistics(self) -> HttpStatistics:
         requests = {str(status): count for status, count in sorted(self._app.answered.items())}
-        return HttpStatistics(len(self._open), self._accepted, dict(self._closed), requests, len(self.clients))
+        body_bytes = self._app.bodies.size_bytes
+        return HttpStatistics(
+            len(self._open), self._accepted, dict(self._closed), requests, len(self.clients), body_bytes
+        )
 
     def _note_tls_refused(self, peer: str, identity: Identity, reason: str) -> None:
         gate = self.parts.node.gate

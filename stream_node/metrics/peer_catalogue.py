@@ -173,6 +173,9 @@ PEERS = (
 HTTP = (
     node_metric("http_connections", "gauge", "Open HTTP connections.", _http(lambda e: e.open)),
     node_metric(
+        "http_body_bytes", "gauge", "Bytes of bodies that HTTP requests under way hold.", _http(lambda e: e.body_bytes)
+    ),
+    node_metric(
         "http_requests_total",
         "counter",
         "Answered HTTP requests.",

@@ -39,6 +39,7 @@ class ConsumerRow(msgspec.Struct, frozen=True):
     lag: how many stored messages it has not read.
     messages_per_s: by how much its positions rose per second; None if there is one reading only, or it is new.
     saved_us: when it last saved a position, in microseconds since 1970.
+    is_beyond_end: whether one of its positions is beyond the end, such as after the stream was made again.
     """
 
     client: str
@@ -48,6 +49,7 @@ class ConsumerRow(msgspec.Struct, frozen=True):
     lag: int
     messages_per_s: float | None
     saved_us: int
+    is_beyond_end: bool
 
 
 class NodeRates(msgspec.Struct, frozen=True):
@@ -200,8 +202,12 @@ def _consumers(before: Reading | None, now: Reading, seconds: float | None) -> l
         {(each.client_id, each.stream_name, each.partition): each.index for each in before.positions} if before else {}
     )
     rows: dict[tuple[str, str], list[tuple[int, float | None, int, str | None]]] = {}
+    beyond_end: set[tuple[str, str]] = set()
     for each in now.positions:
-        first, end = bounds.get((each.stream_name, each.partition), (0, 0))
+        # A position of a stream that is not there, or may not be seen, is not compared with an end.
+        first, end = bounds.get((each.stream_name, each.partition), (each.index, each.index))
+        if each.index > end:
+            beyond_end.add((each.client_id, each.stream_name))
         index = earlier.get((each.client_id, each.stream_name, each.partition))
         rate = None if index is None or not seconds else (each.index - index) / seconds
         lag = max(0, end - max(each.index, first))
@@ -215,6 +221,7 @@ def _consumers(before: Reading | None, now: Reading, seconds: float | None) -> l
             sum(lag for lag, *_ in parts),
             _sum([rate for _, rate, _, _ in parts]),
             max(saved_us for _, _, saved_us, _ in parts),
+            (client, stream) in beyond_end,
         )
         for (client, stream), parts in rows.items()
     ]

@@ -25,7 +25,7 @@ def test_a_flood_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         (system, window) for window in flood.WINDOWS for system in (flood.ALONE, OURS)
     ]
     assert all(sample.p99_us for sample in report.samples)
-    found = [goal for goal in goals(report) if "beside a flood" in goal.what]
+    found = [goal for goal in goals(report) if "limits for the flooder" in goal.what]
     assert len(found) == len(flood.WINDOWS)
     assert all(goal.measured for goal in found)
     assert [path.name for path in tmp_path.iterdir()] == ["flood"]

@@ -247,6 +247,7 @@ def test_the_command_reports_all_of_it(command: CommandLine, tmp_path: Path) -> 
         "clock",
         "open files",
         "listen",
+        "rates",
         "addresses",
         "tls",
         "rules",

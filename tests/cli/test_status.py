@@ -5,6 +5,7 @@ Method: a real node with a consumer that is behind; each check just below and ju
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -93,6 +94,36 @@ def test_a_node_that_takes_no_work_is_critical(command: CommandLine, tmp_path: P
                 break
         done = command("status", "--node", running.address, "--check", "lag=1")
         assert (done.code, done.stdout.decode().split(":")[0]) == (2, "CRITICAL ready")
+
+
+def test_silence_counts_from_the_first_unread_message(command: CommandLine, tmp_path: Path) -> None:
+    """A consumer that had read everything for a while is not silent when the next message comes."""
+    with NodeProcess(tmp_path / "data") as running, blocking.connect(running.address) as client:
+        stream = client.create("hourly")
+        stream.push(b"0")
+        blocking.SavedIndexes(client, "reader").save("hourly", {0: 1})
+        time.sleep(2.5)
+        stream.push(b"1")
+        done = command("status", "--node", running.address, "--check", "silent=2s")
+        assert done.code == 0, done.text
+        time.sleep(2.5)
+        done = command("status", "--node", running.address, "--check", "silent=2s")
+        assert (done.code, "reader has made no progress on hourly" in done.text) == (2, True)
+
+
+def test_a_position_beyond_the_end_is_critical(command: CommandLine, tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data") as running, blocking.connect(running.address) as client:
+        client.create("orders").push(b"0")
+        blocking.set_position(client, "ahead", "orders", 0, 900)
+        done = command("status", "--node", running.address, "--check", "lag=10")
+        assert (done.code, "ahead cannot read orders" in done.text) == (2, True), done.text
+
+
+def test_what_is_no_node_is_unknown(command: CommandLine, tmp_path: Path) -> None:
+    """At the port of the dashboard something answers, but no node: also without a check, the exit code is 3."""
+    with NodeProcess(tmp_path / "data", arguments=["--http", "127.0.0.1:0"]) as running:
+        assert command("status", "--node", running.http[0]).code == 3
+        assert command("status", "--node", running.address).code == 0
 
 
 def test_no_node_and_no_right_are_told(command: CommandLine, node: NodeProcess, tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ class TopConsumer(Strict, frozen=True):
     lag: int
     messages_per_s: float | None
     saved_us: int
+    is_beyond_end: bool
 
 
 class TopBlocks(Strict, frozen=True):

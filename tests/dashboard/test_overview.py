@@ -16,7 +16,7 @@ import trio
 from access import create_token, revoke_token
 from access.rights import Right
 from stream_client import connect, set_position
-from stream_node.dashboard import dashboard, silence, troubles
+from stream_node.dashboard import dashboard, overview, sessions, silence, troubles
 from stream_node.dashboard.history import History, Sample, quantile_ms
 from stream_node.dashboard.rendering import STATIC
 from stream_node.dashboard.silence import Silence
@@ -143,6 +143,61 @@ async def test_a_stuck_consumer_is_named_first(tmp_path: Path, monkeypatch: pyte
         assert "3 messages wait in orders." in texts[-1]
         assert "finished" not in texts[-1]
         assert texts[-1].index("What is wrong now") < texts[-1].index("The node")
+
+
+async def test_a_wide_consumer_hides_no_other_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer that waits in more partitions than are listed, and then one that waits in a single partition."""
+    monkeypatch.setattr(troubles, "STUCK_S", 0.2)
+    monkeypatch.setattr(overview, "CONSUMERS_READ_MAX", 10)
+    async with http_node(tmp_path) as node, node.client() as client, connect(node.running.address) as streams:
+        wide = await streams.create_partitioned("wide", 30)
+        for partition in wide.partitions:
+            await partition.push(b"x")
+            await set_position(streams, "dead", "wide", partition.partition, 0)
+        stream = await streams.create("narrow")
+        await stream.push(b"x")
+        await set_position(streams, "hidden", "narrow", 0, 0)
+        text = ""
+        while "The consumer hidden is stuck" not in text:
+            text = (await get(client, "")).text
+        assert "The consumer dead is stuck" in text
+        assert "30 messages wait in wide, partition" in text
+
+
+async def test_a_position_beyond_the_end_is_named(tmp_path: Path) -> None:
+    """The stream of a consumer is deleted and made again. At the end itself, nothing is wrong."""
+    async with http_node(tmp_path) as node, node.client() as client, connect(node.running.address) as streams:
+        stream = await streams.create("orders")
+        for _ in range(3):
+            await stream.push(b"x")
+        for name, index in (("ahead", 3), ("fine", 1)):
+            await set_position(streams, name, "orders", 0, index)
+        assert "cannot read" not in (await get(client, "")).text
+        await stream.delete()
+        await (await streams.create("orders")).push(b"new")
+        text = ""
+        while (
+            "The consumer ahead cannot read orders, partition 0: its position is 3, and the stream ends at 1"
+            not in text
+        ):
+            text = (await get(client, "")).text
+        assert "The consumer fine cannot" not in text
+        assert 'stream_node_troubles{kind="consumer_beyond_end"} 1' in (await client.get("/metrics")).text
+
+
+async def test_one_identity_ends_only_its_own_sessions(tmp_path: Path) -> None:
+    """Somebody with another token signs in very often. The first session of the watcher stays."""
+    write_rules(tmp_path / "access.toml", [may(Right.OPERATE, who="token:watcher")])
+    watcher, other = token(tmp_path, "watcher"), token(tmp_path, "other")
+    async with (
+        http_node(tmp_path, access_rules=str(tmp_path / "access.toml")) as node,
+        node.client() as client,
+        node.client() as busy,
+    ):
+        await send(client, await get(client, "/sign-in"), "/dashboard/sign-in", token=watcher)
+        for _ in range(sessions.SESSIONS_OF_ONE_MAX + 1):
+            await send(busy, await get(busy, "/sign-in"), "/dashboard/sign-in", token=other)
+        assert "Free disk" in (await get(client, "")).text
 
 
 async def test_a_silent_publisher_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

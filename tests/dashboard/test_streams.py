@@ -6,6 +6,7 @@ what a form has changed is read back by the ordinary client.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import time
 from collections.abc import AsyncIterator
@@ -226,6 +227,31 @@ async def test_positions_are_edited(tmp_path: Path) -> None:
         await get(client, "/consumer", 404, client="billing", stream="orders")
 
 
+async def test_positions_are_set_in_all_partitions_or_in_none(tmp_path: Path) -> None:
+    """One partition is too short for the index: the position in the other one, which comes first, stays as it was."""
+    async with http_node(tmp_path) as node, node.client() as client, connect(node.running.address) as streams:
+        parted = await streams.create_partitioned("two", 2)
+        for number in (0, 0, 0, 1):
+            await parted.partitions[number].push(b"x")
+        for number in (0, 1):
+            await set_position(streams, "reader", "two", number, 1)
+        page = await get(client, "/consumer", client="reader", stream="two")
+        answer = await send(client, page, "/dashboard/consumer/position", partition="all", to="3")
+        assert (answer.status_code, "nothing is set" in answer.text) == (400, True)
+        assert [each.index async for each in list_positions(streams, client_id="reader")] == [1, 1]
+
+
+async def test_only_the_node_says_what_was_done(tmp_path: Path) -> None:
+    """A link with a text of somebody else, or with a text of another session, shows nothing."""
+    async with http_node(tmp_path) as node, node.client() as client, node.client() as other:
+        page = await get(client, "/streams")
+        answer = await send(client, page, "/dashboard/streams", name="made", partitions="1")
+        said = answer.headers["location"]
+        assert "The stream made is there." in (await client.get(said)).text
+        assert "The stream made is there." not in (await other.get(said)).text
+        assert "evil" not in (await get(client, "/streams", done="Sign in at evil.test", seal="0" * 32)).text
+
+
 async def test_pages_obey_the_rules(tmp_path: Path) -> None:
     """Somebody who may only read one stream sees this one, is offered no form that he may not use, and a form that he
     sends all the same changes nothing."""
@@ -240,9 +266,13 @@ async def test_pages_obey_the_rules(tmp_path: Path) -> None:
         page = await get(client, "/stream", name="orders")
         assert page.forms == []
         assert "private orders" in (await get(client, "/messages", stream="orders")).text
-        for path, query in (("/messages", {"stream": "secret"}), ("/stream", {"name": "secret"})):
-            refused = await get(client, path, 404, **query)
-            assert "private" not in refused.text
+        closed = ("/messages", "/messages/next", "/message", "/message/raw", "/forks")
+        for path, query in (*((path, {"stream": "secret"}) for path in closed), ("/stream", {"name": "secret"})):
+            refused = await client.get(f"/dashboard{path}", params=query)
+            assert (refused.status_code, "private" in refused.text) == (403, False), path
+        lines = [json.loads(line) for line in (tmp_path / "data" / "audit.jsonl").read_text().splitlines()]
+        audited = {line["request"] for line in lines if line["event"] == "refused" and line.get("name") == "secret"}
+        assert audited == {f"GET /dashboard{path}" for path in (*closed, "/stream")}
         sign_in = await get(client, "/sign-in")
         csrf = sign_in.form("/dashboard/sign-in")["csrf"]
         origin = {"origin": node.url}

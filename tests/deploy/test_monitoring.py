@@ -149,6 +149,7 @@ ALERT_OF_TROUBLE: dict[TroubleKind, str] = {
     "block_source_failing": "StreamNodeBackfillSourceFails",
     "block_publishers_silent": "StreamNodeBlockPublishersSilent",
     "consumer_stuck": "StreamNodeConsumerStuck",
+    "consumer_beyond_end": "StreamNodeConsumerBeyondEnd",
     "publisher_silent": "StreamNodePublisherSilent",
 }
 """The alert for each thing that the dashboard calls wrong. A node that stops does so because somebody wants it."""
@@ -202,6 +203,7 @@ FAULTS: dict[str, dict[str, str]] = {
         'stream_node_sync_seconds_bucket{le="+Inf"}': GROWS,
     },
     "StreamNodeConsumerStuck": {f"stream_node_consumer_stuck_seconds{CONSUMER}": "0+15x200"},
+    "StreamNodeConsumerBeyondEnd": {'stream_node_troubles{kind="consumer_beyond_end"}': "1x200"},
     "StreamNodePublisherSilent": {'stream_node_publisher_silent_seconds{stream="s"}': "0+15x200"},
     "StreamNodeConsumerFallsBehind": {f"stream_node_consumer_lag_messages{CONSUMER}": "20000+100x200"},
     "StreamNodeConsumerGone": {"stream_node_leases_expired_total": GROWS},

@@ -105,7 +105,7 @@ async def test_reading_begins_where_it_is_asked_to(tmp_path: Path) -> None:
 
         assert await found("from=20") == [20, 21, 22, 23, 24]
         assert await found("from=earliest&limit=2") == [0, 1]
-        assert await found("from=latest") == await found("from=25") == await found("from=1000") == []
+        assert await found("from=latest") == await found("from=25") == []
         assert await found("limit=1&from=last") == [24]
         time = (await client.get("/v1/streams/numbers?from=10&limit=1")).json()["messages"][0]["time"]
         assert (await found(f"from={time}"))[0] <= 10
@@ -242,7 +242,7 @@ async def test_a_follower_gets_every_message_once_across_connections(tmp_path: P
                     await push(node, "live", *(b"%d" % number for number in range(until - 10, until)))
                 for event in await follower.events(until - len(seen)):
                     message = json.loads(event["data"])
-                    assert event["id"] == str(message["index"] + 1)
+                    assert event["id"].split("-")[0] == str(message["index"] + 1)
                     seen.append(message["data"])
                 last = (f"Last-Event-ID: {event['id']}",)
         assert seen == list(range(270))
@@ -255,7 +255,7 @@ async def test_a_follower_goes_on_where_it_began(tmp_path: Path) -> None:
         async with following(node, "live?from=latest") as follower:
             with trio.move_on_after(0.5):
                 await follower.events(1)
-            assert follower.last == "1"
+            assert follower.last.split("-")[0] == "1"
         await push(node, "live", b"1")
         async with following(node, "live?from=latest", "Last-Event-ID: 1") as follower:
             assert [json.loads(event["data"])["data"] for event in await follower.events(1)] == [1]

@@ -234,7 +234,7 @@ async def test_rules_hold(tmp_path: Path) -> None:
         for path, headers, right, rule in (
             ("orders", {}, "write", None),
             ("closed", bearer, "write", "shut"),
-            ("other", bearer, "create", None),
+            ("other", bearer, "write", None),
             ("other?create=false", bearer, "write", None),
         ):
             status, answer = await post(node, f"/v1/streams/{path}", b"no", **headers)

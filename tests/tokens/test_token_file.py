@@ -213,3 +213,29 @@ def test_ten_thousand_tokens(tmp_path: Path) -> None:
         assert str(tokens.judge(texts[number], 2).identity) == f"token:t{number}"
     create_token(file, "one-more", NOW_S)
     assert len(load_tokens(file)) == 10_001
+
+
+def test_a_token_in_place_of_its_file_is_not_shown(tmp_path: Path) -> None:
+    """Goal: a token where the name of its file belongs is in no error. Method: each command that reads it."""
+    text = new_token()
+    (tmp_path / "node.toml").write_text(f'forward_tokens = ["127.0.0.1:9={text}"]\n')
+    for command in (
+        ("config", "check", "--config", "node.toml"),
+        ("config", "show", "--config", "node.toml"),
+        ("config", "show", "--config", "node.toml", "--json"),
+        ("doctor", "--config", "node.toml", "--data-dir", "data"),
+        ("serve", "--config", "node.toml", "--data-dir", "data"),
+        ("stream", "list", "--node", "127.0.0.1:9", "--token-file", text),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "stream_node", *command],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        said = done.stdout + done.stderr
+        assert text[10:] not in said, command
+        assert "sntok_…" in said, command

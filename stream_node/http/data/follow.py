@@ -1,13 +1,15 @@
 """Follows a partition by server-sent events: every message as it is stored, until the peer or the node ends it.
 
-An event has the index that follows its message as its id. A browser that connects again sends the last id as the header
-`Last-Event-ID`, so it misses no message and gets none twice.
+An event has as its id the index that follows its message, and the time at which the partition was created. A browser
+that connects again sends the last id as the header `Last-Event-ID`, so it misses no message and gets none twice. If the
+partition was deleted and created again meanwhile, the time differs, and the browser gets an error instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
+from typing import NamedTuple
 
 import msgspec
 import trio
@@ -17,7 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from access.rights import Demand, Right
 from ockam.worker import Worker
-from stream_client import ClientError, StreamClient, StreamInfo, StreamNotFound
+from stream_client import ClientClosed, ClientError, ConnectionLost, StreamClient, StreamInfo, StreamNotFound
 from stream_client.arguments import StartLike
 from stream_node.http.app import Call
 from stream_node.http.data.places import find_partition, get_partition, partition_at
@@ -40,10 +42,15 @@ async def follow(
 ) -> Response:
     """Returns an answer that ends only when the peer has gone, the node stops or the stream is deleted."""
     last = _last_event_id(call.request)
-    start = start if last is None else last
+    start = start if last is None else last.next_index
     # The first page is read before the answer begins, so that errors have their status.
     async with call.client() as client:
         stream, info = await get_partition(call, client, name, partition, key, Right.READ)
+        if last is not None and last.created_us not in (None, info.created_us):
+            raise StreamNotFound(
+                f"partition {info.partition} of {name!r} has been deleted, and created again since the event with this "
+                "id; read from earliest, without Last-Event-ID"
+            )
         found = await read_found(stream, start, PAGE_MESSAGES, 0.0, form)
     headers = {"Stream-Partition": str(info.partition), "Vary": "Accept", "X-Accel-Buffering": "no"}
     return _Follow(_events(call, info, found, form), headers)
@@ -65,14 +72,14 @@ async def _events(call: Call, followed: StreamInfo, found: Found, form: Form) ->
     """followed: the partition, as it was when the request came. found: its first page."""
     # An event without data only sets the id: a peer that connects again before the first message goes on there.
     at = found.messages[0].index if found.messages else found.resume_index
-    yield b"retry: 1000\nid: %d\n\n" % at
+    yield b"retry: 1000\nid: %d-%d\n\n" % (at, followed.created_us)
     sent_s = trio.current_time()
     address = stream_address(followed.stream_name, followed.partition)
     worker: Worker | None = None
     try:
         while not call.parts.condition.is_draining:
             if found.messages:
-                for part in _parts(found):
+                for part in _parts(found, followed.created_us):
                     yield part
                 sent_s = trio.current_time()
             elif trio.current_time() >= sent_s + HEARTBEAT_S:
@@ -91,7 +98,11 @@ async def _events(call: Call, followed: StreamInfo, found: Found, form: Form) ->
     except (ClientError, Problem) as error:
         if call.parts.condition.is_draining:
             return
-        problem = problem_of(error) if isinstance(error, ClientError) else error
+        if isinstance(error, ClientClosed | ConnectionLost):
+            detail = "the node has ended this connection, because its tokens or rules have changed; connect again"
+            problem = Problem(503, "connection-lost", detail, members={"retriable": True, "in_doubt": False})
+        else:
+            problem = problem_of(error) if isinstance(error, ClientError) else error
         yield b"event: problem\ndata: %b\n\n" % bytes(problem.response().body)
 
 
@@ -107,11 +118,11 @@ async def _check_same(call: Call, client: StreamClient, followed: StreamInfo) ->
         raise StreamNotFound(f"partition {followed.partition} of {name!r} has been deleted, and created again")
 
 
-def _parts(found: Found) -> Iterator[bytes]:
-    """Returns the events of a page, several small ones together."""
+def _parts(found: Found, created_us: int) -> Iterator[bytes]:
+    """Returns the events of a page, several small ones together. created_us: when the partition was created."""
     part = bytearray()
     for message in found.messages:
-        part += b"id: %d\ndata: %b\n\n" % (message.index + 1, msgspec.json.encode(message))
+        part += b"id: %d-%d\ndata: %b\n\n" % (message.index + 1, created_us, msgspec.json.encode(message))
         if len(part) >= PART_BYTES:
             yield bytes(part)
             part.clear()
@@ -119,11 +130,24 @@ def _parts(found: Found) -> Iterator[bytes]:
         yield bytes(part)
 
 
-def _last_event_id(request: Request) -> int | None:
-    """Returns the index in the header Last-Event-ID, None without it. Raises Problem if it is no index."""
+class _EventId(NamedTuple):
+    """The id of an event.
+
+    next_index: the index after its message.
+    created_us: when the partition was created; None if the id does not have it.
+    """
+
+    next_index: int
+    created_us: int | None
+
+
+def _last_event_id(request: Request) -> _EventId | None:
+    """Returns the header Last-Event-ID, None without it. Raises Problem if it is no id of an event."""
     text = request.headers.get("last-event-id", "")
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal() and len(text) < 20 and int(text) <= INDEX_MAX):
-        raise Problem(400, "invalid-request", "Last-Event-ID is the id of an event: an index")
-    return int(text)
+    index, dash, created = text.partition("-")
+    parts = (index, created) if dash else (index,)
+    if not all(part.isascii() and part.isdecimal() and len(part) < 20 and int(part) <= INDEX_MAX for part in parts):
+        raise Problem(400, "invalid-request", "Last-Event-ID is the id of an event: an index, or an index and a time")
+    return _EventId(int(index), int(created) if dash else None)

@@ -62,6 +62,7 @@ async def push(call: Call) -> Response:
         detail = "publisher_id and sequence belong together: send both, or none"
         raise Problem(400, "invalid-request", detail)
     headers = read_headers(call.request)
+    call.check_early(Demand(Right.WRITE, name))
     # Everything is checked before the stream is made: a request that is wrong makes no stream.
     messages = await read_messages(call.request)
     refusal = KeyedPush(max(messages, key=len), 0, key, headers).refusal()

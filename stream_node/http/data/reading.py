@@ -15,7 +15,15 @@ import msgspec
 import trio
 
 from ockam.protocol import REFUSAL
-from stream_client import AccessDenied, ClientError, FromIndex, RichMessage, Stream, StreamNotFound
+from stream_client import (
+    AccessDenied,
+    ClientError,
+    FromIndex,
+    PositionBeyondEnd,
+    RichMessage,
+    Stream,
+    StreamNotFound,
+)
 from stream_client.arguments import StartLike
 from stream_node.cli.values import UsageError, parse_start
 from stream_node.http.data.json_text import find_json_fault
@@ -94,7 +102,7 @@ def parse_from(text: str) -> StartLike:
 async def read_found(stream: Stream, start: StartLike, limit: int, wait_s: float, form: Form) -> Found:
     """Reads a page of messages. While there is none, waits for one, for `wait_s` seconds at most.
 
-    Raises Problem if an index lies beyond the end, where a reader would wait for messages that come much later."""
+    Raises PositionBeyondEnd if an index lies beyond the end, where a reader would miss the messages before it."""
     deadline_s = trio.current_time() + wait_s
     while True:
         left_s = min(max(0.0, deadline_s - trio.current_time()), NODE_WAIT_S_MAX)
@@ -109,6 +117,11 @@ async def read_found(stream: Stream, start: StartLike, limit: int, wait_s: float
             if found is None:
                 raise error
             return found
+        if isinstance(start, int) and page.next_index is not None and start > page.next_index:
+            raise PositionBeyondEnd(
+                f"index {start} is beyond the end of the stream, which is {page.next_index}: the stream was made again "
+                "or put back to an earlier state; read from earliest, or from an index up to there"
+            )
         if page.messages or trio.current_time() >= deadline_s:
             break
         # A later page continues where this one ended: "latest" is the end at the time of the request.

@@ -8,10 +8,11 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from starlette.responses import Response
 
-from access.rights import Right
+from access.rights import Demand, Right
 from stream_client import Retention, StreamInfo
 from stream_client.core.service_route import STREAM_SERVICE
 from stream_node.http.app import Call, json_response
+from stream_node.http.body import read_small
 from stream_node.http.data.places import find_partitions, get_partitions, partition_at
 from stream_node.http.data.query import INDEX_MAX, Index, NoQuery, read_query, stream_name
 from stream_node.http.data.reading import time_text
@@ -119,20 +120,26 @@ async def create(call: Call) -> Response:
     """Creates a stream with its partitions, or those of them that are missing. It is safe to repeat."""
     name = stream_name(call.request)
     read_query(call.request, NoQuery)
+    call.check_early(Demand(Right.CREATE, name))
     body = await _body(call, NewStream)
+    if body.retention is not None:
+        # Without this right, the stream would be created, and then the answer would be an error.
+        call.check_early(Demand(Right.ADMIN, name))
     async with call.client() as client:
         before = {each.partition for each in await find_partitions(client, name)}
         await client.create_partitioned(name, body.partitions)
-        if body.retention is not None:
-            for number in range(body.partitions):
-                await partition_at(client, name, number).set_retention(_retention(body.retention))
         found = await find_partitions(client, name)
+        if body.retention is not None:
+            # The stream may have more partitions than the body asks for. All of them get the retention.
+            kept = _retention(body.retention)
+            found = [await partition_at(client, name, each.partition).set_retention(kept) for each in found]
     return _description(name, found, 200 if before else 201)
 
 
 async def change(call: Call) -> Response:
     name = stream_name(call.request)
     read_query(call.request, NoQuery)
+    call.check_early(Demand(Right.ADMIN, name))
     body = await _body(call, ChangedStream)
     async with call.client() as client:
         infos = await get_partitions(call, client, name, Right.ADMIN)
@@ -154,11 +161,7 @@ async def delete(call: Call) -> Response:
 
 async def _body(call: Call, kind: type[B]) -> B:
     """Returns the body of a request as a struct; without a body, the struct of an empty object. Raises Problem."""
-    body = await call.request.body()
-    if len(body) > BODY_BYTES_MAX:
-        raise Problem(
-            413, "body-too-large", f"the body has at most {BODY_BYTES_MAX:,} bytes here; send only its members"
-        )
+    body = await read_small(call.request, BODY_BYTES_MAX)
     try:
         return msgspec.convert(_whole(msgspec.json.decode(body or b"{}")), kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
