@@ -26,7 +26,7 @@ check: setup-dev ## formatting, lint, types and locks: what CI runs before the t
 	@VENV="$(VENV)" ./check
 
 bench: setup-dev ## measure a node on this machine, beside its peers, for docs/performance.md
-	@$(PYTHON) -m bench all --peer all --output bench/results/bench.json $(ARGS)
+	@$(PYTHON) -m bench all --peer all --compiled --output bench/results/bench.json $(ARGS)
 	@$(PYTHON) -m bench.draw_plots bench/results/bench.json docs/plots
 	@$(PYTHON) -m bench.write_tables bench/results/bench.json docs/performance.md
 

@@ -27,6 +27,9 @@ def bench(
         ),
     ] = "all",
     peer: Annotated[str | None, typer.Option(help="all, or the name of one: measured in turn with us.")] = None,
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="Measure us with compiled modules, too. Building them takes a minute.")
+    ] = False,
     quick: Annotated[bool, typer.Option("--quick", help="A smoke run of some seconds.")] = False,
     messages: Annotated[int | None, typer.Option(min=1, help="Messages of a measurement.")] = None,
     size: Annotated[int | None, typer.Option(min=0, help="Bytes of a message.")] = None,
@@ -38,6 +41,7 @@ def bench(
     directory, and is gone at the end."""
     options = Options(
         peer=peer,
+        compiled=compiled,
         output=output,
         keep=keep,
         quick=quick,

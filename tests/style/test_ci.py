@@ -170,6 +170,7 @@ def test_compiled_modules_are_tested_where_there_is_a_c_compiler(tmp_path: Path)
             'mkdir -p "$VENV/bin"; cp python "$VENV/bin"; chmod +x "$VENV/bin/python"'
         )
         house.stand_in("cc", ":")
+        house.stand_in("python3", ":")
         for tool in ("cp", "chmod"):
             (house._bin / tool).symlink_to(str(shutil.which(tool)))
         done = house.run()
