@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -27,6 +27,7 @@ from hypothesis import configuration, settings
 
 from companion import COMPANION
 from ockam import connection_machine
+from tests.support.compiled import REPLACED, skip_patches_of_compiled, skipped
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -52,9 +53,17 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     atexit.register(shutil.rmtree, os.environ["PYTHONPYCACHEPREFIX"], ignore_errors=True)
 
 if COMPANION.is_used:
-    from tests.support.compiled import skip_patches_of_compiled
-
     skip_patches_of_compiled()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Puts the reason back into the report of a test that was skipped inside trio, where pytest-trio loses it."""
+    report = yield
+    if report.skipped and item.nodeid in skipped:
+        report.longrepr = (str(item.path), 0, f"Skipped: {REPLACED}")
+    return report
+
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts what runs in the background so; tests send SIGINT to themselves and to children, which inherit it.

@@ -8,6 +8,7 @@ test the same source where it is not.
 from __future__ import annotations
 
 import inspect
+import os
 from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
 from types import ModuleType
@@ -33,7 +34,12 @@ def needs_pure(*things: object) -> None:
         skip()
 
 
+skipped: set[str] = set()
+"""The node ids of the tests that were skipped here. pytest-trio loses the reason of a skip (`tests/conftest.py`)."""
+
+
 def skip() -> NoReturn:
+    skipped.add(os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0])
     pytest.skip(REPLACED)
 
 
