@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from storage.contract import Operation, Session, SessionSource
 from storage.errors import StorageClosed, StorageError, storage_error
+from storage.session import connection_of
 
 Result = TypeVar("Result")
 
@@ -66,7 +67,7 @@ class SessionTransactions:
         self._writing = source.session()
         try:
             self._reading = source.read_session()
-            self._writing.connection.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
+            self._writing.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
         except BaseException:
             self._writing.close()
             raise
@@ -128,7 +129,7 @@ class Work(Operation):
         self.done = Event()
 
     def apply(self, session: Session) -> None:
-        self.results = [self.work(session.connection)]
+        self.results = [self.work(connection_of(session))]
 
     def wake(self) -> None:
         self.done.set()
@@ -147,7 +148,7 @@ def _wait_done(submit: Callable[[Operation], object], work: Callable[[sqlite3.Co
 def _run(session: Session, work: Callable[[sqlite3.Connection], Result], *, commit: bool) -> Result:
     session.begin()
     try:
-        result = work(session.connection)
+        result = work(connection_of(session))
         if commit:
             session.commit()
     except BaseException as error:

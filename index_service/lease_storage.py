@@ -110,13 +110,11 @@ class LoadLeases(Operation):
         self.ttl_ms_max = 0
 
     def apply(self, session: Session) -> None:
-        found = session.connection.execute(
-            _LOAD, {"client_id": self.client_id, "stream_name": self.stream_name}
-        ).fetchall()
+        found = session.execute(_LOAD, {"client_id": self.client_id, "stream_name": self.stream_name}).fetchall()
         for row in found:
             check_sealed(lease_fences.name, (self.client_id, self.stream_name, *row), _DO)
         self.rows = [StoredLease(partition, fence, holder) for partition, fence, holder, _, _ in found]
-        floor = session.connection.execute(_FLOOR).fetchone()
+        floor = session.execute(_FLOOR).fetchone()
         if floor is not None:
             check_sealed(lease_floor.name, floor, _DO)
         self.floor = 0 if floor is None else int(floor[0])
@@ -147,7 +145,7 @@ class WriteLeases(Operation):
         self.ttl_ms = ttl_ms
 
     def apply(self, session: Session) -> None:
-        session.connection.executemany(
+        session.execute_many(
             _WRITE,
             [
                 {
@@ -173,7 +171,7 @@ def find_fence(session: Session, key: Key) -> int | None:
     Raises DatabaseCorrupt if the row is damaged.
     """
     client_id, stream_name, partition = key
-    found = session.connection.execute(
+    found = session.execute(
         _FENCE, {"client_id": client_id, "stream_name": stream_name, "partition": partition}
     ).fetchone()
     if found is None:

@@ -121,7 +121,7 @@ class IndexRequests(Operation):
         self.fenced: set[int] = set()
 
     def apply(self, session: Session) -> None:
-        execute = session.connection.execute
+        execute = session.execute
         self.indexes = []
         self.fenced = set()
         for place, (key, index, answered, fence) in enumerate(self.requests):
@@ -169,7 +169,7 @@ class SetPosition(WriteLeases):
 
     def apply(self, session: Session) -> None:
         super().apply(session)
-        execute = session.connection.execute
+        execute = session.execute
         row = _row(self.key)
         found = execute(_FIND, row).fetchone()
         # The seal is not checked: setting or deleting a position is the way to repair a damaged one.
@@ -219,7 +219,7 @@ class ListPositions(Operation):
             # Only one stream is listed, but `after` names another stream. The page begins with the same client if the
             # listed stream sorts after that stream, and with the next client if not.
             after_partition = -1 if stream_name > after.stream_name else INDEX_MAX
-        found = session.connection.execute(
+        found = session.execute(
             _LISTS[self.request.client_id is not None, self.request.stream_name is not None, after is not None],
             {
                 "client_id": self.request.client_id,
@@ -253,7 +253,7 @@ def merge_positions(connection: sqlite3.Connection, other: sqlite3.Connection) -
 
 def _find_index(session: Session, key: Key) -> int | None:
     """Returns the saved index of a key, or None if none is saved. Raises DatabaseCorrupt if the row is damaged."""
-    found = session.connection.execute(_FIND, _row(key)).fetchone()
+    found = session.execute(_FIND, _row(key)).fetchone()
     if found is None:
         return None
     check_sealed(saved_indexes.name, (*key, *found), "set the position anew with `stream-node index set`")

@@ -9,7 +9,7 @@
 - `storage.verify.verify(session)` checks a whole database.
 - `storage.upgrade` brings a database of an older version up to date, by the revisions in `storage.migrations`.
 - `storage.wal` reads a damaged write-ahead log; `storage.bulk` reads pages of messages as Arrow in another process.
-- Other packages define their tables on `metadata`, and read and write these tables through `Session.connection`.
+- Other packages define their tables on `metadata`, and read and write these tables by `Session.execute`.
 
 This package contains no networking. Each public name is imported from its module at the first use of the name. So the
 child process for bulk reads does not import all modules, and `--help` does not wait for their import.

@@ -86,7 +86,7 @@ def back_up(source: Path, target: Path, *, now_us: int, check: bool, progress: P
         try:
             session.begin()
             streams, messages, data_bytes = count_stored(session)
-            schema_version = session.connection.execute("PRAGMA user_version").fetchone()[0]
+            schema_version = session.execute("PRAGMA user_version").fetchone()[0]
             _copy_pages(session.connection, part, progress)
         finally:
             session.close()

@@ -14,8 +14,7 @@ another process can cause, the methods raise a StorageError and no other excepti
 
 from __future__ import annotations
 
-import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, Self, TypeAlias
 
 import msgspec
@@ -24,6 +23,31 @@ from storage.errors import StorageError
 
 Record: TypeAlias = tuple[int, bytes, int, bytes | None, bytes | None]
 """One stored message: its index, data, time in microseconds since 1970, key and headers."""
+
+
+Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
+"""The values of a statement's parameters: in their order, or by their names."""
+
+
+class Rows(Protocol):
+    """The rows that a statement returns. They are read while the session does nothing else."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows the statement has changed."""
+        ...
+
+    def fetchone(self) -> Any:
+        """Returns the next row, or None after the last one."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """Returns all further rows."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterates over all further rows."""
+        ...
 
 
 class StreamRecord(msgspec.Struct, frozen=True):
@@ -253,9 +277,16 @@ class Session(Protocol):
         """The log of messages, read and written through this session."""
         ...
 
-    @property
-    def connection(self) -> sqlite3.Connection:
-        """The SQLite connection of this session. Other packages use their own tables through this connection."""
+    def execute(self, statement: str, values: Values = ()) -> Rows:
+        """Executes one statement, and returns its rows. Other packages read and write their own tables by it.
+
+        values: the values of the statement's parameters, in their order or by their names. Raises StorageError; so does
+        reading the rows.
+        """
+        ...
+
+    def execute_many(self, statement: str, values: Iterable[Values]) -> None:
+        """Executes one statement with several sets of values, one after the other. Raises StorageError."""
         ...
 
     @property

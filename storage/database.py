@@ -302,10 +302,10 @@ def _create_schema(session: SqliteSession, version: int | None) -> None:
     session.begin()
     try:
         for statement in create_statements():
-            session.connection.execute(statement)
+            session.execute(statement)
         if version is not None:
-            session.connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            session.connection.execute(f"PRAGMA user_version={version}")
+            session.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            session.execute(f"PRAGMA user_version={version}")
     except sqlite3.Error as error:
         raise storage_error(error) from error
     session.commit()

@@ -49,7 +49,7 @@ def diagnose(error: StorageError, session: Session) -> StorageError:
     """
     if not isinstance(error, WriteFailed | DatabaseCorrupt):
         return error
-    path = session.connection.execute("PRAGMA database_list").fetchone()[2]
+    path = session.execute("PRAGMA database_list").fetchone()[2]
     if not path:
         return error
     found = _diagnose_write(Path(path)) if isinstance(error, WriteFailed) else _diagnose_read(session, Path(path))
@@ -75,7 +75,7 @@ def _diagnose_read(session: Session, database: Path) -> StorageError | None:
     if _size_bytes(database) > CHECKED_BYTES_MAX:
         return None
     try:
-        (verdict,) = session.connection.execute("PRAGMA quick_check(1)").fetchone()
+        (verdict,) = session.execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.Error:
         return None
     return (

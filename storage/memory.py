@@ -8,14 +8,15 @@ messages of the committed state. Only one thread must use the database.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from storage.contract import Append, Record, StreamRecord
+from storage.contract import Append, Record, StreamRecord, Values
 from storage.errors import IndexConflict, StorageReadOnly, StreamNotFound
 from storage.schema import create_statements
+from storage.session import SqliteRows, execute, execute_many
 
 
 class _Stream(NamedTuple):
@@ -87,6 +88,12 @@ class MemorySession:
     @property
     def in_transaction(self) -> bool:
         return self._working is not None
+
+    def execute(self, statement: str, values: Values = ()) -> SqliteRows:
+        return execute(self.connection, statement, values)
+
+    def execute_many(self, statement: str, values: Iterable[Values]) -> None:
+        execute_many(self.connection, statement, values)
 
     def begin(self) -> None:
         assert self._working is None, "transactions do not nest"

@@ -28,7 +28,7 @@ class Reclaim(Operation):
         self.pages_left = 0
 
     def apply(self, session: Session) -> None:
-        execute = session.connection.execute
+        execute = session.execute
         count = min(self.pages, _free_pages(session) - self.keep)
         for _ in range(count):
             execute("PRAGMA incremental_vacuum(1)")
@@ -36,4 +36,4 @@ class Reclaim(Operation):
 
 
 def _free_pages(session: Session) -> int:
-    return int(session.connection.execute("PRAGMA freelist_count").fetchone()[0])
+    return int(session.execute("PRAGMA freelist_count").fetchone()[0])

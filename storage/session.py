@@ -7,10 +7,11 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from storage.contract import Session, Values
 from storage.errors import storage_error
 from storage.histogram import SECONDS, Histogram
 from storage.log import SqliteLog
@@ -27,6 +28,62 @@ class Checkpoint(NamedTuple):
     blocked: bool
     wal_pages: int
     copied_pages: int
+
+
+class SqliteRows:
+    """The rows of one statement: `storage.contract.Rows`. An error of SQLite is raised as a StorageError."""
+
+    __slots__ = ("_cursor",)
+
+    def __init__(self, cursor: sqlite3.Cursor) -> None:
+        self._cursor = cursor
+
+    @property
+    def rowcount(self) -> int:
+        return self._cursor.rowcount
+
+    def fetchone(self) -> Any:
+        try:
+            return self._cursor.fetchone()
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
+
+    def fetchall(self) -> list[Any]:
+        try:
+            return self._cursor.fetchall()
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
+
+    def __iter__(self) -> Iterator[Any]:
+        try:
+            yield from self._cursor
+        except sqlite3.Error as error:
+            raise storage_error(error) from error
+
+
+def execute(connection: sqlite3.Connection, statement: str, values: Values) -> SqliteRows:
+    """Executes one statement, as `storage.contract.Session.execute` describes it."""
+    try:
+        return SqliteRows(connection.execute(statement, values))
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
+
+
+def execute_many(connection: sqlite3.Connection, statement: str, values: Iterable[Values]) -> None:
+    """Executes one statement several times, as `storage.contract.Session.execute_many` describes it."""
+    try:
+        connection.executemany(statement, values)
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
+
+
+def connection_of(session: Session) -> sqlite3.Connection:
+    """Returns the SQLite connection of a session, for code that uses SQLite itself. Raises TypeError if the session is
+    not one of SQLite."""
+    connection = getattr(session, "connection", None)
+    if not isinstance(connection, sqlite3.Connection):
+        raise TypeError(f"a {type(session).__name__} is no session of SQLite")
+    return connection
 
 
 class SqliteSession:
@@ -48,6 +105,12 @@ class SqliteSession:
     @property
     def in_transaction(self) -> bool:
         return self.connection.in_transaction
+
+    def execute(self, statement: str, values: Values = ()) -> SqliteRows:
+        return execute(self.connection, statement, values)
+
+    def execute_many(self, statement: str, values: Iterable[Values]) -> None:
+        execute_many(self.connection, statement, values)
 
     def begin(self) -> None:
         self._execute(self._begin)

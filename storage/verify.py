@@ -17,6 +17,7 @@ from storage.errors import storage_error
 from storage.page import find_damage
 from storage.schema import APPLICATION_ID, SCHEMA_VERSION, messages, metadata, streams
 from storage.seal import SEAL, SEALED, find_broken, has_seal
+from storage.session import connection_of
 from storage.statements import COUNT_MESSAGES, GET_STREAM, HAS_STREAM, NEXT_MESSAGES, NEXT_STREAM, READ_STREAM
 
 PROBLEMS_MAX = 1_000
@@ -56,7 +57,7 @@ def verify(session: Session, progress: Progress | None = None) -> VerifyReport:
     """
     session.begin()
     try:
-        return _Verification(session.connection, progress or _ignore).run()
+        return _Verification(connection_of(session), progress or _ignore).run()
     except sqlite3.Error as error:
         raise storage_error(error) from error
     finally:

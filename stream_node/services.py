@@ -6,7 +6,6 @@ The server, the simulation and the tests start their nodes with this module, so 
 from __future__ import annotations
 
 import secrets
-import sqlite3
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -18,7 +17,6 @@ from index_service.limits import IndexStatistics, LeaseLimits
 from index_service.worker import IndexService
 from ockam.node import Node
 from storage.database import Database
-from storage.errors import storage_error
 from storage.runner import Runner
 from stream_node.block_services import KEEPERS, BlockServices, BlockServicesStatistics
 from stream_node.clock_note import Known
@@ -51,8 +49,6 @@ def stored_streams(database: Database) -> list[StoredStream]:
     session = database.read_session()
     try:
         return list(list_stored(session))
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
     finally:
         session.close()
 

@@ -153,13 +153,13 @@ def find_time_us(session: Session, stream_id: int, index: int) -> int | None:
 
     Returns None if the message is not stored.
     """
-    row = session.connection.execute(GET_TIME, (stream_id, index)).fetchone()
+    row = session.execute(GET_TIME, (stream_id, index)).fetchone()
     return None if row is None else int(row[0])
 
 
 def get_retention(session: Session, stream_id: int) -> Retention | None:
     """Returns the retention (limits of age, number and size) of this stream, or None if the node's default applies."""
-    row = session.connection.execute(GET_ATTRIBUTES, (stream_id,)).fetchone()
+    row = session.execute(GET_ATTRIBUTES, (stream_id,)).fetchone()
     return _attributes_decoder.decode(row[0]).retention if row is not None and row[0] is not None else None
 
 
@@ -170,7 +170,7 @@ def set_retention(session: Session, stream_id: int, retention: Retention | None)
     Raises DatabaseCorrupt if the row of the stream is damaged.
     """
     encoded = None if retention is None else _attributes_encoder.encode(Attributes(retention))
-    row = session.connection.execute(SEALED_STREAM, (stream_id,)).fetchone()
+    row = session.execute(SEALED_STREAM, (stream_id,)).fetchone()
     if row is None:
         return
     *columns, seal = row
@@ -178,7 +178,7 @@ def set_retention(session: Session, stream_id: int, retention: Retention | None)
     if seal != stream_seal(*columns):
         raise DatabaseCorrupt(corrupt_text(f"the row of the stream {columns[0]!r} is not what was written"))
     columns[3] = encoded
-    session.connection.execute(SET_ATTRIBUTES, (encoded, stream_seal(*columns), stream_id))
+    session.execute(SET_ATTRIBUTES, (encoded, stream_seal(*columns), stream_id))
 
 
 def stored_stream(session: Session, record: StreamRecord) -> StoredStream:
@@ -203,7 +203,7 @@ def list_sequences(session: Session, stream_id: int, index: int) -> list[tuple[b
     index: messages with lower indexes are left out.
     """
     found = []
-    for stored_index, headers in session.connection.execute(LIST_EXTRAS, (stream_id, index)):
+    for stored_index, headers in session.execute(LIST_EXTRAS, (stream_id, index)):
         sequence = decode_extras(headers).sequence
         if sequence is not None:
             found.append((sequence.publisher_id, sequence.sequence, stored_index))
@@ -216,7 +216,7 @@ def note_fall(session: Session, stream_id: int, index: int) -> None:
     Call it inside a transaction.
     """
     row = (stream_id, index)
-    session.connection.execute(INSERT_FALL, (*row, seal_of(time_falls.name, row)))
+    session.execute(INSERT_FALL, (*row, seal_of(time_falls.name, row)))
 
 
 def forget_falls(session: Session, stream_id: int) -> None:
@@ -224,7 +224,7 @@ def forget_falls(session: Session, stream_id: int) -> None:
 
     The rows are the places where the times of the stream go back. Call it inside a transaction.
     """
-    session.connection.execute(DELETE_FALLS, (stream_id,))
+    session.execute(DELETE_FALLS, (stream_id,))
 
 
 def first_index_at(session: Session, record: StreamRecord, time_us: int) -> int:
@@ -237,7 +237,7 @@ def first_index_at(session: Session, record: StreamRecord, time_us: int) -> int:
     earlier part only if all messages of the later parts were published at `time_us` or later. Inside one part, a binary
     search finds the index.
     """
-    falls = session.connection.execute(LIST_FALLS, (record.stream_id, record.first_index)).fetchall()
+    falls = session.execute(LIST_FALLS, (record.stream_id, record.first_index)).fetchall()
     end = record.next_index
     for start in (*(index for (index,) in reversed(falls) if index < end), record.first_index):
         found = _first_in_part(session, record.stream_id, start, end, time_us)
@@ -283,7 +283,7 @@ def step_end(session: Session, record: StreamRecord, index: int, messages_max: i
     """
     end, size_bytes = record.first_index, 0
     limit = min(messages_max, index - end)
-    for (message_bytes,) in session.connection.execute(SIZES, (record.stream_id, end, limit)) if limit > 0 else ():
+    for (message_bytes,) in session.execute(SIZES, (record.stream_id, end, limit)) if limit > 0 else ():
         end += 1
         size_bytes += message_bytes
         if size_bytes >= bytes_max:
@@ -296,7 +296,7 @@ def _first_index_within(session: Session, record: StreamRecord, bytes_max: int) 
     excess_bytes, index = record.size_bytes - bytes_max, record.first_index
     if excess_bytes <= 0:
         return index
-    for (size_bytes,) in session.connection.execute(SIZES, (record.stream_id, index, SIZES_MAX)):
+    for (size_bytes,) in session.execute(SIZES, (record.stream_id, index, SIZES_MAX)):
         excess_bytes -= size_bytes
         index += 1
         if excess_bytes <= 0:

@@ -63,8 +63,8 @@ class LoadTarget(Operation):
         self.newest_known: int | None = None
 
     def apply(self, session: Session) -> None:
-        session.connection.execute(_CREATE)
-        row = session.connection.execute(_FIND, (self.chain,)).fetchone()
+        session.execute(_CREATE)
+        row = session.execute(_FIND, (self.chain,)).fetchone()
         # A damaged row is ignored, because publishers and source nodes will announce the newest block again.
         sound = row is not None and row[1] == seal_of(backfill_targets.name, (self.chain, row[0]))
         self.newest_known = row[0] if sound else None
@@ -80,4 +80,4 @@ class SaveTarget(Operation):
 
     def apply(self, session: Session) -> None:
         row = (self.chain, self.newest_known)
-        session.connection.execute(_SAVE, (*row, seal_of(backfill_targets.name, row)))
+        session.execute(_SAVE, (*row, seal_of(backfill_targets.name, row)))

@@ -9,9 +9,7 @@ are deleted.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import msgspec
@@ -29,7 +27,7 @@ from block_node.persist.mark import (
 from block_node.persist.ranges import BlockRanges
 from block_node.persist.schema import BlockPlace
 from storage.contract import Append, Session, StreamRecord
-from storage.errors import DatabaseCorrupt, corrupt_text, storage_error
+from storage.errors import DatabaseCorrupt, corrupt_text
 from stream_service.stored import LOST_EXTRAS
 
 STREAM_PREFIX = "block_node."
@@ -126,35 +124,32 @@ class ChainLog:
         staged parts (parts that were kept on disk before verification). Must run in a writing transaction. Creates no
         stream, so that a node that receives no blocks leaves no trace of a chain.
         """
-        with _mapped():
-            sql.ensure_tables(session)
-            stream = session.log.find_stream(stream_name(self.chain), 0)
-            if stream is None:
-                return None, StoredChain(BlockRanges(), BlockRanges(), 0, 0, None, b"")
-            session.connection.execute(sql.CLEAR_ALL_STAGED, (self.chain,))
-            known = sql.find_sound_chain(session, self.chain)
-            if known is None or known[:2] != (stream.stream_id, stream.next_index):
-                self._rebuild(session, stream)
-            return stream, self.state(session)
+        sql.ensure_tables(session)
+        stream = session.log.find_stream(stream_name(self.chain), 0)
+        if stream is None:
+            return None, StoredChain(BlockRanges(), BlockRanges(), 0, 0, None, b"")
+        session.execute(sql.CLEAR_ALL_STAGED, (self.chain,))
+        known = sql.find_sound_chain(session, self.chain)
+        if known is None or known[:2] != (stream.stream_id, stream.next_index):
+            self._rebuild(session, stream)
+        return stream, self.state(session)
 
     def state(self, session: Session) -> StoredChain:
-        with _mapped():
-            execute = session.connection.execute
-            _, _, blocks, size_bytes, verifier_state, _ = execute(sql.GET_CHAIN, (self.chain,)).fetchone()
-            first, last, count = execute(sql.SPAN, (self.chain,)).fetchone()
-            without_hole = count and last - first + 1 == count
-            available = BlockRanges([(first, last)] if without_hole else execute(sql.RANGES, (self.chain,)))
-            stored = available.copy()
-            for first, last in execute(sql.EVICTED, (self.chain,)):
-                stored.add(first, last)
-            newest = execute(sql.NEWEST_PLACES, (self.chain, 1)).fetchone()
-            place = None if newest is None else BlockPlace(*newest)
-            return StoredChain(available, stored, blocks, size_bytes, place, verifier_state)
+        execute = session.execute
+        _, _, blocks, size_bytes, verifier_state, _ = execute(sql.GET_CHAIN, (self.chain,)).fetchone()
+        first, last, count = execute(sql.SPAN, (self.chain,)).fetchone()
+        without_hole = count and last - first + 1 == count
+        available = BlockRanges([(first, last)] if without_hole else execute(sql.RANGES, (self.chain,)))
+        stored = available.copy()
+        for first, last in execute(sql.EVICTED, (self.chain,)):
+            stored.add(first, last)
+        newest = execute(sql.NEWEST_PLACES, (self.chain, 1)).fetchone()
+        place = None if newest is None else BlockPlace(*newest)
+        return StoredChain(available, stored, blocks, size_bytes, place, verifier_state)
 
     def stream(self, session: Session) -> StreamRecord:
         """Returns the stream that contains the blocks. The chain must have a row in `block_chains`."""
-        with _mapped():
-            return session.log.get_stream(self._stream_id(session))
+        return session.log.get_stream(self._stream_id(session))
 
     def store(self, session: Session, block: NewBlock, time_us: int, behind: int | None = None) -> StoredBlock:
         """Stores a block, unless the same block is already stored. Must run in a writing transaction.
@@ -167,73 +162,67 @@ class ChainLog:
         `behind` is not stored. Raises StagedPartMissing if a staged part (a part that was written to disk before the
         verification) is missing.
         """
-        with _mapped():
-            known = self.find(session, block.number)
-            if known is not None:
-                # The root hash of the stored block may have been corrected after the block was stored.
-                if known.root != block.root and known.root not in block.other_roots:
-                    raise BlockConflict(block.number, known.root, block.root)
-                self._drop_staged(session, block.attempt)
-                return StoredBlock(known, False, self._stream_id(session))
-            if behind is not None and self.find(session, behind) is None:
-                raise PredecessorMissing(block.number, behind)
-            row = self._ensure_chain(session, time_us)
-            stream = session.log.get_stream(row[0])
-            first_index, parts = stream.next_index, block.staged + len(block.parts)
-            place = BlockPlace(block.number, first_index, parts, block.items, block.size_bytes, block.root)
-            index = first_index
-            for run in _runs(self._all_parts(session, block)):
-                headers = [
-                    headers_of(_mark(place, part), block.other_roots, block.corrected_root if part == 0 else b"")
-                    for part in range(index - first_index, index - first_index + len(run))
-                ]
-                keys = [key_of(block.number)] * len(run)
-                session.log.append([Append(stream.stream_id, index, time_us, run, keys, headers)])
-                index += len(run)
-            self._add_place(session, place)
-            sql.grow_chain(session, self.chain, row, index, 1, place.size_bytes, block.verifier_state)
-            if block.corrected_root:
-                sql.set_root(session, self.chain, block.number - 1, block.corrected_root)
+        known = self.find(session, block.number)
+        if known is not None:
+            # The root hash of the stored block may have been corrected after the block was stored.
+            if known.root != block.root and known.root not in block.other_roots:
+                raise BlockConflict(block.number, known.root, block.root)
             self._drop_staged(session, block.attempt)
-            return StoredBlock(place, True, stream.stream_id)
+            return StoredBlock(known, False, self._stream_id(session))
+        if behind is not None and self.find(session, behind) is None:
+            raise PredecessorMissing(block.number, behind)
+        row = self._ensure_chain(session, time_us)
+        stream = session.log.get_stream(row[0])
+        first_index, parts = stream.next_index, block.staged + len(block.parts)
+        place = BlockPlace(block.number, first_index, parts, block.items, block.size_bytes, block.root)
+        index = first_index
+        for run in _runs(self._all_parts(session, block)):
+            headers = [
+                headers_of(_mark(place, part), block.other_roots, block.corrected_root if part == 0 else b"")
+                for part in range(index - first_index, index - first_index + len(run))
+            ]
+            keys = [key_of(block.number)] * len(run)
+            session.log.append([Append(stream.stream_id, index, time_us, run, keys, headers)])
+            index += len(run)
+        self._add_place(session, place)
+        sql.grow_chain(session, self.chain, row, index, 1, place.size_bytes, block.verifier_state)
+        if block.corrected_root:
+            sql.set_root(session, self.chain, block.number - 1, block.corrected_root)
+        self._drop_staged(session, block.attempt)
+        return StoredBlock(place, True, stream.stream_id)
 
     def stage(self, session: Session, attempt: int, part: int, data: Sequence[bytes]) -> None:
         """Writes parts of an unverified block to disk; the first of them has the part number `part`. Must run in a
         writing transaction."""
-        with _mapped():
-            rows = [(self.chain, attempt, part + offset, each) for offset, each in enumerate(data)]
-            session.connection.executemany(sql.ADD_STAGED, rows)
+        rows = [(self.chain, attempt, part + offset, each) for offset, each in enumerate(data)]
+        session.execute_many(sql.ADD_STAGED, rows)
 
     def unstage(self, session: Session, attempt: int) -> None:
         """Deletes the parts of a block that were written to disk before its verification. Called if the block will not
         be stored. Must run in a writing transaction."""
-        with _mapped():
-            self._drop_staged(session, attempt)
+        self._drop_staged(session, attempt)
 
     def find(self, session: Session, number: int) -> BlockPlace | None:
-        with _mapped():
-            if not 0 <= number <= sql.NUMBER_MAX:
-                return None
-            row = session.connection.execute(sql.FIND_PLACE, (self.chain, number)).fetchone()
-            return None if row is None else BlockPlace(*row)
+        if not 0 <= number <= sql.NUMBER_MAX:
+            return None
+        row = session.execute(sql.FIND_PLACE, (self.chain, number)).fetchone()
+        return None if row is None else BlockPlace(*row)
 
     def roots(self, session: Session, last: int) -> list[bytes]:
         """Returns the root hashes of the stored blocks up to number `last`, in the order of numbers. Missing blocks
         are skipped."""
-        with _mapped():
-            return [row[0] for row in session.connection.execute(sql.ROOTS, (self.chain, last))]
+        return [row[0] for row in session.execute(sql.ROOTS, (self.chain, last))]
 
     def places(self, session: Session, number: int, limit: int) -> list[BlockPlace]:
         """Returns the locations of up to `limit` consecutive blocks, starting with block `number`. Stops at the first
         missing block."""
-        with _mapped():
-            rows = session.connection.execute(sql.PLACES_FROM, (self.chain, min(number, sql.NUMBER_MAX), limit))
-            found: list[BlockPlace] = []
-            for row in rows.fetchall():
-                if row[0] != number + len(found):
-                    break
-                found.append(BlockPlace(*row))
-            return found
+        rows = session.execute(sql.PLACES_FROM, (self.chain, min(number, sql.NUMBER_MAX), limit))
+        found: list[BlockPlace] = []
+        for row in rows.fetchall():
+            if row[0] != number + len(found):
+                break
+            found.append(BlockPlace(*row))
+        return found
 
     def read(self, session: Session, place: BlockPlace, part: int, bytes_max: int) -> list[bytes]:
         """Reads consecutive parts of a block, starting with part number `part`. Returns at least one part; all parts
@@ -241,15 +230,12 @@ class ChainLog:
 
         Raises DatabaseCorrupt if the messages at this location are not the parts of the block.
         """
-        with _mapped():
-            records = session.log.read(
-                self._stream_id(session), place.first_index + part, place.parts - part, bytes_max
-            )
-            index = place.first_index + part
-            if not records or records[0][0] != index or not _is_part(records[0][4], place, part):
-                reason = f"index {index} does not have part {part} of block {place.number} as it was stored"
-                raise DatabaseCorrupt(corrupt_text(reason))
-            return [record[1] for record in records]
+        records = session.log.read(self._stream_id(session), place.first_index + part, place.parts - part, bytes_max)
+        index = place.first_index + part
+        if not records or records[0][0] != index or not _is_part(records[0][4], place, part):
+            reason = f"index {index} does not have part {part} of block {place.number} as it was stored"
+            raise DatabaseCorrupt(corrupt_text(reason))
+        return [record[1] for record in records]
 
     def evict(self, session: Session, blocks: int) -> list[BlockPlace]:
         """Deletes the lowest blocks, at most `blocks` of them, but never the highest block of the chain. Returns the
@@ -257,30 +243,29 @@ class ChainLog:
 
         Must run in a writing transaction.
         """
-        with _mapped():
-            execute = session.connection.execute
-            found = [BlockPlace(*row) for row in execute(sql.PLACES_FROM, (self.chain, 0, blocks + 1))]
-            gone = found[:-1] if len(found) <= blocks else found[:blocks]
-            if not gone:
-                return []
-            execute_many = session.connection.executemany
-            execute_many(sql.DELETE_PLACE, [(self.chain, place.number) for place in gone])
-            evicted = BlockRanges(execute(sql.EVICTED, (self.chain,)))
-            for place in gone:
-                evicted.add(place.number)
-            sql.set_evicted(session, self.chain, evicted)
-            size_bytes = sum(place.size_bytes for place in gone)
-            row = sql.get_chain(session, self.chain)
-            stream = session.log.get_stream(row[0])
-            sql.grow_chain(session, self.chain, row, stream.next_index, -len(gone), -size_bytes)
-            first_index = execute(sql.FIRST_PLACE, (self.chain,)).fetchone()[0]
-            session.log.truncate_before(stream.stream_id, min(first_index, stream.first_index + TRUNCATE_MESSAGES))
-            return gone
+        execute = session.execute
+        found = [BlockPlace(*row) for row in execute(sql.PLACES_FROM, (self.chain, 0, blocks + 1))]
+        gone = found[:-1] if len(found) <= blocks else found[:blocks]
+        if not gone:
+            return []
+        execute_many = session.execute_many
+        execute_many(sql.DELETE_PLACE, [(self.chain, place.number) for place in gone])
+        evicted = BlockRanges(execute(sql.EVICTED, (self.chain,)))
+        for place in gone:
+            evicted.add(place.number)
+        sql.set_evicted(session, self.chain, evicted)
+        size_bytes = sum(place.size_bytes for place in gone)
+        row = sql.get_chain(session, self.chain)
+        stream = session.log.get_stream(row[0])
+        sql.grow_chain(session, self.chain, row, stream.next_index, -len(gone), -size_bytes)
+        first_index = execute(sql.FIRST_PLACE, (self.chain,)).fetchone()[0]
+        session.log.truncate_before(stream.stream_id, min(first_index, stream.first_index + TRUNCATE_MESSAGES))
+        return gone
 
     def _rebuild(self, session: Session, stream: StreamRecord) -> None:
         """Builds the table `block_index`, which finds a block by its number, again from the headers of the stream's
         messages. If two blocks have the same number, the table keeps the first one."""
-        execute = session.connection.execute
+        execute = session.execute
         execute(sql.CLEAR_PLACES, (self.chain,))
         row = (stream.stream_id, stream.next_index, 0, 0, b"")
         sql.set_chain(session, self.chain, row)
@@ -338,12 +323,12 @@ class ChainLog:
         return known
 
     def _stream_id(self, session: Session) -> int:
-        stream_id: int = session.connection.execute(sql.GET_CHAIN, (self.chain,)).fetchone()[0]
+        stream_id: int = session.execute(sql.GET_CHAIN, (self.chain,)).fetchone()[0]
         return stream_id
 
     def _all_parts(self, session: Session, block: NewBlock) -> Iterator[bytes]:
         for part in range(block.staged):
-            row = session.connection.execute(sql.GET_STAGED, (self.chain, block.attempt, part)).fetchone()
+            row = session.execute(sql.GET_STAGED, (self.chain, block.attempt, part)).fetchone()
             if row is None:
                 raise StagedPartMissing(block.number, part)
             yield row[0]
@@ -354,7 +339,7 @@ class ChainLog:
 
     def _drop_staged(self, session: Session, attempt: int | None) -> None:
         if attempt is not None:
-            session.connection.execute(sql.CLEAR_STAGED, (self.chain, attempt))
+            session.execute(sql.CLEAR_STAGED, (self.chain, attempt))
 
 
 def _is_part(headers: bytes | None, place: BlockPlace, part: int) -> bool:
@@ -382,11 +367,3 @@ def _runs(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
             run = []
     if run:
         yield run
-
-
-@contextmanager
-def _mapped() -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise storage_error(error) from error

@@ -63,7 +63,7 @@ class ReadChain(Operation):
         self.state: StoredChain | None = None
 
     def apply(self, session: Session) -> None:
-        known = session.connection.execute(GET_CHAIN, (self.log.chain,)).fetchone()
+        known = session.execute(GET_CHAIN, (self.log.chain,)).fetchone()
         self.state = None if known is None else self.log.state(session)
 
 

@@ -115,7 +115,7 @@ def ensure_tables(session: Session) -> None:
     """Creates the tables that are missing, because the database could have been opened before this package was loaded.
     Must run in a transaction."""
     for statement in CREATE_TABLES:
-        session.connection.execute(statement)
+        session.execute(statement)
 
 
 CREATE_TABLES: Final = (
@@ -166,7 +166,7 @@ ChainRow: TypeAlias = tuple[int, int, int, int, bytes]
 
 def find_chain(session: Session, chain: str) -> ChainRow | None:
     """Returns the row of a chain. None if the chain has no row. Raises DatabaseCorrupt if the row is damaged."""
-    row = session.connection.execute(GET_CHAIN, (chain,)).fetchone()
+    row = session.execute(GET_CHAIN, (chain,)).fetchone()
     if row is None:
         return None
     stream_id, indexed_to, blocks, size_bytes, verifier_state, seal = row
@@ -185,7 +185,7 @@ def find_sound_chain(session: Session, chain: str) -> ChainRow | None:
 
 
 def set_chain(session: Session, chain: str, row: ChainRow) -> None:
-    session.connection.execute(_SET_CHAIN, (chain, *row, seal_of(block_chains.name, (chain, *row))))
+    session.execute(_SET_CHAIN, (chain, *row, seal_of(block_chains.name, (chain, *row))))
 
 
 def get_chain(session: Session, chain: str) -> ChainRow:
@@ -218,22 +218,22 @@ def recount_chain(session: Session, chain: str) -> None:
     """Sets the totals in the row of a chain to those of `block_index`. Does nothing if the chain has no row."""
     known = find_chain(session, chain)
     if known is not None:
-        blocks, size_bytes = session.connection.execute(_COUNT_PLACES, (chain,)).fetchone()
+        blocks, size_bytes = session.execute(_COUNT_PLACES, (chain,)).fetchone()
         set_chain(session, chain, (known[0], known[1], blocks, size_bytes, known[4]))
 
 
 def add_place(session: Session, chain: str, place: BlockPlace) -> None:
     row = (chain, *msgspec.structs.astuple(place))
-    session.connection.execute(_ADD_PLACE, (*row, seal_of(block_index.name, row)))
+    session.execute(_ADD_PLACE, (*row, seal_of(block_index.name, row)))
 
 
 def set_root(session: Session, chain: str, number: int, root: bytes) -> None:
     """Replaces the root hash of a stored block, because the next block has shown that another one is right. Does
     nothing if the block is not stored."""
-    row = session.connection.execute(FIND_PLACE, (chain, number)).fetchone()
+    row = session.execute(FIND_PLACE, (chain, number)).fetchone()
     if row is not None:
         seal = seal_of(block_index.name, (chain, *row[:-1], root))
-        session.connection.execute(_SET_ROOT, (root, seal, chain, number))
+        session.execute(_SET_ROOT, (root, seal, chain, number))
 
 
 def set_evicted(session: Session, chain: str, ranges: Iterable[tuple[int, int]]) -> None:
@@ -241,9 +241,9 @@ def set_evicted(session: Session, chain: str, ranges: Iterable[tuple[int, int]])
 
     ranges: the first and the last block of each range.
     """
-    session.connection.execute(_CLEAR_EVICTED, (chain,))
+    session.execute(_CLEAR_EVICTED, (chain,))
     rows = [(chain, first, last) for first, last in ranges]
-    session.connection.executemany(_ADD_EVICTED, [(*row, seal_of(block_evicted.name, row)) for row in rows])
+    session.execute_many(_ADD_EVICTED, [(*row, seal_of(block_evicted.name, row)) for row in rows])
 
 
 _ADD_PLACE: Final = compiled(

@@ -122,7 +122,7 @@ class ReadPositions(Operation):
         self.found = Positions([], [])
 
     def apply(self, session: Session) -> None:
-        execute, most = session.connection.execute, {"most": self.most}
+        execute, most = session.execute, {"most": self.most}
         self.found = Positions(
             [Waiting(*row) for row in execute(_WAITING, most)], [Beyond(*row) for row in execute(_BEYOND, most)]
         )

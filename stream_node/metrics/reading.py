@@ -112,7 +112,7 @@ class ReadFigures(Operation):
         self.consumers: list[ConsumerFigures] = []
 
     def apply(self, session: Session) -> None:
-        execute, most = session.connection.execute, {"most": self.most}
+        execute, most = session.execute, {"most": self.most}
         self.streams = [StreamFigures(*row) for row in execute(_TOP, most)]
         partitions, *sums = (number or 0 for number in execute(_TOTALS).fetchone())
         rest = StreamFigures(

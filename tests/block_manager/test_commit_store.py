@@ -14,6 +14,7 @@ from block_manager.commit_store import CommitStore
 from block_manager.transactions import SessionTransactions
 from storage.database import Database
 from storage.errors import DiskFailed, StorageClosed
+from storage.session import connection_of
 from tests.block_manager.commit_samples import WatchedTransactions, once, open_transactions
 from tests.block_manager.samples import chain, counts, ids, in_memory
 
@@ -65,7 +66,7 @@ def test_each_put_and_each_delete_is_one_transaction(tmp_path: Path) -> None:
     statements: list[str] = []
     with open_transactions(tmp_path) as transactions:
         store = CommitStore(transactions)
-        transactions._writing.connection.set_trace_callback(statements.append)
+        connection_of(transactions._writing).set_trace_callback(statements.append)
         store.put(chain("A B C"))
         store.put(chain("X Y", "A", 2), ["C", "B"])
         store.delete(["Y"])

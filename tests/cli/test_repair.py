@@ -267,7 +267,7 @@ def test_positions_and_fences_behind_a_lost_page_stay(tmp_path: Path) -> None:
     lost_page(directory)
     repair(directory, accept_loss=True)
     with open_session(directory) as session:
-        execute = session.connection.execute
+        execute = session.execute
         assert execute("SELECT idx FROM saved_indexes").fetchall() == [(COMMITS - 1,)]
         assert execute("SELECT fence > ? FROM lease_fences", (COMMITS,)).fetchall() == [(1,)]
 

@@ -37,7 +37,7 @@ class Sql(Operation):
         self.statement = statement
 
     def apply(self, session: Session) -> None:
-        session.connection.execute(self.statement)
+        session.execute(self.statement)
 
 
 class Inbox(Worker):

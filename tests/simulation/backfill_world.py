@@ -336,7 +336,7 @@ class BackfillWorld:
 
 
 def _count_blocks(session: Session) -> int:
-    count: int = session.connection.execute("SELECT count(*) FROM block_index").fetchone()[0]
+    count: int = session.execute("SELECT count(*) FROM block_index").fetchone()[0]
     return count
 
 

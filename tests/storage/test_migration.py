@@ -54,7 +54,7 @@ def test_a_database_of_version_1_is_brought_up_to_date_with_every_value_as_it_wa
     database = Database.open(directory)
     with reading(database) as session:
         assert verify(session).problems == ()
-        assert session.connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+        assert session.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
         record = session.log.find_stream("größe", 1)
         assert record is not None
         assert get_retention(session, record.stream_id) == Retention(60, None, 10**6)

@@ -89,18 +89,18 @@ def test_a_part_of_a_transaction_can_be_undone_alone(source: Source) -> None:
 
 def test_tables_of_other_packages_share_the_transaction(source: Source) -> None:
     session = source.session()
-    session.connection.execute("CREATE TABLE other (value INTEGER)")
+    session.execute("CREATE TABLE other (value INTEGER)")
     session.begin()
-    session.connection.execute("INSERT INTO other VALUES (1)")
+    session.execute("INSERT INTO other VALUES (1)")
     session.commit()
     session.begin()
-    session.connection.execute("INSERT INTO other VALUES (2)")
+    session.execute("INSERT INTO other VALUES (2)")
     session.savepoint()
-    session.connection.execute("INSERT INTO other VALUES (3)")
+    session.execute("INSERT INTO other VALUES (3)")
     session.rollback_to()
-    assert session.connection.execute("SELECT value FROM other").fetchall() == [(1,), (2,)]
+    assert session.execute("SELECT value FROM other").fetchall() == [(1,), (2,)]
     session.rollback()
-    assert session.connection.execute("SELECT value FROM other").fetchall() == [(1,)]
+    assert session.execute("SELECT value FROM other").fetchall() == [(1,)]
     session.close()
 
 

@@ -84,12 +84,12 @@ def test_every_connection_has_the_settings(tmp_path: Path) -> None:
     database = Database.open(tmp_path)
     sessions = [database.session(), database.read_session(), database.read_session()]
     for session in sessions:
-        found = {name: session.connection.execute(f"PRAGMA {name}").fetchone()[0] for name in PRAGMAS}
+        found = {name: session.execute(f"PRAGMA {name}").fetchone()[0] for name in PRAGMAS}
         assert found == PRAGMAS
         assert session.connection.isolation_level is None
         for name, value in FILE_PRAGMAS.items():
-            assert session.connection.execute(f"PRAGMA {name}").fetchone()[0] == value
-    queries_only = [session.connection.execute("PRAGMA query_only").fetchone()[0] for session in sessions]
+            assert session.execute(f"PRAGMA {name}").fetchone()[0] == value
+    queries_only = [session.execute("PRAGMA query_only").fetchone()[0] for session in sessions]
     assert queries_only == [0, 1, 1]
     for session in sessions:
         session.close()
@@ -260,10 +260,10 @@ def test_the_attributes_of_a_stream_are_kept_for_others(tmp_path: Path) -> None:
     database = Database.open(tmp_path)
     stream_id = make_stream(database, [b"a"])
     with writing(database) as session:
-        session.connection.execute("UPDATE streams SET attributes = ? WHERE id = ?", (b"kept", stream_id))
+        session.execute("UPDATE streams SET attributes = ? WHERE id = ?", (b"kept", stream_id))
         session.log.append([Append(stream_id, 1, 5, [b"b"])])
     with reading(database) as session:
-        assert session.connection.execute("SELECT attributes FROM streams").fetchall() == [(b"kept",)]
+        assert session.execute("SELECT attributes FROM streams").fetchall() == [(b"kept",)]
     database.close()
 
 

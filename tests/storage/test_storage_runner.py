@@ -69,7 +69,7 @@ async def test_a_bad_operation_fails_alone(kind: str, bench: Bench) -> None:
             bench.append(5, b"conflict"),
             bench.append(1, b"b"),
             bench.call(mistaken),
-            bench.call(lambda session: session.connection.execute("INSERT INTO nowhere VALUES (1)")),
+            bench.call(lambda session: session.execute("INSERT INTO nowhere VALUES (1)")),
             Append(99, 0, 5, [b"no stream"], on_done=bench.done.append),
             bench.append(0, b"c", stream=1),
         ):
@@ -89,12 +89,12 @@ async def test_a_bad_operation_fails_alone(kind: str, bench: Bench) -> None:
 
 async def test_when_the_commit_fails_all_fail_and_the_next_batch_is_stored(kind: str, bench: Bench) -> None:
     session = bench.database.session()
-    session.connection.execute("CREATE TABLE parent (id INTEGER PRIMARY KEY)")
-    session.connection.execute("CREATE TABLE child (id REFERENCES parent DEFERRABLE INITIALLY DEFERRED)")
+    session.execute("CREATE TABLE parent (id INTEGER PRIMARY KEY)")
+    session.execute("CREATE TABLE child (id REFERENCES parent DEFERRABLE INITIALLY DEFERRED)")
     session.close()
     async with open_runner(kind, bench.database) as runner:
         runner.submit_write(bench.append(0, b"lost"))
-        runner.submit_write(bench.call(lambda session: session.connection.execute("INSERT INTO child VALUES (7)")))
+        runner.submit_write(bench.call(lambda session: session.execute("INSERT INTO child VALUES (7)")))
         await runner.wait_idle()
         runner.submit_write(bench.append(0, b"kept"))
     assert bench.errors()[-1] is None
@@ -104,7 +104,7 @@ async def test_when_the_commit_fails_all_fail_and_the_next_batch_is_stored(kind:
 
 async def test_a_full_disk_fails_what_does_not_fit_and_nothing_else(kind: str, bench: Bench) -> None:
     def limit(pages: int) -> Operation:
-        return bench.call(lambda session: session.connection.execute(f"PRAGMA max_page_count={pages}").fetchone())
+        return bench.call(lambda session: session.execute(f"PRAGMA max_page_count={pages}").fetchone())
 
     async with open_runner(kind, bench.database) as runner:
         runner.submit_write(limit(20))

@@ -128,8 +128,42 @@ def purity_problems(root: Path) -> list[str]:
     ]
 
 
+DRIVERS = {"sqlite3", "aiosqlite", "asyncpg", "psycopg"}
+"""The drivers of databases. Everybody else reads and writes the node's database by `storage.contract.Session`."""
+WITH_DRIVERS = (
+    "storage/",
+    # These have databases of their own: commits of a block manager, the ledger of an exporter.
+    *("block_manager/", "spark_export/"),
+    # These work on the file of a node that does not run: repair, restore, and what doctor looks at.
+    *("stream_node/doctor.py", "stream_node/repair.py", "stream_node/restore.py"),
+    *("index_service/storage.py", "index_service/lease_storage.py"),
+)
+
+
+def driver_problems(root: Path) -> list[str]:
+    return [
+        f"{path.relative_to(root)}: imports {each.module} (at {each.line}): use the session of storage"
+        for path in package_files(root)
+        if not str(path.relative_to(root)).startswith(WITH_DRIVERS)
+        for each in imports(parse(path))
+        if each.top in DRIVERS
+    ]
+
+
 def test_imports_point_downward() -> None:
     assert layer_problems(ROOT) == []
+
+
+def test_only_storage_knows_the_driver_of_the_database() -> None:
+    """Goal: the log of messages can be on another database. Method: who imports a driver."""
+    assert driver_problems(ROOT) == []
+
+
+def test_a_driver_elsewhere_is_found(tmp_path: Path) -> None:
+    text = "def f():\n    import sqlite3"
+    root = plant(tmp_path, {"ockam/__init__.py": "", "ockam/x.py": text, "storage/__init__.py": text})
+    (found,) = driver_problems(root)
+    assert found.startswith("ockam/x.py: imports sqlite3 (at 2)")
 
 
 def test_machines_are_pure() -> None:

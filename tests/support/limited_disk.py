@@ -21,7 +21,7 @@ class LimitedDisk:
         """Makes room in the databases that are open."""
         for session in self.sessions:
             if not session.closed:
-                session.connection.execute(f"PRAGMA max_page_count={ROOMY_PAGES}")
+                session.execute(f"PRAGMA max_page_count={ROOMY_PAGES}")
 
 
 def limit_disk(monkeypatch: pytest.MonkeyPatch, pages: int = 100) -> LimitedDisk:

@@ -65,7 +65,7 @@ class Statement(Operation):
         self.statement = statement
 
     def apply(self, session: Session) -> None:
-        session.connection.execute(self.statement)
+        session.execute(self.statement)
 
 
 class FullLog(ChainLog):

@@ -94,7 +94,7 @@ async def test_a_large_block_is_never_held_in_memory_whole(tmp_path: Path) -> No
         made.facility.publish(BlockDropped(1, dropped, "the publisher went"))
     database = Database.open(tmp_path)
     session = database.read_session()
-    assert session.connection.execute("SELECT count(*) FROM block_staged").fetchone() == (0,)
+    assert session.execute("SELECT count(*) FROM block_staged").fetchone() == (0,)
     session.close()
     database.close()
 

@@ -71,7 +71,7 @@ async def test_a_restart_between_any_two_blocks_and_a_rebuilt_index(tmp_path: Pa
         database = Database.open(tmp_path)
         with writing(database) as session:
             if block.number % 2 == 0:
-                session.connection.execute("UPDATE block_chains SET indexed_to = 0")
+                session.execute("UPDATE block_chains SET indexed_to = 0")
         database.close()
     async with bench(tmp_path, verifier=PLAIN) as world:
         assert world.stored() == [0, 1, 2, 3]

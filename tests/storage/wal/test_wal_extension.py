@@ -53,7 +53,7 @@ def stored_after_a_kill(bench: Bench, to: Path) -> list[bytes]:
     try:
         session = database.session()
         try:
-            assert session.connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+            assert session.execute("PRAGMA integrity_check").fetchone() == ("ok",)
         finally:
             session.close()
         return stored_data(database, bench.ids[0])
@@ -80,9 +80,7 @@ async def test_it_grows_once_and_is_written_over(bench: Bench, tmp_path: Path) -
     assert wal_bytes(bench) == 0
     assert stored_data(bench.database, bench.ids[0]) == expected
     session = bench.database.session()
-    assert (
-        session.connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'wal_extension'").fetchone()[0] == 0
-    )
+    assert session.execute("SELECT count(*) FROM sqlite_master WHERE name = 'wal_extension'").fetchone()[0] == 0
     session.close()
 
 
@@ -177,5 +175,5 @@ def test_a_session_that_could_not_make_it_large_is_as_it_was(bench: Bench) -> No
     with pytest.raises(StorageError):
         session.extend_wal(2**40)
     assert not session.in_transaction
-    assert session.connection.execute("PRAGMA cache_size").fetchone() == (PRAGMAS["cache_size"],)
+    assert session.execute("PRAGMA cache_size").fetchone() == (PRAGMAS["cache_size"],)
     session.close()
