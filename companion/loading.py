@@ -11,14 +11,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.abc import MetaPathFinder
 from importlib.machinery import EXTENSION_SUFFIXES, ModuleSpec
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import ModuleType
 from typing import Final, NamedTuple
 
-from companion.fingerprint import fingerprint
 from companion.version import VERSION
 
 PACKAGE: Final = "stream_node_speedups"
@@ -45,8 +43,11 @@ class Companion(NamedTuple):
         return f"compiled by mypyc: {len(self.modules)} modules" if self.is_used else f"pure Python: {self.reason}"
 
 
-class CompiledFinder(MetaPathFinder):
-    """Finds the compiled form of modules. files: the file of each of these modules, by the module's name."""
+class CompiledFinder:
+    """Finds the compiled form of modules. files: the file of each of these modules, by the module's name.
+
+    It has no base class, because importing `importlib.abc` takes as long as importing all of this package.
+    """
 
     def __init__(self, files: Mapping[str, Path]) -> None:
         self._files = files
@@ -73,13 +74,19 @@ def examine_companion(environment: Mapping[str, str], version: str = VERSION) ->
     if version != built.VERSION:
         reason = f"stream-node-speedups {built.VERSION} is installed beside stream-node {version}; install {version}"
         return Companion(False, reason, True, modules)
-    # Equal versions are not enough: the sources of a checkout change without a new version.
+    # Equal versions are not enough: the sources of a checkout change without a new version. The import is here, since
+    # most processes come no further than to this function's first lines.
+    from companion.fingerprint import fingerprint
+
     try:
         is_same = fingerprint(built.SOURCES) == built.FINGERPRINT
     except OSError as error:
         return Companion(False, f"stream-node-speedups cannot be compared with {error.filename}", True, modules)
     if not is_same:
         reason = "stream-node-speedups was compiled from other sources than these; build it again"
+        return Companion(False, reason, True, modules)
+    if not all(file.is_file() for file in find_files(modules).values()):
+        reason = f"stream-node-speedups was built for another Python than this one ({sys.implementation.cache_tag})"
         return Companion(False, reason, True, modules)
     return Companion(True, "", False, modules)
 

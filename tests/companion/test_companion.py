@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 
 import pytest
@@ -25,14 +26,19 @@ from tests.support.compiled import is_compiled
 SOURCES = ("ockam.frames", "ockam.address")
 
 
-def plant(folder: Path, *, version: str = VERSION, written: str | None = None) -> Path:
+def plant(
+    folder: Path, *, version: str = VERSION, written: str | None = None, tag: str = EXTENSION_SUFFIXES[0]
+) -> Path:
     """Writes a package that says that it has a compiled `ockam.frames`. Returns the folder for PYTHONPATH.
 
     written: the fingerprint that it says; None: the right one.
+    tag: the end of the name of the compiled file, which names the version of Python.
     """
     package = folder / "stream_node_speedups"
     package.mkdir()
-    (package / "__init__.py").touch()
+    (package / "ockam").mkdir()
+    for name in ("__init__.py", f"ockam/frames{tag}"):
+        (package / name).touch()
     known = {"VERSION": version, "MODULES": ("ockam.frames",), "SOURCES": SOURCES}
     known["FINGERPRINT"] = fingerprint(SOURCES) if written is None else written
     (package / "built.py").write_text("".join(f"{name} = {value!r}\n" for name, value in known.items()))
@@ -87,12 +93,19 @@ def test_a_node_writes_a_log_line_about_modules_that_do_not_fit(tmp_path: Path) 
 
 
 def test_modules_that_fit_are_loaded_from_the_other_package(tmp_path: Path) -> None:
-    """Method: the compiled file is missing, so its import fails and names it."""
+    """Method: the compiled file is empty, so its import fails and names it."""
     path = plant(tmp_path)
-    missing = str(tmp_path / "stream_node_speedups" / "ockam" / "frames.")
+    empty = str(tmp_path / "stream_node_speedups" / "ockam" / "frames.")
     for package in ("stream_client", "ockam", "storage", "stream_service", "bare"):
-        assert missing in run(path, "-c", f"import {package}, ockam.frames")
+        assert empty in run(path, "-c", f"import {package}, ockam.frames")
     assert "compiled by mypyc: 1 modules" in run(path, "-c", "import companion; print(companion.COMPANION.describe())")
+
+
+def test_modules_for_another_python_are_not_used_and_said(tmp_path: Path) -> None:
+    path = plant(tmp_path, tag=".cpython-27-x86_64-linux-gnu.so")
+    shown = run(path, "-c", "import companion, ockam.frames; print(companion.COMPANION)")
+    assert "was built for another Python than this one" in shown
+    assert "is_wrong=True" in shown
 
 
 @pytest.mark.parametrize(("value", "is_pure"), [("1", True), ("yes", True), ("", False), ("0", False)])
