@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from bench import export
+from bench import export, security
 from bench.goals import goals
 from bench.plan import MIB
 from bench.report import OURS, CodecSample, Goal, Report, Sample, percentiles, ratios
@@ -38,6 +38,15 @@ def test_ratios_are_of_samples_of_one_round() -> None:
     theirs = [_push("valkey", 0, 10), _push("valkey", 1, 100), _push("valkey", 2, 10)]
     assert ratios(ours, theirs, lambda sample: sample.per_second) == [2, 3, 4]
     assert ratios(ours, [], lambda sample: sample.per_second) == []
+
+
+def test_a_round_too_short_for_a_clock_gives_no_ratio() -> None:
+    """Goal: samples of a quick run, in which no tick of processor time passed, end in "not measured", not in an error."""
+    turned = [
+        Sample(work=security.TURNED, system=system, window=1_000, messages=100, seconds=0.01, server_cpu_s=cpu_s)
+        for system, cpu_s in ((OURS, 0.0), (security.RULED, 0.01))
+    ]
+    assert _measured(_report(*turned), "of a push under rules").met is None
 
 
 def test_a_goal_is_met_missed_or_not_measured() -> None:
