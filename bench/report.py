@@ -128,8 +128,8 @@ class Report(msgspec.Struct, kw_only=True):
 def ratios(ours: Sequence[Sample], others: Sequence[Sample], figure: Callable[[Sample], float]) -> list[float]:
     """Our figure divided by the other's, for each round in which both ran.
 
-    A round in which the other's figure is 0 gives no ratio: a sample of a quick run can be shorter than one tick of the clock
-    that counts processor time.
+    A round in which the other's figure is 0 gives no ratio: a sample of a quick run can be shorter than one tick of the
+    clock that counts processor time.
     """
     theirs = {sample.round: figure(sample) for sample in others}
     return [figure(sample) / theirs[sample.round] for sample in ours if theirs.get(sample.round)]

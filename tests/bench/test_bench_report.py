@@ -41,7 +41,7 @@ def test_ratios_are_of_samples_of_one_round() -> None:
 
 
 def test_a_round_too_short_for_a_clock_gives_no_ratio() -> None:
-    """Goal: samples of a quick run, in which no tick of processor time passed, end in "not measured", not in an error."""
+    """Goal: a sample of a quick run, in which no tick of processor time passed, is "not measured", and no error."""
     turned = [
         Sample(work=security.TURNED, system=system, window=1_000, messages=100, seconds=0.01, server_cpu_s=cpu_s)
         for system, cpu_s in ((OURS, 0.0), (security.RULED, 0.01))
