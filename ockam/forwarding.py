@@ -17,7 +17,7 @@ from ockam.protocol import FAILURE, REFUSAL, error_payload, failed_payload
 
 OWN_PREFIX = b"node/"
 """The first bytes of the name of each protocol that this project has added (docs/wire.md §5)."""
-PUSH_TAG = bare.encode("node/stream_push/1", str)
+PUSH_TAGS = (bare.encode("node/stream_push/1", str), bare.encode("node/push_batch/1", str))
 NOT_FORWARDED = "not passed on: "
 """The first words of the reason in an `error` for a message that this node refuses to forward. Either the operator does
 not allow the destination, or the message has passed through this node before."""
@@ -36,7 +36,7 @@ def is_sender_told(message: Message) -> bool:
     """Whether the sender of this message gets an `error` if the message cannot be forwarded."""
     # The payload begins with the size of the protocol name, one byte, and the name.
     payload = message.payload
-    return payload[1:6] == OWN_PREFIX and not payload.startswith(PUSH_TAG)
+    return payload[1:6] == OWN_PREFIX and not payload.startswith(PUSH_TAGS)
 
 
 def forward_refused(message: Message, reason: str) -> Message:

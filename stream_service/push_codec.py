@@ -1,16 +1,19 @@
-"""Encodes and decodes the payloads of plain pushes and of their confirms.
+"""Encodes and decodes the payloads of plain pushes, of batches of them, and of their confirms.
 
-Nearly all messages of a busy node are plain pushes and confirms. These functions do the same as those of
-`stream_service.protocol.PUSH`, but faster: they are ordinary typed source, which can be compiled, and
-encoding needs no object for the push or the confirm. They handle the usual payloads. All other payloads go to the
-functions of PUSH, which also raise the errors. `tests/service/test_push_codec.py` compares both.
+Nearly all messages of a busy node are of these kinds. These functions do the same as those of
+`stream_service.protocol.PUSH` and `stream_service.push_batch.PUSH_BATCH`, but faster: they are ordinary typed source,
+which can be compiled, and encoding needs no object for the push or the confirm. They handle the usual payloads. All
+other payloads go to the functions of PUSH and PUSH_BATCH, which also raise the errors.
+`tests/service/test_push_codec.py` compares both.
 """
 
 from __future__ import annotations
 
 from bare.errors import Irregular
 from bare.varint import FIRST_BYTE, ONE_BYTE, encode_uint, long_uint
+from ockam.protocol import ProtocolError
 from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
+from stream_service.push_batch import BATCH_MESSAGES_MAX, PUSH_BATCH, BatchAnswer, PushBatch
 
 TAG = PUSH.tag
 TAG_BYTES = len(TAG)
@@ -18,7 +21,10 @@ HEADS = [TAG + size for size in ONE_BYTE]
 """The bytes before a body of less than 128 bytes, by the size of the body."""
 USUAL_BYTES_MAX = 1024 * 1024
 """The size of the largest payload that is handled here, in bytes. PUSH knows the limits of larger ones."""
+BATCH_TAG = PUSH_BATCH.tag
+BATCH_TAG_BYTES = len(BATCH_TAG)
 OK_BYTE = b"\0"
+NO_FAILURE = b"\0"
 OK = Status.OK
 
 
@@ -86,6 +92,85 @@ def decode_confirm(payload: bytes) -> PushConfirm:
         except (Irregular, IndexError):
             pass
     return PUSH.decode_response(payload)
+
+
+def encode_batch(request_id: int, messages: list[bytes]) -> bytes:
+    """Returns the payload of a batch of pushes, the same bytes as PUSH_BATCH makes."""
+    pieces = [_encode_uint(request_id), _encode_uint(len(messages))]
+    for data in messages:
+        size = len(data)
+        pieces.append(ONE_BYTE[size] if size < 128 else _encode_uint(size))
+        pieces.append(data)
+    body = b"".join(pieces)
+    return BATCH_TAG + _encode_uint(len(body)) + body
+
+
+def decode_batch(payload: bytes) -> PushBatch:
+    """Returns the batch that a payload has, as PUSH_BATCH does.
+
+    Raises ProtocolError, also for a batch without messages and for one with too many.
+    """
+    batch = _decode_usual_batch(payload)
+    if batch is None:
+        batch = PUSH_BATCH.decode_request(payload)
+    if not 0 < len(batch.messages) <= BATCH_MESSAGES_MAX:
+        raise ProtocolError(f"a batch of {len(batch.messages)} messages; it has 1 to {BATCH_MESSAGES_MAX}")
+    return batch
+
+
+def _decode_usual_batch(payload: bytes) -> PushBatch | None:
+    have = len(payload)
+    try:
+        if not payload.startswith(BATCH_TAG):
+            return None
+        size, at = _decode_uint(payload, BATCH_TAG_BYTES)
+        if at + size != have:
+            return None
+        request_id, at = _decode_uint(payload, at)
+        count, at = _decode_uint(payload, at)
+        # Each message has at least one byte, its size.
+        if count > have - at:
+            return None
+        messages = []
+        for _ in range(count):
+            size = payload[at]
+            at += 1
+            if size > 127:
+                size, at = long_uint(payload, at - 1)
+            end = at + size
+            messages.append(payload[at:end])
+            at = end
+    except (Irregular, IndexError):
+        return None
+    return PushBatch(request_id, messages) if at == have else None
+
+
+def encode_batch_stored(request_id: int, count: int, index: int) -> bytes:
+    """Returns the payload of the answer to pushes whose messages are stored, the same bytes as PUSH_BATCH makes."""
+    body = _encode_uint(request_id) + _encode_uint(count) + _encode_uint(index) + NO_FAILURE
+    return BATCH_TAG + ONE_BYTE[len(body)] + body
+
+
+def decode_batch_answer(payload: bytes) -> BatchAnswer:
+    """Returns the answer that a payload has, as PUSH_BATCH does. Raises ProtocolError."""
+    have = len(payload)
+    at = BATCH_TAG_BYTES + 1
+    if have > at and payload[BATCH_TAG_BYTES] == have - at and payload.startswith(BATCH_TAG):
+        try:
+            request_id, at = _decode_uint(payload, at)
+            count, at = _decode_uint(payload, at)
+            index, at = _decode_uint(payload, at)
+            if at == have - 1 and not payload[at]:
+                return BatchAnswer(request_id, count, index, None)
+        except (Irregular, IndexError):
+            pass
+    return PUSH_BATCH.decode_response(payload)
+
+
+def _decode_uint(data: bytes, at: int) -> tuple[int, int]:
+    """Returns the number at this offset and the offset after it. Raises Irregular and IndexError, as `long_uint`."""
+    value = data[at]
+    return (value, at + 1) if value < 128 else long_uint(data, at)
 
 
 def _encode_uint(value: int) -> bytes:

@@ -149,7 +149,7 @@ class ChannelConnection(ClientConnection):
     def header(self, route: Route, return_address: Address) -> bytes:
         return b"" if self.wire is None else PLAINTEXT.encode_routes(route, (return_address,))
 
-    def put_frame(self, header: bytes, payload: bytes) -> RequestRefused | None:
+    def _put_frame(self, header: bytes, payload: bytes) -> RequestRefused | None:
         # The other side may have ended the channel a moment ago. Requests are sent again through the next one.
         if self.wire is None:
             return None
@@ -168,6 +168,8 @@ class ChannelConnection(ClientConnection):
 
     def data_to_send(self) -> bytes:
         """Encrypt the waiting frames. Then remove and return all bytes to send, as the base class does."""
+        if self._batches:
+            self._close_batches()
         if self._group is not NO_GROUP:
             self._group = NO_GROUP
             assert self._machine is not None
@@ -361,6 +363,7 @@ class ChannelConnection(ClientConnection):
         """Drop the waiting frames that are not encrypted yet."""
         self._unsealed.clear()
         self._group = NO_GROUP
+        self._drop_batches()
         self.outgoing_bytes = sum(map(len, self._outgoing))
 
     def _refusal(self) -> ChannelRefused:

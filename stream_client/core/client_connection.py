@@ -16,9 +16,11 @@ from ockam.message import HERE, Message
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from stream_client.core.first_bytes import describe, opens_as_node
+from stream_client.core.open_batch import BATCHED_SIZE_BYTES, OpenBatch
 from stream_client.core.pushes import Waiting
 from stream_client.core.states_machine import ConnectionState, Event, after
 from stream_client.errors import ClientError, ConnectionLost, RequestRefused
+from stream_service.push_codec import encode_batch, encode_push
 
 UP = ConnectionState.UP
 """`ConnectionState.UP`, the state in which nearly all bytes arrive. Python reads a global name faster than a member of
@@ -51,6 +53,7 @@ class ClientConnection:
 
     __slots__ = (
         "_attempted",
+        "_batches",
         "_heads",
         "_hello",
         "_outgoing",
@@ -79,6 +82,7 @@ class ClientConnection:
         self._heads = FrameHeads(HEAD)
         self._hello = b""
         self._outgoing: list[bytes] = []
+        self._batches: list[OpenBatch] = []
         self._taken: Waiting | None = None
         self.outgoing_bytes = 0
         self.on_outgoing: Callable[[], None] = lambda: None
@@ -155,6 +159,50 @@ class ClientConnection:
 
         header: the result of `header`, which must not be empty.
         """
+        # The node must get the pushes in open batches first: a pull sees every push that was sent before it.
+        if self._batches:
+            self._close_batches()
+        return self._put_frame(header, payload)
+
+    def begin_batch(self, header: bytes, request_id: int) -> OpenBatch:
+        """Begin a batch, which is encoded when the shell takes the bytes to send, or when another frame follows.
+
+        header: the result of `header`, which must not be empty. request_id: that of the first push.
+        """
+        batch = OpenBatch(header, request_id)
+        self._batches.append(batch)
+        return batch
+
+    def add_to_batch(self, batch: OpenBatch, data: bytes) -> None:
+        """Add the next push to an open batch."""
+        size_bytes = len(data) + BATCHED_SIZE_BYTES
+        batch.messages.append(data)
+        batch.size_bytes += size_bytes
+        if not self.outgoing_bytes:
+            self.on_outgoing()
+        self.outgoing_bytes += size_bytes
+
+    def _close_batches(self) -> None:
+        """Encode the open batches. A batch of one push is encoded as a plain push."""
+        batches, self._batches = self._batches, []
+        for batch in batches:
+            batch.is_open = False
+            messages = batch.messages
+            if len(messages) > 1:
+                payload = encode_batch(batch.request_id, messages)
+            else:
+                payload = encode_push(batch.request_id, messages[0])
+            refused = self._put_frame(batch.header, payload)
+            assert refused is None, "a batch fits into every frame"
+            self.outgoing_bytes -= batch.size_bytes
+
+    def _drop_batches(self) -> None:
+        """Forget the pushes in open batches, which the core sends again over the next connection."""
+        batches, self._batches = self._batches, []
+        for batch in batches:
+            batch.is_open = False
+
+    def _put_frame(self, header: bytes, payload: bytes) -> RequestRefused | None:
         assert self.wire is not None, "a frame without a connection"
         # Frames with the same route and payload size differ only in the payload, so the bytes around it are remembered.
         pieces = self._heads.around(header).get(len(payload))
@@ -168,6 +216,8 @@ class ClientConnection:
 
     def data_to_send(self) -> bytes:
         """Remove and return all bytes to send. The caller sends them, and passes unsent ones to `put_back`."""
+        if self._batches:
+            self._close_batches()
         data = b"".join(self._outgoing)
         self._outgoing, self.outgoing_bytes = [], 0
         self.sent_bytes += len(data)
@@ -239,7 +289,7 @@ class ClientConnection:
 
     def _counted_bytes(self) -> int:
         """Return the size of everything that waits to be sent. `check` compares `outgoing_bytes` with it."""
-        return sum(map(len, self._outgoing))
+        return sum(map(len, self._outgoing)) + sum(batch.size_bytes for batch in self._batches)
 
     def _put(self, data: bytes) -> None:
         self._outgoing.append(data)
@@ -250,6 +300,7 @@ class ClientConnection:
     def _forget(self) -> None:
         """Drop all data of the connection that has ended."""
         self.wire = self.framing = None
+        self._drop_batches()
         self._outgoing, self.outgoing_bytes = [], 0
         if self._taken is not None:
             self._finish_taken()

@@ -483,7 +483,7 @@ class ClientCore:
     def _new_address(self, prefix: bytes = b"") -> Address:
         """Return a return address that this client has not used yet.
 
-        prefix: the beginning of the address, for example `stream_service.extensions.TOLD`.
+        prefix: the beginning of the address, for example `stream_service.push_batch.BATCHED`.
         """
         self._next_address += 1
         return local(f"{prefix.decode()}c{self._next_address}")

@@ -16,13 +16,15 @@ from companion.native import mypyc_attr
 from ockam.address import Address, Route
 from ockam.protocol import ERROR, ProtocolError
 from stream_client.core.client_connection import ClientConnection
+from stream_client.core.open_batch import BATCHED_DATA_BYTES_MAX, OpenBatch
 from stream_client.core.payloads import refusal
 from stream_client.core.pushes import PLAIN_BYTES_MAX, KeyedPush, Push, Waiting
 from stream_client.core.sequence_machine import NO_REASON, SequenceMachine, not_saved, refused_by_node
 from stream_client.errors import ClientError, PushUnknown, UnexpectedAnswer
 from stream_service.extensions import PUSH_FAILED, RICH_PUSH, Header, PushFailure, RichConfirm, RichStatus
 from stream_service.protocol import PUSH, Status
-from stream_service.push_codec import decode_confirm
+from stream_service.push_batch import BatchAnswer
+from stream_service.push_codec import BATCH_TAG, decode_batch_answer, decode_confirm
 
 DOUBTFUL_CHECKS_MAX = 150
 """Pushes in doubt are sent again during this many checks for late answers (five minutes), and then fail with
@@ -48,6 +50,7 @@ class PushQueue:
     """
 
     __slots__ = (
+        "_batch",
         "_connection",
         "_has_rich",
         "_header",
@@ -57,6 +60,7 @@ class PushQueue:
         "_on_empty",
         "_room",
         "_sent_again_below",
+        "_takes_batches",
         "address",
         "failed",
         "gone",
@@ -70,6 +74,8 @@ class PushQueue:
     ) -> None:
         self._connection = connection
         self._has_rich = False
+        self._takes_batches = False
+        self._batch: OpenBatch | None = None
         self._header = b""
         self._next_request_id = 0
         self._oldest_checked = -1
@@ -137,6 +143,8 @@ class PushQueue:
         if self._header:
             self._sent_again_below = self._next_request_id
         self._header = b""
+        self._takes_batches = False
+        self._batch = None
 
     def take(self, payload: bytes) -> None:
         """Finish the pushes that this received payload answers. A payload that answers no push is ignored."""
@@ -157,6 +165,8 @@ class PushQueue:
                 self._has_rich = True
                 if isinstance(keyed, KeyedPush):
                     self._take_keyed(keyed, rich)
+            elif payload.startswith(BATCH_TAG):
+                self._take_batch(decode_batch_answer(payload))
             elif PUSH_FAILED.is_in(payload):
                 failure = PUSH_FAILED.decode_response(payload)
                 if failure.request_id in self.pushes:
@@ -246,6 +256,22 @@ class PushQueue:
     def _take_failure(self, push: Push, failure: PushFailure) -> None:
         self._fail(failure.request_id, not_saved(failure, failure.request_id < self._sent_again_below))
 
+    def _take_batch(self, answer: BatchAnswer) -> None:
+        """Finish the pushes that one message answers. It proves that the stream takes batches."""
+        self._takes_batches = True
+        failure, index, pushes = answer.failure, answer.index, self.pushes
+        # A count beyond the last push would only cost time.
+        for request_id in range(answer.request_id, min(answer.request_id + answer.count, self._next_request_id)):
+            push = pushes.get(request_id)
+            if push is None or type(push) is not Push:
+                continue
+            if failure is None:
+                del pushes[request_id]
+                push.index = index + request_id - answer.request_id
+                push.finish()
+            else:
+                self._take_failure(push, PushFailure(request_id, failure.outcome, failure.reason))
+
     def _take_keyed(self, push: KeyedPush, confirm: RichConfirm) -> None:
         if confirm.status in (RichStatus.OK, RichStatus.DUPLICATE):
             push.index = confirm.index
@@ -257,6 +283,12 @@ class PushQueue:
             self._fail(confirm.request_id, PushUnknown(NO_REASON))
 
     def _send(self, request_id: int, push: Push) -> None:
+        if self._takes_batches and type(push) is Push and len(push.data) <= BATCHED_DATA_BYTES_MAX:
+            batch = self._batch
+            if batch is None or not batch.takes(request_id):
+                batch = self._batch = self._connection.begin_batch(self._header, request_id)
+            self._connection.add_to_batch(batch, push.data)
+            return
         error = self._connection.put_frame(self._header, push.payload(request_id))
         if error is not None:
             self._unsendable(push)

@@ -17,8 +17,8 @@ from stream_client.core.pushes import Push
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.core.states_machine import StreamState
 from stream_client.errors import ClientError, UnexpectedAnswer
-from stream_service.extensions import TOLD
 from stream_service.names import stream_address
+from stream_service.push_batch import BATCHED
 
 MakeQueue: TypeAlias = Callable[
     [ClientConnection, Address, str, int, list[Push] | None, SequenceMachine | None], PushQueue
@@ -278,7 +278,7 @@ class StreamsInUse:
         self, name: str, partition: int, failed: list[Push] | None, sequences: SequenceMachine | None
     ) -> PushQueue:
         """Make a queue with a return address of its own. name: the name of the stream."""
-        address = self._new_address(TOLD)
+        address = self._new_address(BATCHED)
         queue = self._make_queue(self._connection, address, name, partition, failed, sequences)
         self.queues[address] = queue
         return queue

@@ -12,6 +12,8 @@ from ockam.message import Message
 from ockam.protocol import ProtocolError, error_payload
 from stream_service.extensions import PUSH_FAILED, RICH_PUSH, TOLD, Outcome, PushFailure, RichConfirm, RichStatus
 from stream_service.protocol import PUSH, PushConfirm, Status
+from stream_service.push_batch import BATCHED, PUSH_BATCH, BatchAnswer, BatchFailure, PushBatch
+from stream_service.push_codec import decode_batch
 
 
 class Failure:
@@ -29,6 +31,11 @@ def is_told(message: Message) -> bool:
     return bool(message.return_route) and message.return_route[-1].value.startswith(TOLD)
 
 
+def is_batched(message: Message) -> bool:
+    """Whether the sender of this push understands an answer to several pushes (`stream_service.push_batch`)."""
+    return bool(message.return_route) and message.return_route[-1].value.startswith(BATCHED)
+
+
 def plain_failure(message: Message, request_id: int, failure: Failure) -> bytes:
     """Encodes the answer to a plain push that failed."""
     if is_told(message):
@@ -44,6 +51,12 @@ def rich_failure(message: Message, request_id: int, failure: Failure) -> bytes:
     return RICH_PUSH.encode_response(RichConfirm(request_id, status, 0, 0))
 
 
+def batch_failure(batch: PushBatch, failure: Failure) -> bytes:
+    """Encodes the answer to a batch of pushes that failed."""
+    what = BatchFailure(failure.outcome, failure.reason)
+    return PUSH_BATCH.encode_response(BatchAnswer(batch.request_id, len(batch.messages), 0, what))
+
+
 def refusal_payload(message: Message, reason: str) -> bytes | None:
     """Encodes the answer to a push that is refused, for example because it is too large.
 
@@ -56,6 +69,8 @@ def refusal_payload(message: Message, reason: str) -> bytes | None:
             return rich_failure(message, RICH_PUSH.decode_request(message.payload).request_id, failure)
         if PUSH.is_in(message.payload) and is_told(message):
             return plain_failure(message, PUSH.decode_request(message.payload).request_id, failure)
+        if PUSH_BATCH.is_in(message.payload):
+            return batch_failure(decode_batch(message.payload), failure)
     except ProtocolError:
         return None
     return None
@@ -72,4 +87,6 @@ def failure_payload(message: Message, failure: Failure) -> bytes:
         return plain_failure(message, PUSH.decode_request(payload).request_id, failure)
     if RICH_PUSH.is_in(payload):
         return rich_failure(message, RICH_PUSH.decode_request(payload).request_id, failure)
+    if PUSH_BATCH.is_in(payload):
+        return batch_failure(decode_batch(payload), failure)
     return error_payload(failure.reason)

@@ -16,9 +16,10 @@ from storage.contract import Append
 from stream_service.extensions import RICH_PUSH, RichConfirm, RichPush, RichStatus
 from stream_service.limits import PUBLISHER_ID_BYTES_MAX, StreamLimits
 from stream_service.protocol import PushRequest
-from stream_service.push_codec import encode_confirm
+from stream_service.push_batch import PushBatch
+from stream_service.push_codec import encode_batch_stored, encode_confirm
 from stream_service.stored import NO_EXTRAS, Extras, encode_extras
-from stream_service.workers.push_failures import Failure, plain_failure, rich_failure
+from stream_service.workers.push_failures import Failure, batch_failure, is_batched, plain_failure, rich_failure
 from stream_service.workers.push_traces import PushTraces, TracedPush
 from stream_service.workers.sequence_machine import Decision, Duplicate, New, OutOfOrder, SequenceMachine
 
@@ -26,19 +27,21 @@ from stream_service.workers.sequence_machine import Decision, Duplicate, New, Ou
 class PushRun:
     """The pushes of one append, in order.
 
+    messages, requests: the messages that ask for these pushes, and what they ask for. A PushBatch asks for several.
     data, keys, headers: the messages to store.
-    decisions: for each push, whether it is new, a duplicate or out of order.
+    decisions: for each request, whether it is new, a duplicate or out of order.
     answers_behind: the answers to other requests, which are sent after the answers to these pushes.
 
     Invariant: without a rich push (`node/stream_push/1`), `decisions` is None. Otherwise it has one entry for each
-    push.
+    request.
     """
 
     def __init__(self, sequences: SequenceMachine | None) -> None:
         self._sequences = sequences
         self._began_s = 0.0
+        self._pushes = 0
         self.messages: list[Message] = []
-        self.requests: list[PushRequest | RichPush] = []
+        self.requests: list[PushRequest | PushBatch | RichPush] = []
         self.data: list[bytes] = []
         self.keys: list[bytes | None] | None = None
         self.headers: list[bytes | None] | None = None
@@ -48,7 +51,7 @@ class PushRun:
         self._traced: Sequence[TracedPush] = ()
 
     def __len__(self) -> int:
-        return len(self.messages)
+        return self._pushes
 
     def note_arrival(self) -> None:
         """Called before pushes of newly arrived messages are added. Notes the time of the first of them."""
@@ -60,6 +63,7 @@ class PushRun:
         return time.perf_counter() - self._began_s
 
     def add(self, message: Message, request: PushRequest) -> None:
+        self._pushes += 1
         self.messages.append(message)
         self.requests.append(request)
         self.data.append(request.data)
@@ -68,6 +72,17 @@ class PushRun:
             self.keys.append(None)
             self.headers.append(None)
 
+    def add_batch(self, message: Message, batch: PushBatch) -> None:
+        count = len(batch.messages)
+        self._pushes += count
+        self.messages.append(message)
+        self.requests.append(batch)
+        self.data += batch.messages
+        if self.decisions is not None and self.keys is not None and self.headers is not None:
+            self.decisions.append(New())
+            self.keys += [None] * count
+            self.headers += [None] * count
+
     def add_rich(self, message: Message, request: RichPush) -> None:
         """Adds a rich push (`node/stream_push/1`).
 
@@ -75,14 +90,15 @@ class PushRun:
         """
         # The first rich push of the run: fill the lists for the plain pushes before it.
         if self.decisions is None or self.keys is None or self.headers is None:
-            self.decisions = [New() for _ in self.messages]
-            self.keys = [None] * len(self.messages)
-            self.headers = [None] * len(self.messages)
+            self.decisions = [New() for _ in self.requests]
+            self.keys = [None] * len(self.data)
+            self.headers = [None] * len(self.data)
         decision: Decision = New()
         if request.sequence is not None:
             assert self._sequences is not None, "the sequences of the stream have not been loaded"
             sequence = request.sequence
             decision = self._sequences.decide(sequence.publisher_id, sequence.sequence, len(self.data))
+        self._pushes += 1
         self.messages.append(message)
         self.requests.append(request)
         self.decisions.append(decision)
@@ -111,7 +127,7 @@ class PushRun:
         if self._sequences is not None:
             self._sequences.stored(first_index)
         if self.decisions is None:
-            answers = self._plain_answers(first_index, 1, route) + self.answers_behind
+            answers = self._plain_answers(first_index, route) + self.answers_behind
         else:
             answers = [*self._rich_answers(first_index, route), *self.answers_behind]
         if self._traces is not None:
@@ -129,6 +145,8 @@ class PushRun:
         for position, (message, request) in enumerate(zip(self.messages, self.requests, strict=True)):
             if isinstance(request, PushRequest):
                 payload = plain_failure(message, request.request_id, failure)
+            elif isinstance(request, PushBatch):
+                payload = batch_failure(request, failure)
             else:
                 # Although this append failed, it is known whether a push is out of order or was stored earlier.
                 confirm = _confirm_known(request.request_id, self.decisions[position] if self.decisions else New())
@@ -141,23 +159,53 @@ class PushRun:
             self._traces.refused(self._traced, failure.reason)
         return answers + self.answers_behind
 
-    def _plain_answers(self, index: int, step: int, route: Route) -> list[Message]:
-        answers = []
+    def _plain_answers(self, index: int, route: Route) -> list[Message]:
+        """Returns the answers to plain pushes and batches whose messages are stored from `index` on.
+
+        Pushes that follow each other get one answer together if their publisher understands it.
+        """
+        answers: list[Message] = []
+        return_route: Route = ()
+        # The pushes of the next answer: the request id and the index of the first one, and their number.
+        request_id, first_index, count, has_batch, joins = 0, index, 0, False, False
         for message, request in zip(self.messages, self.requests, strict=True):
-            answers.append(Message(message.return_route, route, encode_confirm(request.request_id, index)))
-            index += step
+            is_batch = isinstance(request, PushBatch)
+            more = len(request.messages) if isinstance(request, PushBatch) else 1
+            # The messages of one publisher usually share one route object.
+            if not joins or message.return_route is not return_route or request.request_id != request_id + count:
+                if count:
+                    answers.append(Message(return_route, route, _stored(request_id, count, first_index, has_batch)))
+                if message.return_route is not return_route:
+                    return_route = message.return_route
+                    joins = is_batched(message)
+                request_id, first_index, count, has_batch = request.request_id, index, 0, False
+            count += more
+            index += more
+            has_batch = has_batch or is_batch
+        answers.append(Message(return_route, route, _stored(request_id, count, first_index, has_batch)))
         return answers
 
     def _rich_answers(self, first_index: int, route: Route) -> Iterator[Message]:
         index = first_index
         for message, request, decision in zip(self.messages, self.requests, self.decisions or (), strict=True):
+            count = 1
             if isinstance(request, PushRequest):
                 payload = encode_confirm(request.request_id, index)
+            elif isinstance(request, PushBatch):
+                count = len(request.messages)
+                payload = encode_batch_stored(request.request_id, count, index)
             else:
                 payload = RICH_PUSH.encode_response(_confirm(request.request_id, decision, index, first_index))
             if isinstance(decision, New):
-                index += 1
+                index += count
             yield Message(message.return_route, route, payload)
+
+
+def _stored(request_id: int, count: int, index: int, has_batch: bool) -> bytes:
+    """Encodes the answer to plain pushes whose messages are stored. has_batch: whether some of them came in a batch."""
+    if count == 1 and not has_batch:
+        return encode_confirm(request_id, index)
+    return encode_batch_stored(request_id, count, index)
 
 
 def _confirm(request_id: int, decision: Decision, index: int, first_index: int) -> RichConfirm:

@@ -22,6 +22,7 @@ from ockam.protocol import ProtocolError
 from storage.contract import Append, TimedAppend
 from stream_service.extensions import RichPush
 from stream_service.protocol import PushRequest
+from stream_service.push_batch import PushBatch
 from stream_service.trace import TRACE, TRACEPARENT_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ class PushTraces:
         route = (*message.return_route[:-1], local(notice.publisher))
         self._announced[route, notice.request_id] = TracedPush(parent, time.time_ns())
 
-    def match(self, messages: Sequence[Message], requests: Sequence[PushRequest | RichPush]) -> list[TracedPush]:
+    def match(
+        self, messages: Sequence[Message], requests: Sequence[PushRequest | PushBatch | RichPush]
+    ) -> list[TracedPush]:
         """Returns the pushes among these messages that belong to a trace. requests: what the messages ask for."""
         if not self._announced:
             return []

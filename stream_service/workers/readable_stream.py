@@ -23,6 +23,7 @@ from stream_service.copying import COPY
 from stream_service.extensions import DELETE, DELETED, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE, Outcome
 from stream_service.operations import EnsureStreams
 from stream_service.protocol import PULL, PUSH
+from stream_service.push_batch import PUSH_BATCH
 from stream_service.stored import StoredStream
 from stream_service.trace import TRACE
 from stream_service.workers.admin import StreamAdmin
@@ -35,6 +36,7 @@ from stream_service.workers.tail_machine import Tail
 
 NEEDED: dict[Protocol[Any, Any], Right] = {
     PUSH: Right.WRITE,
+    PUSH_BATCH: Right.WRITE,
     RICH_PUSH: Right.WRITE,
     TRACE: Right.WRITE,
     PULL: Right.READ,
@@ -67,7 +69,7 @@ class ReadableStream(Worker):
         on_removed: Callable[[], None],
     ) -> None:
         self.identity = (name, partition)
-        self.frequent = Frequent((PUSH.tag, RICH_PUSH.tag), int(Right.WRITE), name)
+        self.frequent = Frequent((PUSH.tag, PUSH_BATCH.tag, RICH_PUSH.tag), int(Right.WRITE), name)
         self._services = services
         self._on_removed = on_removed
         self._route: tuple[Address, ...] = ()

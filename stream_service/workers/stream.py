@@ -28,14 +28,14 @@ from stream_service.copying import COPY, CopyRequest, CopyResponse, read_copy
 from stream_service.extensions import RICH_PUSH, Outcome
 from stream_service.operations import FallingAppend, LoadSequences, StoreCopy
 from stream_service.protocol import PULL, PUSH
-from stream_service.push_codec import decode_push
+from stream_service.push_codec import BATCH_TAG, decode_batch, decode_push
 from stream_service.stored import StoredStream
 from stream_service.workers.push_failures import Failure, failure_payload, refusal_payload
 from stream_service.workers.push_run import PushRun, check_size
 from stream_service.workers.push_traces import PushTraces, take_notice
 from stream_service.workers.readable_stream import ReadableStream
 from stream_service.workers.sequence_machine import LOADED_MAX, SequenceMachine
-from stream_service.workers.stream_machine import SERVING, StreamMachine
+from stream_service.workers.stream_machine import SERVING, STAGED_MESSAGES_MAX, StreamMachine
 from stream_service.workers.stream_services import StreamServices
 
 logger = structlog.get_logger(__name__)
@@ -105,6 +105,12 @@ class StreamWorker(ReadableStream):
                     # Nearly all messages are plain pushes. Only plain pushes can be staged while an append is being
                     # committed.
                     add(message, decode_push(payload))
+                elif payload.startswith(BATCH_TAG):
+                    if len(gathered.data) >= STAGED_MESSAGES_MAX:
+                        # A mailbox of batches has far more pushes than one of plain pushes. The others wait undecoded.
+                        machine.hold(run[position:])
+                        break
+                    gathered.add_batch(message, decode_batch(payload))
                 elif stages and take_notice(message, self._traces):
                     # The push that the message announces can be staged.
                     continue

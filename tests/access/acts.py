@@ -64,9 +64,11 @@ from stream_service.protocol import (
     PullRequest,
     PushRequest,
 )
+from stream_service.push_batch import PUSH_BATCH, PushBatch
 from stream_service.trace import TRACE, TraceNotice
 
 ERROR, ERROR_CONFIRM, RICH_REFUSED, NOTHING = "error", "confirm with ERROR", "confirm with REFUSED", "nothing"
+BATCH_REFUSED = "answer with REFUSED"
 CHAIN = "blocks"
 FAR = "127.0.0.1:9"
 """The address of another node to which peers may forward. Nothing listens there."""
@@ -139,6 +141,7 @@ ACTS = (
         "wider",
     ),
     _stream("push", Right.WRITE, PUSH.encode_request(PushRequest(1, b"x")), ERROR_CONFIRM),
+    _stream("push a batch", Right.WRITE, PUSH_BATCH.encode_request(PushBatch(1, [b"x"])), BATCH_REFUSED),
     _stream("push with a key", Right.WRITE, RICH_PUSH.encode_request(RichPush(1, b"x", b"k", [], None)), RICH_REFUSED),
     _stream("say the trace of a push", Right.WRITE, TRACE.encode_request(TraceNotice(1, "c1", "")), answered=False),
     _stream("pull", Right.READ, PULL.encode_request(PullRequest(1, 0, 1))),

@@ -26,9 +26,21 @@ from ockam.wire import Wire
 from stream_node.access import open_access
 from stream_node.block_services import KEEPERS
 from stream_node.config import Config
-from stream_service.extensions import RICH_PUSH, RichStatus
+from stream_service.extensions import RICH_PUSH, Outcome, RichStatus
 from stream_service.protocol import CREATE, PUSH, CreateStream, Status
-from tests.access.acts import ACTS, ERROR, ERROR_CONFIRM, FAR, NOTHING, RICH_REFUSED, Act, rights_table, table
+from stream_service.push_batch import PUSH_BATCH
+from tests.access.acts import (
+    ACTS,
+    BATCH_REFUSED,
+    ERROR,
+    ERROR_CONFIRM,
+    FAR,
+    NOTHING,
+    RICH_REFUSED,
+    Act,
+    rights_table,
+    table,
+)
 from tests.access.attacks import Attack, attack_table, note_attack
 from tests.access.guarded_node import Guarded, forbid, guarded, may, write_rules
 from tests.access.ways import WAYS, WIRES, Plain, Way
@@ -66,6 +78,10 @@ async def check_refused(peer: StreamPeer, act: Act) -> None:
     answer = await peer.ask((act.address,), act.payload)
     if act.refusal == ERROR_CONFIRM:
         assert PUSH.decode_response(answer.payload).status is Status.ERROR
+    elif act.refusal == BATCH_REFUSED:
+        failure = PUSH_BATCH.decode_response(answer.payload).failure
+        assert failure is not None
+        assert failure.outcome is Outcome.REFUSED
     elif act.refusal == RICH_REFUSED:
         assert RICH_PUSH.decode_response(answer.payload).status is RichStatus.REFUSED
     else:

@@ -32,6 +32,7 @@ from stream_service.protocol import (
     Status,
     StreamCreated,
 )
+from stream_service.push_batch import PUSH_BATCH, BatchAnswer, PushBatch
 
 
 class FarEnd:
@@ -80,6 +81,12 @@ class FarEnd:
         request = PUSH.decode_request(push.payload)
         self.answer(push, PUSH.encode_response(PushConfirm(request.request_id, status, index)))
 
+    def confirm_many(self, push: Message, count: int, index: int, request_id: int | None = None) -> None:
+        """Answer `count` pushes in one message, the first of them being this push, or the first one of this batch."""
+        if request_id is None:
+            request_id = (PUSH if PUSH.is_in(push.payload) else PUSH_BATCH).decode_request(push.payload).request_id
+        self.answer(push, PUSH_BATCH.encode_response(BatchAnswer(request_id, count, index, None)))
+
     def fail(self, push: Message, reason: str, outcome: Outcome = Outcome.NOT_STORED) -> None:
         """As a node answers a push that it did not confirm, to a client that understands it."""
         protocol = RICH_PUSH if RICH_PUSH.is_in(push.payload) else PUSH
@@ -111,6 +118,10 @@ def is_create(message: Message) -> bool:
 
 def pushes(messages: list[Message]) -> list[PushRequest]:
     return [PUSH.decode_request(each.payload) for each in messages if PUSH.is_in(each.payload)]
+
+
+def batches(messages: list[Message]) -> list[PushBatch]:
+    return [PUSH_BATCH.decode_request(each.payload) for each in messages if PUSH_BATCH.is_in(each.payload)]
 
 
 def rich_pushes(messages: list[Message]) -> list[RichPush]:

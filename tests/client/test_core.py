@@ -45,7 +45,7 @@ def test_the_first_bytes_of_a_create_and_a_push() -> None:
         core.receive_data(data[at : at + 1])
     (handle,) = core.handles(call)
     core.push(handle, b"hi")
-    push = b"\x84\x81\x82\x00\x42ST\x81\x82\x00\x49node/1/c2" + b"\x51\x0bstream_push\x04\x00\x02hi" + b"\xf6"
+    push = b"\x84\x81\x82\x00\x42ST\x81\x82\x00\x4fnode/1/batch/c2" + b"\x51\x0bstream_push\x04\x00\x02hi" + b"\xf6"
     assert core.data_to_send() == len(push).to_bytes(4, "big") + push
 
 

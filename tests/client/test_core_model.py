@@ -33,6 +33,7 @@ from stream_client.core.states_machine import (
 from stream_client.errors import ClientError
 from stream_service.extensions import LIST, ListResponse
 from stream_service.protocol import PULL, PUSH, PullResponse
+from stream_service.push_batch import PUSH_BATCH
 from tests.client.far_end import FarEnd, is_create
 
 LOST = failed_payload("no way to store:1: refused")
@@ -167,7 +168,14 @@ class CoreModel(RuleBasedStateMachine):
         elif is_create(asked):
             self.far.answer_create(asked)
         elif PUSH.is_in(asked.payload):
-            self.far.confirm(asked, 0)
+            request_id = PUSH.decode_request(asked.payload).request_id
+            if request_id % 2:
+                self.far.confirm(asked, 0)
+            else:
+                # This also tells the client that it may send batches. The count says too much.
+                self.far.confirm_many(asked, 1 + request_id % 3, 0)
+        elif PUSH_BATCH.is_in(asked.payload):
+            self.far.confirm_many(asked, len(PUSH_BATCH.decode_request(asked.payload).messages), 0)
         elif PULL.is_in(asked.payload):
             self.far.answer(asked, PULL.encode_response(PullResponse(0, [])))
         else:

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 import bare
 from ockam.protocol import ProtocolError
 from stream_service import push_codec
+from stream_service.extensions import Outcome
 from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
+from stream_service.push_batch import BATCH_MESSAGES_MAX, PUSH_BATCH, BatchAnswer, BatchFailure, PushBatch
 
 EDGES = [0, 1, 127, 128, 16383, 16384, (1 << 21) - 1, 1 << 21, 1 << 28, 1 << 35, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
 uints = st.sampled_from(EDGES) | st.integers(0, (1 << 64) - 1)
@@ -49,6 +51,41 @@ def test_a_confirm_of_any_status_is_decoded_as_the_schema_says(request_id: int, 
     assert push_codec.decode_confirm(PUSH.encode_response(confirm)) == confirm
 
 
+batches = st.builds(PushBatch, uints, st.lists(sizes.map(bytes), min_size=1, max_size=5))
+
+
+@given(batches)
+def test_a_batch_is_encoded_as_the_schema_says(batch: PushBatch) -> None:
+    payload = push_codec.encode_batch(batch.request_id, batch.messages)
+    assert payload == PUSH_BATCH.encode_request(batch)
+    assert push_codec.decode_batch(payload) == batch
+
+
+@given(uints, uints, uints)
+def test_an_answer_to_several_pushes_is_encoded_as_the_schema_says(request_id: int, count: int, index: int) -> None:
+    payload = push_codec.encode_batch_stored(request_id, count, index)
+    assert payload == PUSH_BATCH.encode_response(BatchAnswer(request_id, count, index, None))
+    assert push_codec.decode_batch_answer(payload) == BatchAnswer(request_id, count, index, None)
+
+
+@given(uints, uints, st.sampled_from(Outcome), st.text(max_size=10))
+def test_a_failure_of_several_pushes_is_decoded_as_the_schema_says(
+    request_id: int, count: int, outcome: Outcome, reason: str
+) -> None:
+    answer = BatchAnswer(request_id, count, 0, BatchFailure(outcome, reason))
+    assert push_codec.decode_batch_answer(PUSH_BATCH.encode_response(answer)) == answer
+
+
+@pytest.mark.parametrize("count", [0, BATCH_MESSAGES_MAX, BATCH_MESSAGES_MAX + 1])
+def test_a_batch_has_some_messages_and_not_too_many(count: int) -> None:
+    payload = push_codec.encode_batch(7, [b""] * count)
+    if count == BATCH_MESSAGES_MAX:
+        assert len(push_codec.decode_batch(payload).messages) == count
+        return
+    with pytest.raises(ProtocolError, match=f"a batch of {count} messages; it has 1 to 1000"):
+        push_codec.decode_batch(payload)
+
+
 @st.composite
 def spoilt(draw: st.DrawFn) -> bytes:
     """A payload of a push or a confirm with some bytes changed, left out, put in or added."""
@@ -56,6 +93,8 @@ def spoilt(draw: st.DrawFn) -> bytes:
         draw(
             st.builds(lambda number, size: PUSH.encode_request(PushRequest(number, bytes(size))), uints, sizes)
             | st.builds(lambda number, index: push_codec.encode_confirm(number, index), uints, uints)
+            | batches.map(PUSH_BATCH.encode_request)
+            | st.builds(lambda number, count: push_codec.encode_batch_stored(number, count, 7), uints, uints)
         )
     )
     for _ in range(draw(st.integers(1, 3))):
@@ -72,7 +111,12 @@ def spoilt(draw: st.DrawFn) -> bytes:
     return bytes(payload)
 
 
-@given(spoilt() | st.binary(max_size=40) | st.binary(max_size=20).map(lambda more: PUSH.tag + more))
+@given(
+    spoilt()
+    | st.binary(max_size=40)
+    | st.binary(max_size=20).map(lambda more: PUSH.tag + more)
+    | st.binary(max_size=20).map(lambda more: PUSH_BATCH.tag + more)
+)
 @example(b"")
 @example(PUSH.tag)
 @example(PUSH.tag + b"\x03\x80\x00\x00")
@@ -82,6 +126,10 @@ def test_any_bytes_are_decoded_or_refused_as_the_schema_says(payload: bytes) -> 
     """Goal: no payload is accepted or refused otherwise than by the schema's codec, and the texts are the same."""
     assert outcome(push_codec.decode_push, payload) == outcome(PUSH.decode_request, payload)
     assert outcome(push_codec.decode_confirm, payload) == outcome(PUSH.decode_response, payload)
+    assert outcome(push_codec.decode_batch_answer, payload) == outcome(PUSH_BATCH.decode_response, payload)
+    batch = outcome(PUSH_BATCH.decode_request, payload)
+    if not isinstance(batch, PushBatch) or batch.messages:
+        assert outcome(push_codec.decode_batch, payload) == batch
 
 
 @pytest.mark.parametrize("size", [push_codec.USUAL_BYTES_MAX - 30, push_codec.USUAL_BYTES_MAX + 1])

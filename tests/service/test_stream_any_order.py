@@ -32,6 +32,7 @@ from stream_service.extensions import (
 )
 from stream_service.limits import StreamLimits
 from stream_service.protocol import CREATE, PULL, PUSH, CreateStream, PullRequest, PushRequest, Status
+from stream_service.push_batch import BATCHED, PUSH_BATCH, PushBatch
 from stream_service.stored import StoredStream
 from stream_service.workers import stream_machine
 from stream_service.workers.clock import Clock
@@ -39,8 +40,17 @@ from stream_service.workers.stream import StreamWorker
 from stream_service.workers.stream_machine import State
 from stream_service.workers.tail_machine import Tails
 
-STREAM, CLIENT = local("s"), local("client")
-KINDS = {"push": 6, "pull": 2, "rich pull": 1, "rich push": 1, "sequenced push": 1, "push again": 1, "create": 1} | {
+STREAM, CLIENT = local("s"), local(f"{BATCHED.decode()}client")
+KINDS = {
+    "push": 6,
+    "pull": 2,
+    "rich pull": 1,
+    "rich push": 1,
+    "sequenced push": 1,
+    "push again": 1,
+    "create": 1,
+    "batch": 2,
+} | {
     "copy": 1,
     "garbage": 1,
 }
@@ -150,6 +160,12 @@ class World:
             match kind:
                 case "push":
                     self._send(PUSH, PushRequest(number, data))
+                case "batch":
+                    # Each push of a batch has a number of its own, as if it had been sent alone.
+                    count = self._random.randint(1, 4)
+                    messages = [b"%d" % (number + place) for place in range(count)]
+                    self._send(PUSH_BATCH, PushBatch(number, messages))
+                    self._sent += [self._sent[-1]] * (count - 1)
                 case "rich push":
                     self._send(RICH_PUSH, RichPush(number, data, b"key", [], None))
                 case "sequenced push" | "push again":
@@ -224,7 +240,8 @@ class World:
         place_of = {number: index for index, number in log.items()}
         assert len(place_of) == len(log), "a message is stored twice"
         assert list(log.values()) == sorted(log.values()), "a message has overtaken another"
-        assert len(self._around.answers) == len(self._sent), "each request has one answer"
+        answered = sum(_answered(answer.payload) for answer in self._around.answers)
+        assert answered == len(self._sent), "each request has one answer"
         confirmed: list[int] = []
         created: list[set[int]] = []
         for answer in self._around.answers:
@@ -235,6 +252,14 @@ class World:
                 if confirm.status is Status.OK:
                     assert place_of[confirm.request_id] == confirm.index
                     confirmed.append(confirm.request_id)
+            elif PUSH_BATCH.is_in(payload):
+                joined = PUSH_BATCH.decode_response(payload)
+                for place in range(joined.count):
+                    number = joined.request_id + place
+                    assert (joined.failure is None) == (number in place_of)
+                    if joined.failure is None:
+                        assert place_of[number] == joined.index + place
+                        confirmed.append(number)
             elif RICH_PUSH.is_in(payload):
                 rich = RICH_PUSH.decode_response(payload)
                 assert (rich.status is RichStatus.OK) == (rich.request_id in place_of)
@@ -260,6 +285,11 @@ class World:
 
     def _sees_all_before(self, request_id: int, log: dict[int, int], seen: set[int]) -> None:
         assert {index for index, number in log.items() if number < request_id} <= seen
+
+
+def _answered(payload: bytes) -> int:
+    """How many requests this answers."""
+    return PUSH_BATCH.decode_response(payload).count if PUSH_BATCH.is_in(payload) else 1
 
 
 @pytest.mark.parametrize("seeds", [range(start, start + 25) for start in range(0, 150, 25)], ids=lambda seeds: seeds[0])

@@ -8,6 +8,7 @@ from ockam.address import Address
 from ockam.message import Message
 from stream_service.extensions import RICH_PULL, RICH_PUSH
 from stream_service.protocol import PULL, PUSH
+from stream_service.push_batch import PUSH_BATCH
 
 
 class Arrivals:
@@ -28,6 +29,10 @@ class Arrivals:
         for pushes in (PUSH, RICH_PUSH):
             if pushes.is_in(payload):
                 self.pushes[message.onward_route[0], pushes.decode_request(payload).data].append(self._turn)
+        if PUSH_BATCH.is_in(payload):
+            for data in PUSH_BATCH.decode_request(payload).messages:
+                self._turn += 1
+                self.pushes[message.onward_route[0], data].append(self._turn)
         for pulls in (PULL, RICH_PULL):
             if pulls.is_in(payload):
                 key = message.return_route[0], pulls.decode_request(payload).request_id

@@ -16,6 +16,7 @@ from ockam.protocol import Protocol
 from stream_service.extensions import RICH_PULL, FromIndex, RichPage, RichPull
 from stream_service.names import stream_address
 from stream_service.protocol import CREATE, PULL, CreateStream, PullRequest, PullResponse
+from stream_service.push_batch import BATCHED
 from tests.simulation.auditor import Auditor
 from tests.simulation.network import Network
 
@@ -26,13 +27,16 @@ RETRY_S = 2.0
 class Client:
     """Asks until it gets an answer, since anything may be lost on the way.
 
+    batched: whether its address says that it understands the answer to several pushes.
     in_order: what it sends keeps its order on the way to the node, though it can be lost or doubled.
     """
 
-    def __init__(self, name: str, network: Network, rng: random.Random, *, in_order: bool = False) -> None:
+    def __init__(
+        self, name: str, network: Network, rng: random.Random, *, in_order: bool = False, batched: bool = False
+    ) -> None:
         self.name = name
         self.rng = rng
-        self.address = local(f"sim_{name}")
+        self.address = local(f"{BATCHED.decode() if batched else ''}sim_{name}")
         self._network = network
         self._in_order = in_order
         self._hear: Callable[[bytes], None] = lambda payload: None

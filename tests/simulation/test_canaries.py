@@ -19,6 +19,7 @@ from ockam.message import Message
 from storage.contract import Append, Operation
 from storage.inline_runner import InlineRunner
 from stream_service.protocol import PushRequest
+from stream_service.push_codec import encode_confirm
 from stream_service.stored import StoredStream
 from stream_service.workers import directory
 from stream_service.workers.push_failures import Failure
@@ -44,9 +45,17 @@ def plant_a_failed_append_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StreamWorker, "_appended", appended_whatever_happened)
 
 
+def answers_with_index(run: PushRun, index: int, route: Route) -> list[Message]:
+    """Confirms of all requests of a run that say that each is stored at this index."""
+    return [
+        Message(message.return_route, route, encode_confirm(request.request_id, index))
+        for message, request in zip(run.messages, run.requests, strict=True)
+    ]
+
+
 def plant_a_refusal_that_says_ok(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(self: PushRun, route: Route, failure: Failure) -> list[Message]:
-        return self._plain_answers(0, 0, route)
+        return answers_with_index(self, 0, route)
 
     monkeypatch.setattr(PushRun, "refused", refused)
 
@@ -104,12 +113,7 @@ def plant_numbers_learnt_of_what_was_refused(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def plant_one_index_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers = PushRun._plain_answers
-
-    def answers_of_one_index(self: PushRun, index: int, step: int, route: Route) -> list[Message]:
-        return answers(self, index, 0, route)
-
-    monkeypatch.setattr(PushRun, "_plain_answers", answers_of_one_index)
+    monkeypatch.setattr(PushRun, "_plain_answers", answers_with_index)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,9 @@ class World:
         rng = self._rng
         for number in range(rng.randint(1, 3)):
             in_order = rng.random() < 0.5
-            client = Client(f"publisher{number}", network, random.Random(rng.random()), in_order=in_order)
+            client_rng = random.Random(rng.random())
+            batched = number % 2 == 1
+            client = Client(f"publisher{number}", network, client_rng, in_order=in_order, batched=batched)
             self._auditor.publishing += 1
             sequenced = rng.random() < 0.4
             if sequenced:

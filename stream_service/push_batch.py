@@ -1,0 +1,58 @@
+"""PUSH_BATCH: the protocol by which a publisher sends many pushes in one message, and a stream confirms many in one.
+
+A batch means the same as its pushes sent one after the other. It only costs less: one frame and one route for hundreds
+of messages. docs/wire.md describes when a client may send it.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+import bare
+from ockam.protocol import Protocol
+from stream_service.extensions import TOLD, Outcome
+
+BATCHED = TOLD + b"batch/"
+"""The beginning of the return addresses of publishers that understand BatchAnswer. A stream confirms their plain pushes
+with it, too, which tells them that the stream takes batches."""
+BATCH_MESSAGES_MAX = 1_000
+"""The largest number of messages in a batch."""
+
+
+# type PushBatch struct { request_id: uint  messages: list<data> }
+class PushBatch(msgspec.Struct, frozen=True, gc=False):
+    """Pushes of messages without key and headers.
+
+    request_id: the request id of the first push. Each further push has the next number.
+    messages: 1 to BATCH_MESSAGES_MAX messages.
+    """
+
+    request_id: bare.UInt
+    messages: list[bytes]
+
+
+# type BatchFailure struct { outcome: Outcome  reason: str }
+class BatchFailure(msgspec.Struct, frozen=True, gc=False):
+    """Why none of the answered pushes was confirmed, see PushFailure."""
+
+    outcome: Outcome
+    reason: str
+
+
+# type BatchAnswer struct { request_id: uint  count: uint  index: uint  failure: optional<BatchFailure> }
+class BatchAnswer(msgspec.Struct, frozen=True, gc=False):
+    """The answer to pushes that follow each other. They need not be the pushes of one batch.
+
+    request_id: the request id of the first of these pushes. The others have the next numbers.
+    count: how many pushes are answered.
+    index: the index of the first message, if the messages are stored. The others have the next indexes. Else 0.
+    failure: None if the messages are stored.
+    """
+
+    request_id: bare.UInt
+    count: bare.UInt
+    index: bare.UInt
+    failure: BatchFailure | None
+
+
+PUSH_BATCH = Protocol("node/push_batch/1", PushBatch, BatchAnswer)
