@@ -39,6 +39,7 @@ MODULES = (
     "stream_client.core.open_batch",
     "stream_client.core.push_queue",
     "stream_client.core.pushes",
+    "stream_service.page_codec",
     "stream_service.push_codec",
     "stream_service.workers.pull_machine",
     "stream_service.workers.pull_pages",

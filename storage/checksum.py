@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import count
+from operator import add
 from zlib import crc32
 
 _MULTIPLIER = 2654435761
@@ -46,13 +47,11 @@ def checksums_plain(base: int, first_index: int, data: Iterable[bytes]) -> list[
     return list(map(crc32, data, count(base + first_index)))
 
 
-def checksums_plain_timed(
-    stream_id: int, first_index: int, times_us: Iterable[int], data: Iterable[bytes]
-) -> list[int]:
+def checksums_plain_timed(stream_id: int, first_index: int, times_us: list[int], data: Iterable[bytes]) -> list[int]:
     """Returns the checksums of messages with consecutive indexes, each with its own time, without keys and headers."""
-    scaled = stream_id * _MULTIPLIER
-    seeds = [(scaled + time_us) % _MODULUS + index for index, time_us in enumerate(times_us, first_index)]
-    return list(map(crc32, data, seeds))
+    # Few messages have a time of their own, so the base of each time is computed once.
+    bases = {time_us: seed_base(stream_id, time_us) for time_us in set(times_us)}
+    return list(map(crc32, data, map(add, map(bases.__getitem__, times_us), count(first_index))))
 
 
 def checksum_full(base: int, index: int, data: bytes, key: bytes | None, headers: bytes | None) -> int:

@@ -21,6 +21,8 @@ from bisect import bisect_right
 from itertools import accumulate, repeat
 from typing import NamedTuple
 
+import msgspec
+
 from storage.checksum import checksum_full, checksums_plain, checksums_plain_timed, seed_base
 from storage.contract import Record
 from storage.errors import DatabaseCorrupt, corrupt_text
@@ -45,6 +47,7 @@ cost more."""
 JOIN_BYTES_MAX = 16 * 1024 * 1024
 """A page with more bytes of data than this is read row by row. Joined data is in memory three times for a moment: in
 SQLite, as one Python value, and as separate messages."""
+_numbers = msgspec.json.Decoder(list[int])
 
 
 class Measure(NamedTuple):
@@ -204,7 +207,10 @@ def _damage(connection: sqlite3.Connection, stream_id: int, index: int, rows: in
 def _integers(text: str | None) -> list[int]:
     """Returns the numbers of a comma-separated text. Returns an empty list if the text is None, or if damage has
     changed the text so that a number cannot be read."""
+    if text is None:
+        return []
     try:
-        return list(map(int, text.split(","))) if text is not None else []
-    except ValueError:
+        # The text between brackets is JSON, whose decoder is four times as fast as `int` for each number.
+        return _numbers.decode(f"[{text}]")
+    except (msgspec.MsgspecError, UnicodeError):
         return []

@@ -22,7 +22,7 @@ from stream_client.consume.follower import Follower
 from stream_client.consume.options import ConsumerArguments, with_options_shown
 from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page
 from stream_client.consume.reader import patience_for
-from stream_client.core.calls import answer_of, pulled
+from stream_client.core.calls import pulled, pulled_rich
 from stream_client.positions import Positions
 from stream_client.publish import (
     WINDOW,
@@ -100,7 +100,7 @@ class Stream(StreamAdmin):
         request = RichPull(0, start_of(start), limit, int(wait_s * 1000))
         payload = encoded(RICH_PULL, request)
         call = self.session.core.call(self.handle, payload, patience=patience_for(wait_s))
-        page = answer_of(await self.session.answered(call, wait_s), RICH_PULL)
+        page = pulled_rich(await self.session.answered(call, wait_s))
         return Page(page.messages, page.first_index, page.next_index, page.resume_index)
 
     def follow(

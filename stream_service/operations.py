@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any, Self, TypeAlias
 
 from storage.contract import Append, Operation, Record, Session, StreamRecord
@@ -99,6 +100,9 @@ class Page:
         self.passed_over = range(0)
 
 
+_data_of = itemgetter(1)
+
+
 class ReadPages(Operation):
     """Reads the pages of several pulls of one stream in one operation.
 
@@ -125,7 +129,7 @@ class ReadPages(Operation):
                 # A page that cannot be read gets its own error, so that the other pulls are still answered.
                 page.index = self._resolve(session, page.start)
                 page.found = self._read(session, page)
-                bytes_left -= sum(len(record[1]) for record in page.found)
+                bytes_left -= sum(map(len, map(_data_of, page.found)))
             except StorageError as error:
                 page.found = error
             self.read += 1

@@ -35,7 +35,7 @@ from stream_client.blocking.share.leases import LeaseMember
 from stream_client.blocking.share.shared_consumer import SharedConsumer
 from stream_client.consume.options import ConsumerArguments, with_options_shown
 from stream_client.consume.page import PAGE_MESSAGES, OnHole, Page
-from stream_client.core.calls import answer_of, pulled
+from stream_client.core.calls import pulled, pulled_rich
 from stream_service.extensions import INFO, RICH_PULL, InfoRequest, RichPull, StreamInfo
 from stream_service.names import partition_of
 from stream_service.protocol import StreamMessage
@@ -101,7 +101,7 @@ class Stream(StreamAdmin):
         request = RichPull(0, start_of(start), limit, int(wait_s * 1000))
         payload = encoded(RICH_PULL, request)
         call = self.session.core.call(self.handle, payload, patience=patience_for(wait_s))
-        page = answer_of(self.session.answered(call, wait_s), RICH_PULL)
+        page = pulled_rich(self.session.answered(call, wait_s))
         return Page(page.messages, page.first_index, page.next_index, page.resume_index)
 
     def follow(

@@ -14,6 +14,8 @@ from stream_client.core.payloads import refusal
 from stream_client.core.pushes import Waiting
 from stream_client.core.states_machine import CallState, Event, after
 from stream_client.errors import ClientError, RouteLost, UnexpectedAnswer
+from stream_service.extensions import RICH_PULL, RichPage
+from stream_service.page_codec import decode_page, decode_rich_page
 from stream_service.protocol import PULL, StreamMessage
 
 PATIENCE_CHECKS = 2
@@ -172,14 +174,22 @@ class Calls:
             call.state = after(call.state, Event.FINISHED)
 
 
-def answer_of(call: Call, protocol: Protocol[Q, A]) -> A:
-    """Return the decoded answer of a finished request. Raises UnexpectedAnswer."""
+def answer_of(call: Call, protocol: Protocol[Q, A], decode: Callable[[bytes], A] | None = None) -> A:
+    """Return the decoded answer of a finished request. Raises UnexpectedAnswer.
+
+    decode: does what `protocol.decode_response` does, but faster.
+    """
     try:
-        return protocol.decode_response(call.answers[0])
+        return (decode or protocol.decode_response)(call.answers[0])
     except ProtocolError as error:
         raise UnexpectedAnswer(f"not an answer to a {protocol.name}: {error}") from error
 
 
 def pulled(call: Call) -> Sequence[StreamMessage]:
     """Return the decoded messages of a finished pull. Raises UnexpectedAnswer."""
-    return answer_of(call, PULL).messages
+    return answer_of(call, PULL, decode_page).messages
+
+
+def pulled_rich(call: Call) -> RichPage:
+    """Return the decoded page of a finished pull with times, keys and headers. Raises UnexpectedAnswer."""
+    return answer_of(call, RICH_PULL, decode_rich_page)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,7 +16,8 @@ from storage.contract import Record
 from storage.errors import StorageError
 from stream_service.extensions import RICH_PULL, FromEnd, FromIndex, FromTime, RichMessage, RichPage, RichPull
 from stream_service.operations import Page, size_of
-from stream_service.protocol import PULL, PullRequest, PullResponse, StreamMessage
+from stream_service.page_codec import encode_page, encode_rich_page
+from stream_service.protocol import PullRequest
 from stream_service.stored import decode_extras
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from stream_service.workers.stream_services import StreamServices
     from stream_service.workers.tail_machine import Tail
 
+_data_of = itemgetter(1)
 ANSWER_OVERHEAD_BYTES = 128
 """The space for everything in an answer except its messages, in bytes: protocol name, request id, bounds, count and
 frame. At most about 80 bytes are needed."""
@@ -160,16 +163,18 @@ class PullPages:
         if isinstance(request, PullRequest):
             if pull.page.passed_over:
                 self._log_passed_over(pull)
-            messages = [StreamMessage(record[0], record[1]) for record in found]
-            return PULL.encode_response(PullResponse(request.request_id, messages))
+            return encode_page(request.request_id, found)
         resume_index = found[-1][0] + 1 if found else pull.page.index
+        bounds = self._bounds
+        # A read may find messages that were just committed, before the stream's worker gets the result of that append.
+        next_index = max(bounds.next_index, resume_index) if found else bounds.next_index
+        usual = encode_rich_page(request.request_id, bounds.first_index, next_index, resume_index, found)
+        if usual is not None:
+            return usual
         rich = [
             RichMessage(index, time_us, key, decode_extras(headers).headers, data)
             for index, data, time_us, key, headers in found
         ]
-        bounds = self._bounds
-        # A read may find messages that were just committed, before the stream's worker gets the result of that append.
-        next_index = max(bounds.next_index, resume_index) if found else bounds.next_index
         return RICH_PULL.encode_response(
             RichPage(request.request_id, bounds.first_index, next_index, resume_index, rich)
         )
@@ -203,6 +208,8 @@ def payload_bytes_max(message: Message) -> int:
 def _fit(page: list[Record], bytes_max: int, rich: bool) -> None:
     """Removes messages from the end of a page until the answer fits into `bytes_max` bytes. The first message always
     stays."""
+    if not rich and sum(map(len, map(_data_of, page))) + MESSAGE_OVERHEAD_BYTES * len(page) <= bytes_max:
+        return
     sizes = [(size_of(record) if rich else len(record[1])) + MESSAGE_OVERHEAD_BYTES for record in page]
     size_bytes = sum(sizes)
     while size_bytes > bytes_max and len(page) > 1:

@@ -17,7 +17,7 @@ from stream_client.arguments import encoded
 from stream_client.blocking.session import Session, Shell
 from stream_client.consume.options import IDLE_DELAY_S
 from stream_client.consume.page import Page
-from stream_client.core.calls import PATIENCE_CHECKS, Call, answer_of, pulled
+from stream_client.core.calls import PATIENCE_CHECKS, Call, pulled, pulled_rich
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.pushes import Waiting
 from stream_client.errors import ClientError, InvalidArgument, RequestRefused
@@ -168,7 +168,7 @@ class Reader:
         if call.error is not None:
             raise call.error
         if not self._plain:
-            page = answer_of(call, RICH_PULL)
+            page = pulled_rich(call)
             return Page(page.messages, page.first_index, page.next_index, page.resume_index)
         assert isinstance(self._start, FromIndex)
         messages = [RichMessage(message.index, 0, None, [], message.data) for message in pulled(call)]

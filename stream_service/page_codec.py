@@ -1,0 +1,189 @@
+"""Encodes and decodes the payloads of pages, which are the answers to pulls.
+
+These functions do the same as those of `stream_service.protocol.PULL` and `stream_service.extensions.RICH_PULL`, but
+faster, because the indexes in a page follow each other and many messages have the same time. They handle the usual
+pages: messages without key and headers. All other payloads go to the functions of PULL and RICH_PULL, which also raise
+the errors. `tests/service/test_page_codec.py` compares both.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from bare.errors import Irregular
+from bare.limits import LIST_ITEMS_MAX
+from bare.varint import FIRST_BYTE, ONE_BYTE, encode_uint, long_uint
+from stream_service.extensions import RICH_PULL, RichMessage, RichPage
+from stream_service.protocol import PULL, PullResponse, StreamMessage
+
+Record: TypeAlias = tuple[int, bytes, int, bytes | None, bytes | None]
+"""A stored message, as `storage.contract.Record`; clients use this module, too, and have no storage."""
+TAG = PULL.tag
+RICH_TAG = RICH_PULL.tag
+USUAL_BYTES_MAX = 8 * 1024 * 1024
+"""The size of the largest payload that is handled here, in bytes. PULL and RICH_PULL know the limits of larger ones."""
+NO_KEY_NO_HEADERS = b"\0\0"
+TIME_BYTES = 8
+BLOCK_MAX = ((1 << 64) - 1) >> 7
+"""The block, which is the index divided by 128, of the greatest index."""
+
+
+def encode_page(request_id: int, records: list[Record]) -> bytes:
+    """Returns the payload of a plain page, the same bytes as PULL makes. Keys and headers are left out."""
+    pieces = [_encode_uint(request_id), _encode_uint(len(records))]
+    # Of 128 indexes in sequence, only the first byte differs.
+    block, later_bytes = -1, b""
+    for record in records:
+        index = record[0]
+        data = record[1]
+        if index >> 7 != block:
+            block = index >> 7
+            later_bytes = _encode_uint(block)
+        size = len(data)
+        pieces.append(FIRST_BYTE[index & 127] + later_bytes if block else ONE_BYTE[index])
+        pieces.append(ONE_BYTE[size] if size < 128 else _encode_uint(size))
+        pieces.append(data)
+    body = b"".join(pieces)
+    return TAG + _encode_uint(len(body)) + body
+
+
+def encode_rich_page(
+    request_id: int, first_index: int, next_index: int, resume_index: int, records: list[Record]
+) -> bytes | None:
+    """Returns the payload of a page, the same bytes as RICH_PULL makes. None if a message has a key or headers."""
+    pieces = [_encode_uint(request_id), _encode_uint(first_index), _encode_uint(next_index)]
+    pieces.append(_encode_uint(resume_index))
+    pieces.append(_encode_uint(len(records)))
+    block, later_bytes = -1, b""
+    last_time_us, middle = -1, b""
+    for record in records:
+        if record[3] is not None or record[4] is not None:
+            return None
+        index = record[0]
+        data = record[1]
+        time_us = record[2]
+        if index >> 7 != block:
+            block = index >> 7
+            later_bytes = _encode_uint(block)
+        if time_us != last_time_us:
+            last_time_us = time_us
+            middle = time_us.to_bytes(TIME_BYTES, "little") + NO_KEY_NO_HEADERS
+        size = len(data)
+        pieces.append(FIRST_BYTE[index & 127] + later_bytes if block else ONE_BYTE[index])
+        pieces.append(middle)
+        pieces.append(ONE_BYTE[size] if size < 128 else _encode_uint(size))
+        pieces.append(data)
+    body = b"".join(pieces)
+    return RICH_TAG + _encode_uint(len(body)) + body
+
+
+def decode_page(payload: bytes) -> PullResponse:
+    """Returns the plain page that a payload has, as PULL does. Raises ProtocolError."""
+    page = _decode_usual_page(payload)
+    return PULL.decode_response(payload) if page is None else page
+
+
+def decode_rich_page(payload: bytes) -> RichPage:
+    """Returns the page that a payload has, as RICH_PULL does. Raises ProtocolError."""
+    page = _decode_usual_rich_page(payload)
+    return RICH_PULL.decode_response(payload) if page is None else page
+
+
+def _decode_usual_page(payload: bytes) -> PullResponse | None:
+    have = len(payload)
+    if have > USUAL_BYTES_MAX or not payload.startswith(TAG):
+        return None
+    try:
+        size, at = _decode_uint(payload, len(TAG))
+        if at + size != have:
+            return None
+        request_id, at = _decode_uint(payload, at)
+        count, at = _decode_uint(payload, at)
+        if count > LIST_ITEMS_MAX:
+            return None
+        messages = []
+        index, block, later_bytes = -1, -1, b""
+        for _ in range(count):
+            # Nearly always, the index is that after the one before. To compare its bytes is faster than to decode it.
+            index += 1
+            if index >> 7 != block:
+                block = index >> 7
+                if block > BLOCK_MAX:
+                    return None
+                later_bytes = _encode_uint(block)
+            expected = FIRST_BYTE[index & 127] + later_bytes if block else ONE_BYTE[index]
+            if payload.startswith(expected, at):
+                at += len(expected)
+            else:
+                index, at = _decode_uint(payload, at)
+            size = payload[at]
+            at += 1
+            if size > 127:
+                size, at = long_uint(payload, at - 1)
+            end = at + size
+            messages.append(StreamMessage(index, payload[at:end]))
+            at = end
+    except (Irregular, IndexError):
+        return None
+    return PullResponse(request_id, messages) if at == have else None
+
+
+def _decode_usual_rich_page(payload: bytes) -> RichPage | None:
+    have = len(payload)
+    if have > USUAL_BYTES_MAX or not payload.startswith(RICH_TAG):
+        return None
+    try:
+        size, at = _decode_uint(payload, len(RICH_TAG))
+        if at + size != have:
+            return None
+        request_id, at = _decode_uint(payload, at)
+        first_index, at = _decode_uint(payload, at)
+        next_index, at = _decode_uint(payload, at)
+        resume_index, at = _decode_uint(payload, at)
+        count, at = _decode_uint(payload, at)
+        if count > LIST_ITEMS_MAX:
+            return None
+        messages = []
+        index, block, later_bytes = -1, -1, b""
+        time_us, middle = -1, b""
+        for _ in range(count):
+            index += 1
+            if index >> 7 != block:
+                block = index >> 7
+                if block > BLOCK_MAX:
+                    return None
+                later_bytes = _encode_uint(block)
+            expected = FIRST_BYTE[index & 127] + later_bytes if block else ONE_BYTE[index]
+            if payload.startswith(expected, at):
+                at += len(expected)
+            else:
+                index, at = _decode_uint(payload, at)
+            # Many messages have the time of the one before.
+            if time_us >= 0 and payload.startswith(middle, at):
+                at += len(middle)
+            else:
+                middle = payload[at : at + TIME_BYTES + 2]
+                if len(middle) < TIME_BYTES + 2 or not middle.endswith(NO_KEY_NO_HEADERS):
+                    return None
+                time_us = int.from_bytes(middle[:TIME_BYTES], "little")
+                at += TIME_BYTES + 2
+            size = payload[at]
+            at += 1
+            if size > 127:
+                size, at = long_uint(payload, at - 1)
+            end = at + size
+            messages.append(RichMessage(index, time_us, None, [], payload[at:end]))
+            at = end
+    except (Irregular, IndexError):
+        return None
+    return RichPage(request_id, first_index, next_index, resume_index, messages) if at == have else None
+
+
+def _decode_uint(data: bytes, at: int) -> tuple[int, int]:
+    """Returns the number at this offset and the offset after it. Raises Irregular and IndexError, as `long_uint`."""
+    value = data[at]
+    return (value, at + 1) if value < 128 else long_uint(data, at)
+
+
+def _encode_uint(value: int) -> bytes:
+    return ONE_BYTE[value] if value < 128 else encode_uint(value)
