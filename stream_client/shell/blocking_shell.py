@@ -132,6 +132,7 @@ class BlockingShell:
         self._dial_at_s = 0.0
         self._socket: socket.socket | None = None
         self._selector = _new_selector()
+        self._events = selectors.EVENT_READ
         self._unsent = memoryview(b"")
         self._received_before = 0
         self._timers: list[_Timer] = []
@@ -240,7 +241,8 @@ class BlockingShell:
             self.core.close(no_contact(self._address, self.core))
 
     def _exchange(self, connection: socket.socket, wait_s: float) -> None:
-        """Wait for the socket for at most `wait_s` seconds, then send and receive once.
+        """Send what waits to be sent. If nothing does, or if the socket does not take all of it, wait for the socket for
+        at most `wait_s` seconds, then send and receive once.
 
         An exception during the sending or receiving drops the connection.
         """
@@ -250,8 +252,16 @@ class BlockingShell:
             if not self._unsent:
                 data = self.core.data_to_send()
                 self._unsent = memoryview(data if self._layer is None else self._layer.encrypt(data))
+            # A socket nearly always takes everything at once. Then the caller looks whether it must wait at all.
+            if self._unsent:
+                with WHOLE:
+                    whole = self._send(connection)
+                if whole:
+                    return
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
-            self._selector.modify(connection, events)
+            if events != self._events:
+                self._selector.modify(connection, events)
+                self._events = events
             # An exception of a signal handler during this wait interrupts no frame, so the connection can still be
             # used.
             whole = True
@@ -259,7 +269,7 @@ class BlockingShell:
             whole = False
             with WHOLE:
                 if ready & selectors.EVENT_WRITE:
-                    self._unsent = self._unsent[connection.send(self._unsent) :]
+                    self._send(connection)
                 whole = not ready & selectors.EVENT_READ or self._receive(connection)
         except (BlockingIOError, InterruptedError):
             whole = True
@@ -272,6 +282,14 @@ class BlockingShell:
                 # If a server ends a connection without a byte, `_doubt` examines the server at once.
                 self._waited_s = max(self._waited_s, PROBE_AFTER_S)
                 self._lost(fault)
+
+    def _send(self, connection: socket.socket) -> bool:
+        """Send as many of the waiting bytes as the socket takes now. Returns whether it took all."""
+        try:
+            self._unsent = self._unsent[connection.send(self._unsent) :]
+        except (BlockingIOError, InterruptedError):
+            return False
+        return not self._unsent
 
     def _receive(self, connection: socket.socket) -> bool:
         """Receive the bytes that have arrived. Returns False if the other side has ended the connection."""
@@ -337,7 +355,8 @@ class BlockingShell:
     def _adopt(self, dialled: Dialled) -> None:
         """Hand a new connection to the core, which sends everything over it from now on."""
         self._socket, self._layer = dialled.connection, dialled.tls
-        self._selector.register(dialled.connection, selectors.EVENT_READ)
+        self._events = selectors.EVENT_READ
+        self._selector.register(dialled.connection, self._events)
         self._received_before = self.core.connection.received_bytes
         self.core.connected(dialled.wire, greeted=dialled.greeted)
         if dialled.received:
