@@ -241,8 +241,8 @@ class BlockingShell:
             self.core.close(no_contact(self._address, self.core))
 
     def _exchange(self, connection: socket.socket, wait_s: float) -> None:
-        """Send what waits to be sent. If nothing does, or if the socket does not take all of it, wait for the socket for
-        at most `wait_s` seconds, then send and receive once.
+        """Send what waits to be sent. If nothing does, or if the socket does not take all of it, wait for the socket
+        for at most `wait_s` seconds, then send and receive once.
 
         An exception during the sending or receiving drops the connection.
         """
