@@ -15,15 +15,20 @@ from storage.errors import StorageError, storage_error
 from storage.failpoint import failpoint
 from storage.session import SqliteSession
 
-CHECKPOINT_BYTES = 2 * 1024 * 1024
-CHECKPOINT_COMMITS = 250
-"""After this many commits, or after CHECKPOINT_BYTES of data, a checkpoint copies the WAL into the database file as
-soon as no operation waits. A commit writes about five pages.
+CHECKPOINT_BYTES = 512 * 1024
+CHECKPOINT_COMMITS_MIN = 10
+"""After CHECKPOINT_BYTES of data in at least CHECKPOINT_COMMITS_MIN commits, a checkpoint copies the WAL into the
+database file as soon as no operation waits.
 
-The pushes that come during a checkpoint wait for its end. A copy of 2 MiB takes some milliseconds. With copies of
-8 MiB, the slowest hundredth of pushes took nearly twice as long."""
+The pushes that come during a checkpoint wait for its end. A copy of 512 KiB takes two milliseconds; with copies of
+2 MiB, the slowest hundredth of pushes took a third longer. Large commits are copied several at a time, because each
+copy also syncs the database file."""
+CHECKPOINT_BYTES_MAX = 4 * 1024 * 1024
+"""After this many bytes of data, the number of commits does not count."""
+CHECKPOINT_COMMITS = 100
+"""After this many commits, the size of the data does not count: even a commit of one byte writes about five pages."""
 FORCED_SHARE = 2.0
-"""After this many times CHECKPOINT_BYTES or CHECKPOINT_COMMITS, the checkpoint runs even while operations wait."""
+"""After this many times these numbers of bytes and commits, the checkpoint runs even while operations wait."""
 WAL_PAGES_MAX = 8_192
 """If the WAL has at least this many pages (64 MiB), the next checkpoint waits for readers, at most CHECKPOINT_WAIT_MS.
 
@@ -35,7 +40,7 @@ CHECKPOINT_WAIT_MS = 100
 EXTEND_AFTER_COMMITS = 16
 """The number of commits after which the WAL is made larger in advance (EXTENDED_BYTES), because syncing a file that
 grows takes twice as long. A node with few commits needs no large WAL."""
-EXTENDED_BYTES = 12 * 1024 * 1024
+EXTENDED_BYTES = 4 * 1024 * 1024
 """The size to which the WAL is extended in advance. It has room for more than CHECKPOINT_COMMITS commits of one
 push each."""
 EXTEND_FREE_BYTES_MIN = 1024 * 1024 * 1024
@@ -70,11 +75,9 @@ class Checkpointer:
 
     def is_due(self, commits: int, *, tight: bool) -> bool:
         """Returns whether `after_commit` has something to do if no operation waits."""
-        grown_commits = commits - self._copied_commits
         return (
-            grown_commits >= CHECKPOINT_COMMITS
-            or self._session.log.appended_bytes - self._copied_bytes >= CHECKPOINT_BYTES
-            or (tight and grown_commits > 0)
+            self._share(commits) >= 1
+            or (tight and commits > self._copied_commits)
             or (self._extends and commits >= EXTEND_AFTER_COMMITS)
         )
 
@@ -87,12 +90,10 @@ class Checkpointer:
             then overwrite the WAL, and the WAL does not grow.
         """
         failure = None
-        grown_bytes = self._session.log.appended_bytes - self._copied_bytes
-        grown_commits = commits - self._copied_commits
-        share = max(grown_bytes / CHECKPOINT_BYTES, grown_commits / CHECKPOINT_COMMITS)
-        if share >= FORCED_SHARE or (share >= 1 and not waiting) or (tight and grown_commits):
-            self._copied_bytes += grown_bytes
-            self._copied_commits += grown_commits
+        share = self._share(commits)
+        if share >= FORCED_SHARE or (share >= 1 and not waiting) or (tight and commits > self._copied_commits):
+            self._copied_bytes = self._session.log.appended_bytes
+            self._copied_commits = commits
             failure = self.copy()
         # The log is extended only while no operation waits: extending takes a transaction, and a push would have to
         # wait for its end.
@@ -101,6 +102,17 @@ class Checkpointer:
             if not tight:
                 failure = self._extend()
         return failure
+
+    def _share(self, commits: int) -> float:
+        """Returns how much of the data and commits after which a checkpoint is due have gathered; 1 means that it is
+        due."""
+        grown_bytes = self._session.log.appended_bytes - self._copied_bytes
+        grown_commits = commits - self._copied_commits
+        return max(
+            min(grown_bytes / CHECKPOINT_BYTES, grown_commits / CHECKPOINT_COMMITS_MIN),
+            grown_bytes / CHECKPOINT_BYTES_MAX,
+            grown_commits / CHECKPOINT_COMMITS,
+        )
 
     def copy(self, *, truncate: bool = False) -> StorageError | None:
         """Copy the WAL into the database file.

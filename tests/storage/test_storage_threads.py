@@ -185,17 +185,29 @@ async def test_after_a_failed_disk_nothing_more_is_written_and_the_next_open_che
     assert (bench.directory / LOCK_NAME).read_bytes() == b""
 
 
-@pytest.mark.parametrize("where", ["CHECKPOINT_BYTES", "CHECKPOINT_COMMITS"])
+@pytest.mark.parametrize(
+    ("where", "value"), [("CHECKPOINT_BYTES", 10_000), ("CHECKPOINT_BYTES_MAX", 10_000), ("CHECKPOINT_COMMITS", 5)]
+)
 async def test_the_log_is_copied_into_the_file_after_so_much(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, where: str
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, where: str, value: int
 ) -> None:
-    monkeypatch.setattr(checkpointer, where, {"CHECKPOINT_BYTES": 10_000, "CHECKPOINT_COMMITS": 5}[where])
+    monkeypatch.setattr(checkpointer, where, value)
     async with ThreadRunner(bench.database) as runner:
         for number in range(60):
             runner.submit_write(bench.append(number, b"x" * 1000))
             await runner.wait_idle()
         assert 1 <= runner.statistics().checkpoints <= 12
         assert runner.statistics().wal_pages > 0
+
+
+async def test_large_commits_are_copied_several_at_a_time(bench: Bench) -> None:
+    """Goal: each copy also syncs the database file, so a few large commits do not have a copy each."""
+    async with ThreadRunner(bench.database) as runner:
+        for number in range(checkpointer.CHECKPOINT_COMMITS_MIN - 2):
+            runner.submit_write(bench.append(number, bytes(checkpointer.CHECKPOINT_BYTES)))
+            await runner.wait_idle()
+            expected = (number + 1) * checkpointer.CHECKPOINT_BYTES // checkpointer.CHECKPOINT_BYTES_MAX
+            assert runner.statistics().checkpoints <= expected
 
 
 async def test_a_log_that_readers_keep_from_beginning_anew_is_waited_for(
