@@ -21,7 +21,7 @@ from functools import partial
 import structlog
 
 from ockam.message import Message, reply_to
-from ockam.protocol import ProtocolError, failed_payload
+from ockam.protocol import ProtocolError, error_payload, failed_payload
 from storage.contract import Append, TimedAppend
 from storage.errors import IndexConflict, StreamNotFound
 from stream_service.copying import COPY, CopyRequest, CopyResponse, read_copy
@@ -363,4 +363,12 @@ class StreamWorker(ReadableStream):
         self._settle()
 
     def _refuse_held(self, held: Sequence[Message], failure: Failure) -> None:
-        self.context.send_run(reply_to(each, self.context.address, failure_payload(each, failure)) for each in held)
+        answers = []
+        for message in held:
+            try:
+                payload = failure_payload(message, failure)
+            except ProtocolError as error:
+                # The message was held before it was decoded.
+                payload = error_payload(str(error))
+            answers.append(reply_to(message, self.context.address, payload))
+        self.context.send_run(answers)

@@ -17,6 +17,7 @@ from stream_client.core.client_core import ClientCore
 from stream_client.core.open_batch import BATCH_BYTES_MAX, BATCHED_DATA_BYTES_MAX
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PushNotStored, PushUnknown
+from stream_client.shell.defaults import Framing
 from stream_service.extensions import Outcome
 from stream_service.limits import StreamLimits
 from stream_service.protocol import PULL, PUSH, PushConfirm, PushRequest, Status
@@ -165,10 +166,11 @@ def test_an_answer_to_what_was_never_asked_costs_nothing(answer: BatchAnswer) ->
     core.check()
 
 
-async def test_a_node_stores_batches_as_if_each_push_came_alone(tmp_path: Path) -> None:
-    """Independent: the database is read by SQLite alone."""
-    expected = [b"%d" % number for number in range(5_000)]
-    async with served(tmp_path) as server, connect(server.address) as client:
+@pytest.mark.parametrize("framing", ["head", "legacy"])
+async def test_a_node_stores_batches_as_if_each_push_came_alone(tmp_path: Path, framing: Framing) -> None:
+    """Some messages are too large for a batch. Independent: the database is read by SQLite alone."""
+    expected = [b"%d" % number + bytes(40 * (number % 200) * (number % 7 == 0)) for number in range(5_000)]
+    async with served(tmp_path) as server, connect(server.address, framing=framing) as client:
         stream = await client.create("s")
         async with stream.publisher(window=700) as publisher:
             given = [await publisher.push(data) for data in expected]

@@ -27,6 +27,7 @@ from tests.support.peer import Peer
 
 OWN = bare.encode("node/stream_pull/1", str) + b"\x00"
 PUSH = bare.encode("node/stream_push/1", str) + b"\x00"
+BATCH = bare.encode("node/push_batch/1", str) + b"\x00"
 PLAIN = bare.encode("stream_create", str) + b"\x00"
 
 
@@ -94,13 +95,13 @@ async def test_a_destination_that_cannot_be_called_is_told() -> None:
         host, port = listening.getsockname()
     async with serve(allow_forward=[f"{host}:{port}"]) as near:
         peer = await near.peer(HEAD)
-        for name, payload in (("plain", PLAIN), ("push", PUSH), ("a", OWN)):
+        for name, payload in (("plain", PLAIN), ("push", PUSH), ("batch", BATCH), ("a", OWN)):
             await send(peer, f"{host}:{port}", payload, name)
         to, why = await reason(peer)
         assert to == local("a")
         assert is_destination_unreachable(why)
         await nothing_more(peer, near)
-        assert near.node.statistics().dropped == {"forward_failed": 3}
+        assert near.node.statistics().dropped == {"forward_failed": 4}
 
 
 async def test_a_destination_that_is_not_allowed_is_told() -> None:

@@ -85,6 +85,27 @@ def test_what_a_client_does(nodes: Nodes, shell: ShellName, through: bool) -> No
     run_in(shell, scenario, nodes.near.address if through else nodes.far.address)
 
 
+@pytest.mark.parametrize("through", [False, True], ids=["direct", "through a node"])
+def test_batches_of_pushes_keep_their_order(nodes: Nodes, shell: ShellName, through: bool) -> None:
+    """Goal: a publisher's batches are encrypted as a whole, and what does not fit into a batch stays in its place."""
+    expected = [b"%d" % number + bytes(5_000 if number % 400 == 399 else number % 90) for number in range(3_000)]
+
+    async def scenario(tools: Tools) -> None:
+        via = (tcp(nodes.far.address),) if through else ()
+        async with tools.connect(via=via, channel=nodes.channel()) as client:
+            stream = await client.create("batches")
+            first = await stream.push(b"first")
+            async with stream.publisher(window=900) as publisher:
+                given = [await publisher.push(data) for data in expected]
+            assert [push.index - first for push in given] == list(range(1, 3_001))
+            stored = []
+            while len(stored) < len(expected):
+                stored += [message.data for message in await stream.pull(first + 1 + len(stored), 1_000)]
+            assert stored == expected
+
+    run_in(shell, scenario, nodes.near.address if through else nodes.far.address)
+
+
 def test_an_identity_from_its_file(nodes: Nodes, shell: ShellName) -> None:
     async def scenario(tools: Tools) -> None:
         async with tools.connect(channel=nodes.channel(nodes.client_file)) as client:

@@ -17,8 +17,9 @@ from ockam.protocol import ERROR
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
-from stream_service.extensions import RICH_PUSH, RichConfirm, RichPush, RichStatus, Sequence
+from stream_service.extensions import RICH_PUSH, Outcome, RichConfirm, RichPush, RichStatus, Sequence
 from stream_service.protocol import CREATE, PULL, PUSH, CreateStream, PullRequest, PushConfirm, PushRequest, Status
+from stream_service.push_batch import PUSH_BATCH, PushBatch
 from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.pulls import PullQueue
 from stream_service.workers.push_run import PushRun
@@ -95,6 +96,40 @@ async def test_what_waited_for_its_numbers_when_a_stream_crashed_is_refused_and_
         assert (await peer.push(route, b"plain")).index == 1
     assert answers == [RichConfirm(7, RichStatus.ERROR, 0, 0), RichConfirm(7, RichStatus.OK, 0, 0)]
     assert (late, stored_messages(tmp_path, "s")) == ([], [b"numbered", b"plain"])
+
+
+async def test_what_waited_and_cannot_be_read_is_answered_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: one malformed message among those that waited does not keep the others without an answer."""
+    loaded = StreamWorker._sequences_loaded
+
+    def crash(self: StreamWorker, operation: Any) -> None:
+        monkeypatch.setattr(StreamWorker, "_sequences_loaded", loaded)
+        raise Planted
+
+    monkeypatch.setattr(StreamWorker, "_sequences_loaded", crash)
+    payloads = [
+        RICH_PUSH.encode_request(RichPush(7, b"numbered", None, [], Sequence(b"publisher", 0))),
+        PUSH.tag + b"\x01\xff",
+        PUSH_BATCH.encode_request(PushBatch(1, [])),
+        PUSH_BATCH.encode_request(PushBatch(2, [b"a", b"b"])),
+        PUSH.encode_request(PushRequest(4, b"c")),
+    ]
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        route = await peer.create("s")
+        await peer.stream.send_all(b"".join(peer.frame(route, payload) for payload in payloads))
+        answers = [(await peer.receive()).payload for _ in payloads]
+    assert RICH_PUSH.decode_response(answers[0]).status is RichStatus.ERROR
+    assert ERROR.is_in(answers[1])
+    assert "a batch of 0 messages" in ERROR.decode_response(answers[2]).reason
+    batch = PUSH_BATCH.decode_response(answers[3])
+    assert (batch.request_id, batch.count) == (2, 2)
+    assert batch.failure is not None
+    assert batch.failure.outcome is Outcome.NOT_STORED
+    assert PUSH.decode_response(answers[4]).status is Status.ERROR
+    assert stored_messages(tmp_path, "s") == []
 
 
 async def test_what_was_on_its_way_to_the_disk_when_a_stream_crashed_stays_and_is_not_numbered_twice(
