@@ -98,7 +98,7 @@ def test_batches_of_pushes_keep_their_order(nodes: Nodes, shell: ShellName, thro
             async with stream.publisher(window=900) as publisher:
                 given = [await publisher.push(data) for data in expected]
             assert [push.index - first for push in given] == list(range(1, 3_001))
-            stored = []
+            stored: list[bytes] = []
             while len(stored) < len(expected):
                 stored += [message.data for message in await stream.pull(first + 1 + len(stored), 1_000)]
             assert stored == expected
