@@ -167,7 +167,9 @@ def test_a_stream_deleted_in_the_middle_of_a_task_is_a_loss(node: NodeProcess, m
             fill(node, stream, [3_000])
         reason = "deleted and made again" if made_again else "no longer exists"
         if allowed == "true":
-            with pytest.raises(DataLoss, match=rf"{stream}/0 indexes \d+ to 2999: .*{reason}"):
+            # The next page may have been read ahead, between two steps of the deletion.
+            step = r"\d+: deleted by retention .*first is now [12]000"
+            with pytest.raises(DataLoss, match=rf"{stream}/0 indexes \d+ to (2999: .*{reason}|{step})"):
                 list(batches)
             with pytest.raises(DataLoss, match=rf"{stream}/0 indexes 0 to 2999: .*{reason}"):
                 list(RangeReader(wanted, options).batches())
