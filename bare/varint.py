@@ -49,6 +49,15 @@ def long_uint(data: bytes, at: int) -> tuple[int, int]:
     raise Irregular
 
 
+def decode_uint(data: bytes, at: int) -> tuple[int, int]:
+    """Decodes the number at the offset `at`. Returns the number and the offset after the number.
+
+    Raises Irregular and IndexError as `long_uint` does.
+    """
+    value = data[at]
+    return (value, at + 1) if value < 128 else long_uint(data, at)
+
+
 def encode_uint(value: int) -> bytes:
     """Encodes a number in its shortest form. Raises Irregular if `value` is not from 0 to 2^64 - 1."""
     if 0 <= value < 128:
@@ -56,7 +65,7 @@ def encode_uint(value: int) -> bytes:
     if not 0 <= value <= UINT_MAX:
         raise Irregular
     if value < 1 << 14:
-        return bytes((value & 127 | 128, value >> 7))
+        return FIRST_BYTE[value & 127] + ONE_BYTE[value >> 7]
     if value < 1 << 21:
         return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))
     if value < 1 << 28:

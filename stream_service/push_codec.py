@@ -10,7 +10,7 @@ other payloads go to the functions of PUSH and PUSH_BATCH, which also raise the 
 from __future__ import annotations
 
 from bare.errors import Irregular
-from bare.varint import FIRST_BYTE, ONE_BYTE, encode_uint, long_uint
+from bare.varint import ONE_BYTE, decode_uint, encode_uint, long_uint
 from ockam.protocol import ProtocolError
 from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
 from stream_service.push_batch import BATCH_MESSAGES_MAX, PUSH_BATCH, BatchAnswer, PushBatch
@@ -33,14 +33,14 @@ def encode_push(request_id: int, data: bytes) -> bytes:
     size = len(data)
     if size > USUAL_BYTES_MAX:
         return PUSH.encode_request(PushRequest(request_id, data))
-    body = _encode_uint(request_id) + _encode_uint(size)
+    body = encode_uint(request_id) + encode_uint(size)
     size += len(body)
-    return (HEADS[size] if size < 128 else TAG + _encode_uint(size)) + body + data
+    return (HEADS[size] if size < 128 else TAG + encode_uint(size)) + body + data
 
 
 def encode_confirm(request_id: int, index: int) -> bytes:
     """Returns the payload of a confirm with the status OK, the same bytes as PUSH makes."""
-    body = _encode_uint(request_id) + OK_BYTE + _encode_uint(index)
+    body = encode_uint(request_id) + OK_BYTE + encode_uint(index)
     return HEADS[len(body)] + body
 
 
@@ -96,13 +96,13 @@ def decode_confirm(payload: bytes) -> PushConfirm:
 
 def encode_batch(request_id: int, messages: list[bytes]) -> bytes:
     """Returns the payload of a batch of pushes, the same bytes as PUSH_BATCH makes."""
-    pieces = [_encode_uint(request_id), _encode_uint(len(messages))]
+    pieces = [encode_uint(request_id), encode_uint(len(messages))]
     for data in messages:
         size = len(data)
-        pieces.append(ONE_BYTE[size] if size < 128 else _encode_uint(size))
+        pieces.append(ONE_BYTE[size] if size < 128 else encode_uint(size))
         pieces.append(data)
     body = b"".join(pieces)
-    return BATCH_TAG + _encode_uint(len(body)) + body
+    return BATCH_TAG + encode_uint(len(body)) + body
 
 
 def decode_batch(payload: bytes) -> PushBatch:
@@ -123,11 +123,11 @@ def _decode_usual_batch(payload: bytes) -> PushBatch | None:
     try:
         if not payload.startswith(BATCH_TAG):
             return None
-        size, at = _decode_uint(payload, BATCH_TAG_BYTES)
+        size, at = decode_uint(payload, BATCH_TAG_BYTES)
         if at + size != have:
             return None
-        request_id, at = _decode_uint(payload, at)
-        count, at = _decode_uint(payload, at)
+        request_id, at = decode_uint(payload, at)
+        count, at = decode_uint(payload, at)
         # Each message has at least one byte, its size.
         if count > have - at:
             return None
@@ -147,7 +147,7 @@ def _decode_usual_batch(payload: bytes) -> PushBatch | None:
 
 def encode_batch_stored(request_id: int, count: int, index: int) -> bytes:
     """Returns the payload of the answer to pushes whose messages are stored, the same bytes as PUSH_BATCH makes."""
-    body = _encode_uint(request_id) + _encode_uint(count) + _encode_uint(index) + NO_FAILURE
+    body = encode_uint(request_id) + encode_uint(count) + encode_uint(index) + NO_FAILURE
     return BATCH_TAG + ONE_BYTE[len(body)] + body
 
 
@@ -157,25 +157,11 @@ def decode_batch_answer(payload: bytes) -> BatchAnswer:
     at = BATCH_TAG_BYTES + 1
     if have > at and payload[BATCH_TAG_BYTES] == have - at and payload.startswith(BATCH_TAG):
         try:
-            request_id, at = _decode_uint(payload, at)
-            count, at = _decode_uint(payload, at)
-            index, at = _decode_uint(payload, at)
+            request_id, at = decode_uint(payload, at)
+            count, at = decode_uint(payload, at)
+            index, at = decode_uint(payload, at)
             if at == have - 1 and not payload[at]:
                 return BatchAnswer(request_id, count, index, None)
         except (Irregular, IndexError):
             pass
     return PUSH_BATCH.decode_response(payload)
-
-
-def _decode_uint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns the number at this offset and the offset after it. Raises Irregular and IndexError, as `long_uint`."""
-    value = data[at]
-    return (value, at + 1) if value < 128 else long_uint(data, at)
-
-
-def _encode_uint(value: int) -> bytes:
-    if value < 128:
-        return ONE_BYTE[value]
-    if value < 16384:
-        return FIRST_BYTE[value & 127] + ONE_BYTE[value >> 7]
-    return encode_uint(value)
