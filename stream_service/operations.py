@@ -100,9 +100,6 @@ class Page:
         self.passed_over = range(0)
 
 
-_data_of = itemgetter(1)
-
-
 class ReadPages(Operation):
     """Reads the pages of several pulls of one stream in one operation.
 
@@ -129,7 +126,7 @@ class ReadPages(Operation):
                 # A page that cannot be read gets its own error, so that the other pulls are still answered.
                 page.index = self._resolve(session, page.start)
                 page.found = self._read(session, page)
-                bytes_left -= sum(map(len, map(_data_of, page.found)))
+                bytes_left -= data_bytes(page.found)
             except StorageError as error:
                 page.found = error
             self.read += 1
@@ -390,6 +387,11 @@ class ChangeStream(Operation):
 
     def apply(self, session: Session) -> None:
         self.change(session)
+
+
+def data_bytes(records: Sequence[Record]) -> int:
+    """Returns the size of the data of several stored messages together, in bytes."""
+    return sum(map(len, map(itemgetter(1), records)))
 
 
 def size_of(record: Record) -> int:

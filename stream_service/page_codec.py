@@ -8,11 +8,11 @@ the errors. `tests/service/test_page_codec.py` compares both.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from bare.errors import Irregular
 from bare.limits import LIST_ITEMS_MAX
-from bare.varint import FIRST_BYTE, ONE_BYTE, encode_uint, long_uint
+from bare.varint import FIRST_BYTE, ONE_BYTE, decode_uint, encode_uint, long_uint
 from stream_service.extensions import RICH_PULL, RichMessage, RichPage
 from stream_service.protocol import PULL, PullResponse, StreamMessage
 
@@ -30,79 +30,92 @@ BLOCK_MAX = ((1 << 64) - 1) >> 7
 
 def encode_page(request_id: int, records: list[Record]) -> bytes:
     """Returns the payload of a plain page, the same bytes as PULL makes. Keys and headers are left out."""
-    pieces = [_encode_uint(request_id), _encode_uint(len(records))]
-    # Of 128 indexes in sequence, only the first byte differs.
-    block, later_bytes = -1, b""
-    for record in records:
-        index = record[0]
-        data = record[1]
-        if index >> 7 != block:
-            block = index >> 7
-            later_bytes = _encode_uint(block)
-        size = len(data)
-        pieces.append(FIRST_BYTE[index & 127] + later_bytes if block else ONE_BYTE[index])
-        pieces.append(ONE_BYTE[size] if size < 128 else _encode_uint(size))
-        pieces.append(data)
-    body = b"".join(pieces)
-    return TAG + _encode_uint(len(body)) + body
+    pieces = [encode_uint(request_id), encode_uint(len(records))]
+    _encode_messages(pieces, records, timed=False)
+    return _payload(TAG, pieces)
 
 
 def encode_rich_page(
     request_id: int, first_index: int, next_index: int, resume_index: int, records: list[Record]
 ) -> bytes | None:
     """Returns the payload of a page, the same bytes as RICH_PULL makes. None if a message has a key or headers."""
-    pieces = [_encode_uint(request_id), _encode_uint(first_index), _encode_uint(next_index)]
-    pieces.append(_encode_uint(resume_index))
-    pieces.append(_encode_uint(len(records)))
-    block, later_bytes = -1, b""
-    last_time_us, middle = -1, b""
     for record in records:
         if record[3] is not None or record[4] is not None:
             return None
-        index = record[0]
-        data = record[1]
-        time_us = record[2]
-        if index >> 7 != block:
-            block = index >> 7
-            later_bytes = _encode_uint(block)
-        if time_us != last_time_us:
-            last_time_us = time_us
-            middle = time_us.to_bytes(TIME_BYTES, "little") + NO_KEY_NO_HEADERS
-        size = len(data)
-        pieces.append(FIRST_BYTE[index & 127] + later_bytes if block else ONE_BYTE[index])
-        pieces.append(middle)
-        pieces.append(ONE_BYTE[size] if size < 128 else _encode_uint(size))
-        pieces.append(data)
-    body = b"".join(pieces)
-    return RICH_TAG + _encode_uint(len(body)) + body
+    pieces = [encode_uint(each) for each in (request_id, first_index, next_index, resume_index, len(records))]
+    _encode_messages(pieces, records, timed=True)
+    return _payload(RICH_TAG, pieces)
 
 
 def decode_page(payload: bytes) -> PullResponse:
     """Returns the plain page that a payload has, as PULL does. Raises ProtocolError."""
-    page = _decode_usual_page(payload)
-    return PULL.decode_response(payload) if page is None else page
+    found = _decode_usual(payload, TAG, 1, timed=False)
+    if found is None:
+        return PULL.decode_response(payload)
+    (request_id,), messages = found
+    return PullResponse(request_id, messages)
 
 
 def decode_rich_page(payload: bytes) -> RichPage:
     """Returns the page that a payload has, as RICH_PULL does. Raises ProtocolError."""
-    page = _decode_usual_rich_page(payload)
-    return RICH_PULL.decode_response(payload) if page is None else page
+    found = _decode_usual(payload, RICH_TAG, 4, timed=True)
+    if found is None:
+        return RICH_PULL.decode_response(payload)
+    (request_id, first_index, next_index, resume_index), messages = found
+    return RichPage(request_id, first_index, next_index, resume_index, messages)
 
 
-def _decode_usual_page(payload: bytes) -> PullResponse | None:
+def _payload(tag: bytes, pieces: list[bytes]) -> bytes:
+    body = b"".join(pieces)
+    return tag + encode_uint(len(body)) + body
+
+
+def _encode_messages(pieces: list[bytes], records: list[Record], timed: bool) -> None:
+    """Appends the encoded messages to `pieces`. timed: whether they have times, and the places of key and headers."""
+    # Of 128 indexes in sequence, only the first byte differs.
+    block, later_bytes = -1, b""
+    last_time_us, middle = -1, b""
+    for record in records:
+        index = record[0]
+        data = record[1]
+        if index >> 7 != block:
+            block = index >> 7
+            later_bytes = encode_uint(block)
+        pieces.append(FIRST_BYTE[index & 127] + later_bytes if block else ONE_BYTE[index])
+        if timed:
+            time_us = record[2]
+            if time_us != last_time_us:
+                last_time_us = time_us
+                middle = time_us.to_bytes(TIME_BYTES, "little") + NO_KEY_NO_HEADERS
+            pieces.append(middle)
+        size = len(data)
+        pieces.append(ONE_BYTE[size] if size < 128 else encode_uint(size))
+        pieces.append(data)
+
+
+def _decode_usual(payload: bytes, tag: bytes, numbers: int, timed: bool) -> tuple[list[int], list[Any]] | None:
+    """Returns the numbers before the messages, and the messages; None for a payload that is not usual.
+
+    numbers: how many numbers stand before the number of messages. timed: whether the messages have times, and the
+    places of key and headers.
+    """
     have = len(payload)
-    if have > USUAL_BYTES_MAX or not payload.startswith(TAG):
+    if have > USUAL_BYTES_MAX or not payload.startswith(tag):
         return None
     try:
-        size, at = _decode_uint(payload, len(TAG))
+        size, at = decode_uint(payload, len(tag))
         if at + size != have:
             return None
-        request_id, at = _decode_uint(payload, at)
-        count, at = _decode_uint(payload, at)
+        head = []
+        for _ in range(numbers):
+            number, at = decode_uint(payload, at)
+            head.append(number)
+        count, at = decode_uint(payload, at)
         if count > LIST_ITEMS_MAX:
             return None
-        messages = []
+        messages: list[Any] = []
         index, block, later_bytes = -1, -1, b""
+        time_us, middle = -1, b""
         for _ in range(count):
             # Nearly always, the index is that after the one before. To compare its bytes is faster than to decode it.
             index += 1
@@ -110,80 +123,28 @@ def _decode_usual_page(payload: bytes) -> PullResponse | None:
                 block = index >> 7
                 if block > BLOCK_MAX:
                     return None
-                later_bytes = _encode_uint(block)
+                later_bytes = encode_uint(block)
             expected = FIRST_BYTE[index & 127] + later_bytes if block else ONE_BYTE[index]
             if payload.startswith(expected, at):
                 at += len(expected)
             else:
-                index, at = _decode_uint(payload, at)
-            size = payload[at]
-            at += 1
-            if size > 127:
-                size, at = long_uint(payload, at - 1)
-            end = at + size
-            messages.append(StreamMessage(index, payload[at:end]))
-            at = end
-    except (Irregular, IndexError):
-        return None
-    return PullResponse(request_id, messages) if at == have else None
-
-
-def _decode_usual_rich_page(payload: bytes) -> RichPage | None:
-    have = len(payload)
-    if have > USUAL_BYTES_MAX or not payload.startswith(RICH_TAG):
-        return None
-    try:
-        size, at = _decode_uint(payload, len(RICH_TAG))
-        if at + size != have:
-            return None
-        request_id, at = _decode_uint(payload, at)
-        first_index, at = _decode_uint(payload, at)
-        next_index, at = _decode_uint(payload, at)
-        resume_index, at = _decode_uint(payload, at)
-        count, at = _decode_uint(payload, at)
-        if count > LIST_ITEMS_MAX:
-            return None
-        messages = []
-        index, block, later_bytes = -1, -1, b""
-        time_us, middle = -1, b""
-        for _ in range(count):
-            index += 1
-            if index >> 7 != block:
-                block = index >> 7
-                if block > BLOCK_MAX:
-                    return None
-                later_bytes = _encode_uint(block)
-            expected = FIRST_BYTE[index & 127] + later_bytes if block else ONE_BYTE[index]
-            if payload.startswith(expected, at):
-                at += len(expected)
-            else:
-                index, at = _decode_uint(payload, at)
-            # Many messages have the time of the one before.
-            if time_us >= 0 and payload.startswith(middle, at):
-                at += len(middle)
-            else:
-                middle = payload[at : at + TIME_BYTES + 2]
-                if len(middle) < TIME_BYTES + 2 or not middle.endswith(NO_KEY_NO_HEADERS):
-                    return None
-                time_us = int.from_bytes(middle[:TIME_BYTES], "little")
+                index, at = decode_uint(payload, at)
+            if timed:
+                # Many messages have the time of the one before.
+                if time_us < 0 or not payload.startswith(middle, at):
+                    middle = payload[at : at + TIME_BYTES + 2]
+                    if len(middle) < TIME_BYTES + 2 or not middle.endswith(NO_KEY_NO_HEADERS):
+                        return None
+                    time_us = int.from_bytes(middle[:TIME_BYTES], "little")
                 at += TIME_BYTES + 2
             size = payload[at]
             at += 1
             if size > 127:
                 size, at = long_uint(payload, at - 1)
             end = at + size
-            messages.append(RichMessage(index, time_us, None, [], payload[at:end]))
+            data = payload[at:end]
+            messages.append(RichMessage(index, time_us, None, [], data) if timed else StreamMessage(index, data))
             at = end
     except (Irregular, IndexError):
         return None
-    return RichPage(request_id, first_index, next_index, resume_index, messages) if at == have else None
-
-
-def _decode_uint(data: bytes, at: int) -> tuple[int, int]:
-    """Returns the number at this offset and the offset after it. Raises Irregular and IndexError, as `long_uint`."""
-    value = data[at]
-    return (value, at + 1) if value < 128 else long_uint(data, at)
-
-
-def _encode_uint(value: int) -> bytes:
-    return ONE_BYTE[value] if value < 128 else encode_uint(value)
+    return (head, messages) if at == have else None

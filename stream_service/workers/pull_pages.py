@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import structlog
@@ -15,7 +14,7 @@ from ockam.protocol import error_payload
 from storage.contract import Record
 from storage.errors import StorageError
 from stream_service.extensions import RICH_PULL, FromEnd, FromIndex, FromTime, RichMessage, RichPage, RichPull
-from stream_service.operations import Page, size_of
+from stream_service.operations import Page, data_bytes, size_of
 from stream_service.page_codec import encode_page, encode_rich_page
 from stream_service.protocol import PullRequest
 from stream_service.stored import decode_extras
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from stream_service.workers.stream_services import StreamServices
     from stream_service.workers.tail_machine import Tail
 
-_data_of = itemgetter(1)
 ANSWER_OVERHEAD_BYTES = 128
 """The space for everything in an answer except its messages, in bytes: protocol name, request id, bounds, count and
 frame. At most about 80 bytes are needed."""
@@ -208,7 +206,7 @@ def payload_bytes_max(message: Message) -> int:
 def _fit(page: list[Record], bytes_max: int, rich: bool) -> None:
     """Removes messages from the end of a page until the answer fits into `bytes_max` bytes. The first message always
     stays."""
-    if not rich and sum(map(len, map(_data_of, page))) + MESSAGE_OVERHEAD_BYTES * len(page) <= bytes_max:
+    if not rich and data_bytes(page) + MESSAGE_OVERHEAD_BYTES * len(page) <= bytes_max:
         return
     sizes = [(size_of(record) if rich else len(record[1])) + MESSAGE_OVERHEAD_BYTES for record in page]
     size_bytes = sum(sizes)

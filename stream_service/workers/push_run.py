@@ -169,8 +169,6 @@ class PushRun:
         # The pushes of the next answer: the request id and the index of the first one, and their number.
         request_id, first_index, count, has_batch, joins = 0, index, 0, False, False
         for message, request in zip(self.messages, self.requests, strict=True):
-            is_batch = isinstance(request, PushBatch)
-            more = len(request.messages) if isinstance(request, PushBatch) else 1
             # The messages of one publisher usually share one route object.
             if not joins or message.return_route is not return_route or request.request_id != request_id + count:
                 if count:
@@ -179,9 +177,11 @@ class PushRun:
                     return_route = message.return_route
                     joins = is_batched(message)
                 request_id, first_index, count, has_batch = request.request_id, index, 0, False
+            more = 1
+            if isinstance(request, PushBatch):
+                more, has_batch = len(request.messages), True
             count += more
             index += more
-            has_batch = has_batch or is_batch
         answers.append(Message(return_route, route, _stored(request_id, count, first_index, has_batch)))
         return answers
 
