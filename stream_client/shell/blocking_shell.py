@@ -132,7 +132,6 @@ class BlockingShell:
         self._dial_at_s = 0.0
         self._socket: socket.socket | None = None
         self._selector = _new_selector()
-        self._events = selectors.EVENT_READ
         self._unsent = memoryview(b"")
         self._received_before = 0
         self._timers: list[_Timer] = []
@@ -259,9 +258,7 @@ class BlockingShell:
                 if whole:
                     return
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._unsent else 0)
-            if events != self._events:
-                self._selector.modify(connection, events)
-                self._events = events
+            self._selector.modify(connection, events)
             # An exception of a signal handler during this wait interrupts no frame, so the connection can still be
             # used.
             whole = True
@@ -355,8 +352,7 @@ class BlockingShell:
     def _adopt(self, dialled: Dialled) -> None:
         """Hand a new connection to the core, which sends everything over it from now on."""
         self._socket, self._layer = dialled.connection, dialled.tls
-        self._events = selectors.EVENT_READ
-        self._selector.register(dialled.connection, self._events)
+        self._selector.register(dialled.connection, selectors.EVENT_READ)
         self._received_before = self.core.connection.received_bytes
         self.core.connected(dialled.wire, greeted=dialled.greeted)
         if dialled.received:
