@@ -8,43 +8,17 @@ Each writes down what it processes, with the fence; a message that comes again d
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-import time
 from collections import defaultdict
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from stream_client import blocking
 from stream_node.process import NodeProcess
-from tests.support.command import ROOT
-from tests.support.served import PATIENCE_S
+from tests.client.members import lines, processed, start_member, wait_for
 
 PARTITIONS = 4
 MESSAGES = 3_000
-MEMBER = """
-import sys, time, trio
-from stream_client import LeaseMember
-from stream_client import LeaseLost, connect
-
-async def main(address, name):
-    async with connect(address) as client:
-        stream = await client.get_stream("shared")
-        member = LeaseMember(client, "c", member_id=name)
-        # Small pages, so that what is taken over is begun before what was held is read to its end.
-        async with stream.shared_consumer(member, page_messages=20, save_messages=50) as consumer:
-            while True:
-                try:
-                    async for partition, message in consumer:
-                        print(partition, message.index, consumer.fences[partition], flush=True)
-                        await trio.sleep(0.002)
-                except LeaseLost:
-                    print("lost", flush=True)
-
-trio.run(main, *sys.argv[1:])
-"""
 
 
 @pytest.mark.slow
@@ -76,28 +50,3 @@ def test_a_member_that_was_stopped_does_nothing_under_a_fence_that_is_over(tmp_p
         for partition, _, fence in processed(file):
             owners[partition, fence].add(name)
     assert [place for place, names in owners.items() if len(names) > 1] == []
-
-
-def start_member(address: str, name: str, output: Path) -> subprocess.Popen[bytes]:
-    with output.open("wb") as file:
-        return subprocess.Popen(
-            [sys.executable, "-c", MEMBER, address, name], stdout=file, cwd=ROOT, stdin=subprocess.DEVNULL
-        )
-
-
-def lines(file: Path) -> list[str]:
-    """Whole lines only."""
-    return file.read_text().rpartition("\n")[0].splitlines()
-
-
-def processed(file: Path) -> list[tuple[int, int, int]]:
-    """Partition, index and fence of each message that a member has processed."""
-    rows = [tuple(map(int, line.split())) for line in lines(file) if line != "lost"]
-    return [(partition, index, fence) for partition, index, fence in rows]
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 2 * PATIENCE_S
-    while not what():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import bare
-from ockam.protocol import ProtocolError
 from stream_service import page_codec
 from stream_service.extensions import RICH_PULL, Header, RichMessage, RichPage
 from stream_service.page_codec import Record
 from stream_service.protocol import PULL, PullResponse, StreamMessage
+from tests.service.spoiling import outcome, spoil
 
 EDGES = [0, 1, 126, 127, 128, 255, 256, 16383, 16384, (1 << 21) - 1, 1 << 28, (1 << 63) - 2, (1 << 64) - 1]
 uints = st.sampled_from(EDGES) | st.integers(0, (1 << 64) - 1)
@@ -30,14 +26,6 @@ def pages(draw: st.DrawFn) -> list[Record]:
         index = draw(st.sampled_from([index + 1] * 9 + [0])) if index < (1 << 64) - 1 else 7
         time_us = draw(st.sampled_from([time_us] * 5 + [0, (1 << 64) - 1]))
     return records
-
-
-def outcome(function: Callable[..., Any], *arguments: Any) -> object:
-    """What a call returns, or the type and text of what it raises."""
-    try:
-        return function(*arguments)
-    except (ProtocolError, bare.BareError) as error:
-        return type(error), str(error)
 
 
 @given(uints, pages())
@@ -81,21 +69,10 @@ def spoilt(draw: st.DrawFn) -> bytes:
     """The payload of a page with some bytes changed, left out, put in or added."""
     records, request_id = draw(pages()), draw(uints)
     if draw(st.booleans()):
-        payload = bytearray(page_codec.encode_page(request_id, records))
+        payload = page_codec.encode_page(request_id, records)
     else:
-        payload = bytearray(page_codec.encode_rich_page(request_id, 1, 2, 3, records) or b"")
-    for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(0, min(len(payload), 80)))
-        how = draw(st.sampled_from(["change", "cut", "insert", "end"]))
-        if how == "insert":
-            payload.insert(at, draw(st.sampled_from([0, 1, 127, 128, 255])))
-        elif how == "cut":
-            del payload[at : at + draw(st.integers(1, 3))]
-        elif how == "end":
-            del payload[at:]
-        elif at < len(payload):
-            payload[at] = draw(st.sampled_from([0, 1, 2, 127, 128, 255]) | st.integers(0, 255))
-    return bytes(payload)
+        payload = page_codec.encode_rich_page(request_id, 1, 2, 3, records) or b""
+    return spoil(draw, payload, 80)
 
 
 @given(

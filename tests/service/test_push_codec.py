@@ -3,31 +3,20 @@ equal errors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import bare
 from ockam.protocol import ProtocolError
 from stream_service import push_codec
 from stream_service.extensions import Outcome
 from stream_service.protocol import PUSH, PushConfirm, PushRequest, Status
 from stream_service.push_batch import BATCH_MESSAGES_MAX, PUSH_BATCH, BatchAnswer, BatchFailure, PushBatch
+from tests.service.spoiling import outcome, spoil
 
 EDGES = [0, 1, 127, 128, 16383, 16384, (1 << 21) - 1, 1 << 21, 1 << 28, 1 << 35, (1 << 63) - 1, 1 << 63, (1 << 64) - 1]
 uints = st.sampled_from(EDGES) | st.integers(0, (1 << 64) - 1)
 sizes = st.sampled_from([0, 1, 100, 113, 114, 115, 125, 126, 127, 128, 129, 16_383, 16_384]) | st.integers(0, 300)
-
-
-def outcome(function: Callable[..., Any], *arguments: Any) -> object:
-    """What a call returns, or the type and text of what it raises."""
-    try:
-        return function(*arguments)
-    except (ProtocolError, bare.BareError) as error:
-        return type(error), str(error)
 
 
 @given(uints, sizes)
@@ -89,26 +78,13 @@ def test_a_batch_has_some_messages_and_not_too_many(count: int) -> None:
 @st.composite
 def spoilt(draw: st.DrawFn) -> bytes:
     """A payload of a push or a confirm with some bytes changed, left out, put in or added."""
-    payload = bytearray(
-        draw(
-            st.builds(lambda number, size: PUSH.encode_request(PushRequest(number, bytes(size))), uints, sizes)
-            | st.builds(lambda number, index: push_codec.encode_confirm(number, index), uints, uints)
-            | batches.map(PUSH_BATCH.encode_request)
-            | st.builds(lambda number, count: push_codec.encode_batch_stored(number, count, 7), uints, uints)
-        )
+    payload = draw(
+        st.builds(lambda number, size: PUSH.encode_request(PushRequest(number, bytes(size))), uints, sizes)
+        | st.builds(lambda number, index: push_codec.encode_confirm(number, index), uints, uints)
+        | batches.map(PUSH_BATCH.encode_request)
+        | st.builds(lambda number, count: push_codec.encode_batch_stored(number, count, 7), uints, uints)
     )
-    for _ in range(draw(st.integers(1, 3))):
-        at = draw(st.integers(0, min(len(payload), 40)))
-        how = draw(st.sampled_from(["change", "cut", "insert", "end"]))
-        if how == "insert":
-            payload.insert(at, draw(st.sampled_from([0, 1, 127, 128, 255])))
-        elif how == "cut":
-            del payload[at : at + draw(st.integers(1, 3))]
-        elif how == "end":
-            del payload[at:]
-        elif at < len(payload):
-            payload[at] = draw(st.sampled_from([0, 1, 2, 127, 128, 255]) | st.integers(0, 255))
-    return bytes(payload)
+    return spoil(draw, payload, 40)
 
 
 @given(
