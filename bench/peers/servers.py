@@ -98,11 +98,14 @@ class PeerServer:
 
     def cpu_seconds(self) -> float:
         """The processor time of the server, of its child processes, and of those that have ended."""
-        return sum(_cpu_seconds(pid) for pid in self._processes())
+        assert self._process is not None, "the server is not running"
+        return family_cpu_seconds(self._process.pid)
 
     def memory_bytes(self) -> int:
         """The resident memory of the server. With child processes, memory that they share counts once for each."""
-        return sum(memory_bytes(pid) for pid in self._processes())
+        assert self._process is not None, "the server is not running"
+        pid = self._process.pid
+        return sum(memory_bytes(member) for member in [pid, *_children(pid)])
 
     def __enter__(self) -> PeerServer:
         self._directory = tempfile.TemporaryDirectory(prefix=".bench-", dir=".", ignore_cleanup_errors=True)
@@ -156,12 +159,6 @@ class PeerServer:
             raise PeerFailed(f"initdb: {done.stderr.strip().splitlines()[-1:]}")
         return user
 
-    def _processes(self) -> list[int]:
-        assert self._process is not None, "the server is not running"
-        pid = self._process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [pid, *map(int, children)]
-
     def _wait_until_it_listens(self, place: Path) -> None:
         assert self._process is not None
         deadline_s = time.monotonic() + START_TIMEOUT_S
@@ -175,6 +172,23 @@ class PeerServer:
                 return
         last = (place / "log").read_text(errors="replace").splitlines()[-1:]
         raise PeerFailed(f"{self.program} does not listen: {' '.join(last) or 'it wrote nothing'}")
+
+
+def family_cpu_seconds(pid: int) -> float:
+    """The processor time of a process, of its child processes, and of those that have ended, in seconds."""
+    while True:
+        children = _children(pid)
+        try:
+            seconds = sum(_cpu_seconds(member) for member in [pid, *children])
+        except (FileNotFoundError, ProcessLookupError):
+            # A child has ended since. Its time counts with that of the process from now on.
+            continue
+        if _children(pid) == children:
+            return seconds
+
+
+def _children(pid: int) -> list[int]:
+    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
 
 
 def _cpu_seconds(pid: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,7 +16,7 @@ from bench.errors import PeerFailed
 from bench.own import Own
 from bench.peer_clients.load import Clock, Load, Pace
 from bench.peers import KINDS, Kind, Work, running_peers
-from bench.peers.servers import PeerServer
+from bench.peers.servers import PeerServer, family_cpu_seconds
 from bench.plan import QUICK
 from bench.report import Report, Sample
 from bench.tables import work_tables
@@ -46,6 +47,18 @@ def test_a_peer_that_does_not_start_is_told() -> None:
     with pytest.raises(PeerFailed, match="does not listen"), PeerServer(kind, Path(false)):
         pass
     assert list(Path().iterdir()) == []
+
+
+def test_child_processes_that_end_meanwhile_are_counted() -> None:
+    """Goal: the end of a server's child does not end the bench, and its time is not lost. Method: a shell starts one
+    program after the other, while its time is read again and again; it never falls."""
+    with subprocess.Popen(["sh", "-c", "while :; do /bin/true & wait; done"]) as shell:
+        try:
+            read = [family_cpu_seconds(shell.pid) for _ in range(2_000)]
+        finally:
+            shell.kill()
+    assert read == sorted(read)
+    assert read[-1] > 0
 
 
 def test_every_peer_stands_in_the_table_of_its_promise() -> None:
