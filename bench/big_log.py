@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from storage.contract import Append
-from storage.database import Database
+from storage.sqlite.database import Database
 
 STREAM = "bench.0"
 COMMIT_MESSAGES = 100_000

@@ -34,7 +34,7 @@ from bench.measure import push_rate
 from bench.plan import Plan
 from bench.report import OURS, Sample
 from storage.contract import Append
-from storage.database import Database
+from storage.sqlite.database import Database
 from stream_node.bench.loads import Timed
 
 WORK = "export"

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from storage.contract import Operation, Session, SessionSource
 from storage.errors import StorageClosed, StorageError, storage_error
-from storage.session import connection_of
+from storage.sqlite.session import connection_of
 
 Result = TypeVar("Result")
 

@@ -13,7 +13,7 @@ from rich.tree import Tree
 from block_manager import NULL_BLOCK_ID, Block, BlockManager
 from block_manager.commit_store import CommitStore
 from block_manager.transactions import SessionTransactions
-from storage.database import Database
+from storage.sqlite.database import Database
 
 PARENTS = {"a0": NULL_BLOCK_ID, "a1": "a0", "a2": "a1", "a3": "a2", "b2": "a1", "b3": "b2", "b4": "b3"}
 CHAIN = [Block(name, parent, number=int(name[1:])) for name, parent in PARENTS.items()]

@@ -16,8 +16,8 @@ from sqlalchemy.schema import CreateTable
 from index_service.lease_machine import StoredLease
 from index_service.statements import Key, compiled
 from storage.contract import Operation, Session
-from storage.schema import metadata
 from storage.seal import check_sealed, seal_column, seal_of
+from storage.sqlite.schema import metadata
 
 lease_fences = Table(
     "lease_fences",

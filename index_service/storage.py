@@ -31,8 +31,8 @@ from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases, find_fence, lease_fences
 from index_service.statements import Key, compiled
 from storage.contract import Operation, Session
-from storage.schema import metadata
 from storage.seal import check_sealed, has_seal, seal_column, seal_of
+from storage.sqlite.schema import metadata
 
 INDEX_MAX = 2**63 - 1
 """The highest position that can be saved: the largest integer of SQLite. No stream has a higher index."""

@@ -39,7 +39,7 @@ def _refuse_damaged(database: Path) -> None:
     """
     try:
         from storage.errors import StorageError
-        from storage.wal.check import refuse_damaged
+        from storage.sqlite.wal.check import refuse_damaged
     except ModuleNotFoundError:
         return
     try:

@@ -20,7 +20,7 @@ from spark_export.node_client import PULL_PAGE_MESSAGES, NodeConnection
 from spark_export.options import ReadOptions
 from spark_export.plan import GONE, MADE_AGAIN, Loss, Range
 from spark_export.schema import batch_of_columns, batch_of_messages, check_batch
-from storage.bulk.arrow_pages import ArrowPages, Columns, PagesError, StreamGone
+from storage.sqlite.bulk.arrow_pages import ArrowPages, Columns, PagesError, StreamGone
 
 RETRY_DELAY_S = 0.2
 

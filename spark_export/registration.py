@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-SENT_BY_VALUE = ("spark_export", "storage.bulk.arrow_pages", "storage.checksum")
+SENT_BY_VALUE = ("spark_export", "storage.sqlite.bulk.arrow_pages", "storage.checksum")
 """Packages and modules whose functions a program can use in its own functions for Spark.
 
 Spark sends the code of these functions to the workers, which need pyarrow, but not this project.

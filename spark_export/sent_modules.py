@@ -33,7 +33,7 @@ _TASKS = (
     *("exporter.errors", "exporter.file_target", "exporter.hive_names", "exporter.model", "exporter.spark_tasks"),
     *("exporter.task", "exporter.write_files", "store.data", "store.errors", "store.options", "store.place"),
 )
-_STORAGE = ("storage.bulk.arrow_pages", "storage.checksum")
+_STORAGE = ("storage.sqlite.bulk.arrow_pages", "storage.checksum")
 
 
 def _named(*groups: tuple[str, ...]) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ MODULES = (
     "ockam.node",
     "storage.checksum",
     "storage.commit",
-    "storage.log",
+    "storage.sqlite.log",
     "stream_client.core.client_connection",
     "stream_client.core.distribution",
     "stream_client.core.open_batch",

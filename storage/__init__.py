@@ -6,9 +6,11 @@
 
 - `Log` is the interface of the log of messages. `Database` keeps the log on disk, `MemoryDatabase` keeps it in memory.
 - An `Operation` is one write or read. A `Runner` commits many writes in one transaction (`storage.commit`).
-- `storage.verify.verify(session)` checks a whole database.
-- `storage.upgrade` brings a database of an older version up to date, by the revisions in `storage.migrations`.
-- `storage.wal` reads a damaged write-ahead log; `storage.bulk` reads pages of messages as Arrow in another process.
+- `storage.sqlite.verify.verify(session)` checks a whole database.
+- `storage.sqlite.upgrade` brings a database of an older version up to date, by the revisions in
+  `storage.sqlite.migrations`.
+- `storage.sqlite.wal` reads a damaged write-ahead log; `storage.sqlite.bulk` reads pages of messages as Arrow in
+  another process.
 - Other packages define their tables on `metadata`, and read and write these tables by `Session.execute`.
 
 This package contains no networking. Each public name is imported from its module at the first use of the name. So the
@@ -23,7 +25,6 @@ import companion as _companion  # noqa: F401 - first, so that compiled modules a
 
 if TYPE_CHECKING:
     from storage.contract import Append, Log, Operation, Record, Session, SessionSource, StreamRecord
-    from storage.database import Database
     from storage.errors import (
         CommitInDoubt,
         DatabaseCorrupt,
@@ -47,9 +48,10 @@ if TYPE_CHECKING:
     )
     from storage.inline_runner import InlineRunner
     from storage.memory import MemoryDatabase
-    from storage.reclaim import Reclaim
     from storage.runner import Batches, Runner, RunnerStatistics
-    from storage.schema import metadata
+    from storage.sqlite.database import Database
+    from storage.sqlite.reclaim import Reclaim
+    from storage.sqlite.schema import metadata
     from storage.thread_runner import ThreadRunner
 
 __all__ = [
@@ -94,7 +96,7 @@ _MODULES = {
     "Append": "contract",
     "Batches": "runner",
     "CommitInDoubt": "errors",
-    "Database": "database",
+    "Database": "sqlite.database",
     "DatabaseCorrupt": "errors",
     "DatabaseInUse": "errors",
     "DatabaseTooNew": "errors",
@@ -110,7 +112,7 @@ _MODULES = {
     "NoRoomToUpgrade": "errors",
     "Operation": "contract",
     "OperationFailed": "errors",
-    "Reclaim": "reclaim",
+    "Reclaim": "sqlite.reclaim",
     "Record": "contract",
     "Runner": "runner",
     "RunnerStatistics": "runner",
@@ -125,7 +127,7 @@ _MODULES = {
     "ThreadRunner": "thread_runner",
     "WalDamaged": "errors",
     "WriteFailed": "errors",
-    "metadata": "schema",
+    "metadata": "sqlite.schema",
 }
 """For each public name of this package: the module that defines the name."""
 

@@ -10,9 +10,9 @@ from functools import partial
 from itertools import groupby
 
 from storage.contract import Operation, Session
-from storage.disk_diagnosis import diagnose
 from storage.errors import CommitInDoubt, StorageError, storage_error
 from storage.failpoint import failpoint
+from storage.sqlite.disk_diagnosis import diagnose
 
 
 def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageError | None:

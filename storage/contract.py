@@ -1,7 +1,7 @@
 """The interfaces of storage: the log of messages (`Log`), the sessions (`Session`) and the operations (`Operation`).
 
-`Log` has two implementations: `storage.log` uses SQLite, and `storage.memory` keeps everything in memory. tests/storage
-runs the same tests on both.
+`Log` has two implementations: `storage.sqlite.log` uses SQLite, and `storage.memory` keeps everything in memory.
+tests/storage runs the same tests on both.
 
 A stream is a row with an id, a name and a partition. The id of a deleted stream is never used again. The messages of a
 stream have the indexes from `first_index` up to, not including, `next_index`. Indexes start at 0, have no gaps and are

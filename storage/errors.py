@@ -53,7 +53,7 @@ class DiskFailed(StorageError):
 
 class WriteFailed(DiskFailed):
     """The error of a failed write whose cause is not known yet: lack of room, or a failing disk.
-    `storage.disk_diagnosis.diagnose` finds the cause."""
+    `storage.sqlite.disk_diagnosis.diagnose` finds the cause."""
 
 
 class DiskReadFailed(StorageError):

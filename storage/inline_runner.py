@@ -9,11 +9,11 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from storage.bulk.arrow_thread import ArrowRead, ArrowUnavailable
 from storage.commit import apply_read, commit_batch, fail_all
 from storage.contract import Operation, SessionSource
 from storage.errors import StorageClosed, StorageError
 from storage.runner import Batches, Completions, NoBatches, RunnerStatistics
+from storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowUnavailable
 
 Delay = Callable[[], Awaitable[None]]
 

@@ -15,8 +15,8 @@ import msgspec
 
 from storage.contract import Append, Record, StreamRecord, Values
 from storage.errors import IndexConflict, StorageReadOnly, StreamNotFound
-from storage.schema import create_statements
-from storage.session import SqliteRows, execute, execute_many
+from storage.sqlite.schema import create_statements
+from storage.sqlite.session import SqliteRows, execute, execute_many
 
 
 class _Stream(NamedTuple):

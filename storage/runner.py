@@ -14,9 +14,9 @@ import msgspec
 import structlog
 import trio
 
-from storage.bulk.arrow_thread import ArrowRead
 from storage.contract import Operation
 from storage.errors import StorageClosed
+from storage.sqlite.bulk.arrow_thread import ArrowRead
 
 logger = structlog.get_logger(__name__)
 

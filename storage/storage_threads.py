@@ -10,13 +10,13 @@ from queue import SimpleQueue
 
 import structlog
 
-from storage.checkpointer import Checkpointer
 from storage.commit import apply_read, commit_batch, fail_all
 from storage.contract import Operation, TimedAppend
 from storage.errors import CommitInDoubt, DiskFull, StorageClosed, StorageError, storage_error
 from storage.failpoint import failpoint
 from storage.histogram import COUNTS, SECONDS, Histogram
-from storage.session import SqliteSession
+from storage.sqlite.checkpointer import Checkpointer
+from storage.sqlite.session import SqliteSession
 
 logger = structlog.get_logger(__name__)
 

@@ -31,13 +31,13 @@ from typing import NamedTuple, Self
 import structlog
 import trio
 
-from storage.bulk.arrow_thread import ArrowRead, ArrowThread
 from storage.contract import Operation
-from storage.database import Database
 from storage.histogram import Histogram
 from storage.runner import Batches, Completions, NoBatches, RunnerStatistics
-from storage.session import SqliteSession
 from storage.short_commits import ShortCommits
+from storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowThread
+from storage.sqlite.database import Database
+from storage.sqlite.session import SqliteSession
 from storage.storage_threads import ReadingThread, WritingThread
 
 READING_THREADS = 2

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Literal
 
 from companion import COMPANION, Companion
-from storage.database import FILE_NAME, Database
 from storage.errors import StorageError
-from storage.lock import owner_of
-from storage.migrate import version_of
-from storage.schema import SCHEMA_VERSION
+from storage.sqlite.database import FILE_NAME, Database
+from storage.sqlite.lock import owner_of
+from storage.sqlite.migrate import version_of
+from storage.sqlite.schema import SCHEMA_VERSION
 from stream_node.config import Config
 from stream_node.doctor_access import examine_access
 from stream_node.findings import Finding, Values

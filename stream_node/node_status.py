@@ -18,7 +18,7 @@ from ockam.address import local
 from ockam.message import Message
 from ockam.protocol import Protocol, ProtocolError, error_payload
 from ockam.worker import Worker
-from storage.schema import SCHEMA_VERSION
+from storage.sqlite.schema import SCHEMA_VERSION
 from stream_node.parts import NodeParts
 
 ADDRESS = "node_status"

@@ -2,9 +2,9 @@
 are lost.
 
 The log is a sequence of frames. A frame is a changed page of the database, with a checksum, and can be damaged alone.
-If the right bytes of all damaged frames can be found (`storage.wal.scan_machine.How`), the log is written again and
-nothing is lost. If not, the repair keeps all messages before the damage and all undamaged messages after it. It puts an
-empty message with the header node/lost/1 in the place of each lost message.
+If the right bytes of all damaged frames can be found (`storage.sqlite.wal.scan_machine.How`), the log is written again
+and nothing is lost. If not, the repair keeps all messages before the damage and all undamaged messages after it. It
+puts an empty message with the header node/lost/1 in the place of each lost message.
 
 One rename replaces the log, and the database file is not changed. So an interrupted repair leaves either the old log or
 the new log. A copy of the old log stays in the directory.
@@ -26,21 +26,21 @@ import msgspec
 from index_service.lease_storage import raise_fences
 from index_service.storage import merge_positions
 from storage.contract import Append
-from storage.database import FILE_NAME
 from storage.errors import StorageError, storage_error
-from storage.leftovers import REPAIR_PREFIX, remove_scratch
-from storage.lock import DirectoryLock
-from storage.log import SqliteLog
-from storage.migrate import migrate
-from storage.page import find_damage
 from storage.seal import stream_seal
-from storage.session import SqliteSession
-from storage.statements import SEALED_STREAM
-from storage.verify import verify
-from storage.wal.check import Examined, examined, install_log, keep_copy, prepare_log, wal_path
-from storage.wal.rewrite import rebuild, rewrite
-from storage.wal.scan_machine import Verdict
-from storage.wal.survey import opened_with_log
+from storage.sqlite.database import FILE_NAME
+from storage.sqlite.leftovers import REPAIR_PREFIX, remove_scratch
+from storage.sqlite.lock import DirectoryLock
+from storage.sqlite.log import SqliteLog
+from storage.sqlite.migrate import migrate
+from storage.sqlite.page import find_damage
+from storage.sqlite.session import SqliteSession
+from storage.sqlite.statements import SEALED_STREAM
+from storage.sqlite.verify import verify
+from storage.sqlite.wal.check import Examined, examined, install_log, keep_copy, prepare_log, wal_path
+from storage.sqlite.wal.rewrite import rebuild, rewrite
+from storage.sqlite.wal.scan_machine import Verdict
+from storage.sqlite.wal.survey import opened_with_log
 from stream_service.stored import LOST_EXTRAS
 
 CHUNK_BYTES: Final = 1024 * 1024
@@ -75,13 +75,13 @@ class Salvage(msgspec.Struct, frozen=True, kw_only=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The damage of a log, and the messages that a repair recovers or loses.
 
-    verdict: the state of the log, a value of `storage.wal.scan_machine.Verdict`.
+    verdict: the state of the log, a value of `storage.sqlite.wal.scan_machine.Verdict`.
     frames: the number of frames in the log.
     bad: the number of the first damaged frame.
     commits: the number of commits after the damage.
 
-    how: for each damaged frame, its number and the way in which its bytes were found (`storage.wal.scan_machine.How`).
-    salvage: the partitions with messages after the damage.
+    how: for each damaged frame, its number and the way in which its bytes were found
+    (`storage.sqlite.wal.scan_machine.How`). salvage: the partitions with messages after the damage.
     problem: why the log cannot be recovered completely; None if it can.
     others: the first other problems that `verify` finds.
     """

@@ -1,6 +1,6 @@
 """Restores a backup into a new data directory, or replaces the database of an existing one.
 
-`storage.backup` takes backups.
+`storage.sqlite.backup` takes backups.
 
 The new database is written to a separate file in the data directory. When this file is complete, checked and synced,
 one rename replaces the old database. So a power cut at any moment leaves either the old database or the new one.
@@ -21,7 +21,9 @@ import msgspec
 import structlog
 
 from index_service.lease_storage import raise_fences
-from storage.backup import (
+from storage.durable_files import make_folder, remove_folders, rename_durably, sync
+from storage.errors import DatabaseCorrupt, StorageBusy, StorageError, WalDamaged, storage_error
+from storage.sqlite.backup import (
     CHUNK_BYTES,
     BackupError,
     Manifest,
@@ -32,14 +34,12 @@ from storage.backup import (
     read_manifest,
     verify_file,
 )
-from storage.database import BUSY_TIMEOUT_MS, FILE_NAME, Database
-from storage.durable_files import make_folder, remove_folders, rename_durably, sync
-from storage.errors import DatabaseCorrupt, StorageBusy, StorageError, WalDamaged, storage_error
-from storage.leftovers import FILE_SUFFIXES, UPGRADE_PREFIX, find_parts, part_path, remove_parts
-from storage.lock import FILE_NAME as LOCK_NAME
-from storage.lock import DirectoryLock, left_in_this_boot
-from storage.migrate import migrate
-from storage.wal.check import prepare_log
+from storage.sqlite.database import BUSY_TIMEOUT_MS, FILE_NAME, Database
+from storage.sqlite.leftovers import FILE_SUFFIXES, UPGRADE_PREFIX, find_parts, part_path, remove_parts
+from storage.sqlite.lock import FILE_NAME as LOCK_NAME
+from storage.sqlite.lock import DirectoryLock, left_in_this_boot
+from storage.sqlite.migrate import migrate
+from storage.sqlite.wal.check import prepare_log
 from stream_node.clock_note import FILE_NAME as CLOCK_NAME
 
 logger = structlog.get_logger(__name__)

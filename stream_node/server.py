@@ -29,7 +29,7 @@ from ockam.node import Node
 from ockam.tcp import TcpTransport
 from ockam.tls import ServerTls
 from secure_channel.workers.channels import SecureChannels
-from storage.database import Database
+from storage.sqlite.database import Database
 from storage.thread_runner import ThreadRunner
 from stream_node.access import NodeAccess, check_exposure, open_access
 from stream_node.block_services import program_version

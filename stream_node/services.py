@@ -16,8 +16,8 @@ import trio
 from index_service.limits import IndexStatistics, LeaseLimits
 from index_service.worker import IndexService
 from ockam.node import Node
-from storage.database import Database
 from storage.runner import Runner
+from storage.sqlite.database import Database
 from stream_node.block_services import KEEPERS, BlockServices, BlockServicesStatistics
 from stream_node.clock_note import Known
 from stream_node.config import Config

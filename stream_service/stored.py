@@ -29,9 +29,9 @@ from sqlalchemy.dialects import sqlite
 import bare
 from storage.contract import Session, StreamRecord
 from storage.errors import DatabaseCorrupt, corrupt_text
-from storage.schema import messages, metadata, streams
 from storage.seal import seal_column, seal_of, stream_seal
-from storage.statements import SEALED_STREAM, compiled
+from storage.sqlite.schema import messages, metadata, streams
+from storage.sqlite.statements import SEALED_STREAM, compiled
 from stream_service.extensions import Header, Retention, Sequence
 
 LIST_PAGE = 10_000

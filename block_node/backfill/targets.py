@@ -14,9 +14,9 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateTable
 
 from storage.contract import Operation, Session
-from storage.schema import metadata
 from storage.seal import seal_column, seal_of
-from storage.statements import compiled
+from storage.sqlite.schema import metadata
+from storage.sqlite.statements import compiled
 
 backfill_targets = Table(
     "backfill_targets",

@@ -34,9 +34,9 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from storage.contract import Session
 from storage.errors import DatabaseCorrupt, corrupt_text
-from storage.schema import metadata
 from storage.seal import seal_column, seal_of
-from storage.statements import compiled
+from storage.sqlite.schema import metadata
+from storage.sqlite.statements import compiled
 
 NUMBER_MAX: Final = 2**63 - 1
 """The largest block number, which is the largest integer of SQLite. A chain with one block per nanosecond reaches this

@@ -174,7 +174,7 @@ CODES: dict[int, frozenset[str]] = {
             "ockam.protocol.ProtocolError",
             "secure_channel.errors.SecureChannelError",
             "storage.errors.StorageError",
-            "storage.backup.BackupError",
+            "storage.sqlite.backup.BackupError",
             "stream_node.certificates.CertificateError",
             "stream_node.cli.values.CommandFailed",
             "stream_node.demo.errors.DemoFailed",

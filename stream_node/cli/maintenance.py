@@ -33,7 +33,7 @@ def backup(
 
     Example: stream-node backup /backups/monday --data-dir ./data --verify
     """
-    from storage.backup import back_up
+    from storage.sqlite.backup import back_up
     from stream_node.config_sources import load_config
 
     config = load_config({"data_dir": data_dir})
@@ -117,8 +117,8 @@ def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
 
     Example: stream-node verify --data-dir ./data
     """
-    from storage.database import Database
-    from storage.verify import verify as verify_session
+    from storage.sqlite.database import Database
+    from storage.sqlite.verify import verify as verify_session
     from stream_node.config_sources import load_config
 
     config = load_config({"data_dir": data_dir})

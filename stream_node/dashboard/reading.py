@@ -14,7 +14,7 @@ from index_service.statements import compiled
 from index_service.storage import saved_indexes
 from storage.contract import Operation, Session
 from storage.errors import StorageClosed
-from storage.schema import messages, streams
+from storage.sqlite.schema import messages, streams
 from storage.thread_runner import ThreadRunner
 
 

@@ -14,7 +14,7 @@ from sqlalchemy import Integer, Select, bindparam, func, literal_column, select
 from index_service.statements import compiled
 from index_service.storage import saved_indexes
 from storage.contract import Operation, Session
-from storage.schema import messages, streams
+from storage.sqlite.schema import messages, streams
 
 OTHERS = "_others"
 """The name of one sum: that of all streams, or all consumers, whose figures are not shown one by one."""

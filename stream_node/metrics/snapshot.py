@@ -15,8 +15,8 @@ import structlog
 import trio
 
 from ockam.mailbox import MailboxStatistics
-from storage.database import FILE_NAME
 from storage.errors import StorageClosed, StorageError
+from storage.sqlite.database import FILE_NAME
 from storage.thread_runner import StorageHistograms
 from stream_node.metrics.reading import ConsumerFigures, ReadFigures, StreamFigures
 from stream_node.parts import NodeCondition, NodeParts

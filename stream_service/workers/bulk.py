@@ -1,7 +1,7 @@
 """BulkReads: serves the bulk reads of one stream, one page at a time.
 
 A peer that does not take its pages gets no further pages. Another process reads the pages
-(`storage.bulk.arrow_thread`), so that bulk reads delay neither pushes nor pulls.
+(`storage.sqlite.bulk.arrow_thread`), so that bulk reads delay neither pushes nor pulls.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import structlog
 from ockam.message import Message
 from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
-from storage.bulk.arrow_thread import ArrowRead, ArrowUnavailable
+from storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowUnavailable
 from stream_service.bulk import BULK, BulkPage, BulkRead, page_payload
 from stream_service.workers.pull_pages import payload_bytes_max
 from stream_service.workers.pulls import BACKLOG_BYTES_MAX

@@ -16,7 +16,7 @@ import trio
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
-from storage.database import FILE_NAME
+from storage.sqlite.database import FILE_NAME
 from stream_node.process import NodeProcess
 from stream_service.protocol import PULL, PUSH, PullRequest, PushRequest, Status
 from tests.support.data_dir import stored_messages

@@ -14,8 +14,8 @@ from block_manager import BlockManager
 from block_manager.commit_store import CommitStore
 from block_manager.transactions import RunnerTransactions
 from storage.contract import Operation
-from storage.database import Database
 from storage.runner import Runner
+from storage.sqlite.database import Database
 from storage.thread_runner import ThreadRunner
 from tests.block_manager.samples import chain
 

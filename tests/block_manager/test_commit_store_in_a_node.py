@@ -18,9 +18,9 @@ from block_manager.commit_table import CommitTable
 from block_manager.transactions import Work
 from storage.commit import commit_batch
 from storage.contract import Append
-from storage.database import Database
 from storage.failpoint import ENVIRONMENT_VARIABLE
 from storage.runner import Runner
+from storage.sqlite.database import Database
 from storage.thread_runner import ThreadRunner
 from tests.block_manager.commit_samples import open_transactions
 from tests.block_manager.crash_child import persist_both, runner_transactions

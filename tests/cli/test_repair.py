@@ -20,10 +20,10 @@ from index_service.lease_storage import WriteLeases
 from index_service.storage import Access, IndexRequests
 from spark_export.errors import SourceError
 from spark_export.file_catalog import database_path
-from storage.database import Database
 from storage.errors import DatabaseInUse, StorageError, WalDamaged
-from storage.session import SqliteSession
-from storage.verify import verify
+from storage.sqlite.database import Database
+from storage.sqlite.session import SqliteSession
+from storage.sqlite.verify import verify
 from stream_client.blocking import connect
 from stream_node.process import NodeProcess
 from stream_node.repair import RepairFailed, plan_repair, repair
@@ -226,7 +226,7 @@ def test_a_repair_that_is_interrupted_leaves_the_old_log_or_the_new(
 KILLED_AT_ITS_END = """
 import os, shutil, signal, sys
 from pathlib import Path
-from storage.database import Database
+from storage.sqlite.database import Database
 from stream_node.repair import plan_repair, repair
 shutil.rmtree = lambda *arguments, **named: os.kill(os.getpid(), signal.SIGKILL)
 directory = Path(sys.argv[1])

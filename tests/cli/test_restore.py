@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 import structlog
 
-from storage.database import FILE_NAME, Database
 from storage.errors import StorageBusy, StorageError
-from storage.lock import FILE_NAME as LOCK_NAME
-from storage.schema import SCHEMA_VERSION
+from storage.sqlite.database import FILE_NAME, Database
+from storage.sqlite.lock import FILE_NAME as LOCK_NAME
+from storage.sqlite.schema import SCHEMA_VERSION
 from stream_node.clock_note import FILE_NAME as CLOCK_NAME
 from stream_node.restore import Present
 from tests.storage.test_migration import rows_of, unpacked

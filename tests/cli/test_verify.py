@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from storage.database import FILE_NAME
+from storage.sqlite.database import FILE_NAME
 from stream_node.process import NodeProcess
 from tests.cli.command import CommandLine
 from tests.cli.schemas import Verified

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from storage.database import FILE_NAME
+from storage.sqlite.database import FILE_NAME
 from stream_client import connect
 from stream_node.process import NodeProcess
 

@@ -19,8 +19,8 @@ from ockam.node import Node
 from ockam.protocol import ERROR, Protocol
 from ockam.worker import Worker
 from storage.contract import Operation, Session, ignore_done
-from storage.database import Database
 from storage.inline_runner import InlineRunner
+from storage.sqlite.database import Database
 
 SERVICE, ME = local("stream_index_service"), local("me")
 Q = TypeVar("Q")

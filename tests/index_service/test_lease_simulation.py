@@ -17,8 +17,8 @@ from index_service.worker import IndexService
 from ockam.address import local
 from ockam.message import Message
 from ockam.node import Node
-from storage.database import Database
 from storage.inline_runner import InlineRunner
+from storage.sqlite.database import Database
 from stream_client.share.lease_machine import LeaseClientMachine
 from tests.index_service.index_node import SERVICE
 from tests.simulation.network import Faults, Network

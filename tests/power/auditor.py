@@ -14,10 +14,10 @@ from typing import Any
 
 import msgspec
 
-from storage.backup import BackupError
-from storage.database import FILE_NAME, Database
 from storage.errors import StorageError
-from storage.verify import verify
+from storage.sqlite.backup import BackupError
+from storage.sqlite.database import FILE_NAME, Database
+from storage.sqlite.verify import verify
 from stream_node.restore import restore
 from tests.power.load import LATER_ERA, read_content
 from tests.power.recording import Event

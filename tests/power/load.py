@@ -20,7 +20,7 @@ from urllib.parse import quote
 from block_node.blocks.generator import BlockShape, ChainGenerator
 from block_node.blocks.items import join_block
 from index_service.extensions import LEASE, Lease, LeaseRequest
-from storage.database import FILE_NAME
+from storage.sqlite.database import FILE_NAME
 from stream_client import blocking
 from stream_client.blocking import SavedIndexes, StreamClient
 from stream_node.process import NodeProcess

@@ -12,9 +12,9 @@ import os
 import sys
 from pathlib import Path
 
-from storage import checkpointer
 from storage.contract import Append
-from storage.database import Database
+from storage.sqlite import checkpointer
+from storage.sqlite.database import Database
 
 MESSAGE_BYTES = 3_000
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.database import FILE_NAME, Database
-from storage.verify import verify
+from storage.sqlite.database import FILE_NAME, Database
+from storage.sqlite.verify import verify
 from tests.power.power_child import message
 from tests.power.recording import Event, Kind, Recording, need_recorder
 from tests.power.states import examine, recorded

@@ -32,8 +32,8 @@ from secure_channel.limits import ChannelLimits
 from secure_channel.trust_list import TrustList
 from secure_channel.workers.channel import ChannelWorker
 from secure_channel.workers.channels import SecureChannels
-from storage.database import FILE_NAME, Database
 from storage.inline_runner import InlineRunner
+from storage.sqlite.database import FILE_NAME, Database
 from stream_client.core.channel_connection import ChannelConnection, ChannelSettings
 from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import Push

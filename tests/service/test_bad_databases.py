@@ -18,9 +18,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from ockam.protocol import ERROR
-from storage.database import FILE_NAME
 from storage.errors import StorageError
-from storage.schema import SCHEMA_VERSION
+from storage.sqlite.database import FILE_NAME
+from storage.sqlite.schema import SCHEMA_VERSION
 from stream_node.clock_note import FILE_NAME as CLOCK_NAME
 from stream_node.config import Config
 from stream_node.doctor import check_database

@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from ockam.node import Node
-from storage.database import Database
 from storage.inline_runner import InlineRunner
+from storage.sqlite.database import Database
 from stream_service.limits import StreamLimits
 from stream_service.workers.clock import Clock
 from stream_service.workers.directory import StreamDirectory

@@ -10,7 +10,7 @@ import msgspec
 
 from ockam.address import Address
 from storage.contract import Session
-from storage.verify import verify
+from storage.sqlite.verify import verify
 from stream_service.extensions import RichPage
 from stream_service.names import stream_address
 from stream_service.protocol import PullRequest, PullResponse, StreamMessage

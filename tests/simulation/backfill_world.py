@@ -23,7 +23,7 @@ from block_node.persist.ranges import BlockRanges
 from ockam.address import local
 from ockam.node import Node
 from storage.contract import Session
-from storage.database import Database
+from storage.sqlite.database import Database
 from tests.simulation.auditor import BrokenPromise
 from tests.simulation.backfill_sources import (
     BEYOND,

@@ -26,7 +26,7 @@ from block_node.read.services import ReadServices
 from block_node.read.subscription_plan import SubscribeLimits
 from ockam.address import local
 from ockam.node import Node
-from storage.database import Database
+from storage.sqlite.database import Database
 from tests.simulation.block_auditor import BlockAuditor
 from tests.simulation.block_network import BlockNetwork
 from tests.simulation.block_publisher import HEALTHY, BlockPublisher, ClientPublisher, Habits

@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from ockam.node import Node
-from storage.database import Database
+from storage.sqlite.database import Database
 from stream_node.config import Config
 from stream_node.services import Services, stored_streams
 from stream_service.names import stream_address

@@ -24,7 +24,7 @@ from spark_export.node_wire import stream_address, uint
 from spark_export.options import ReadOptions, read_options
 from spark_export.plan import Range
 from spark_export.range_reader import RangeReader
-from storage.bulk.arrow_pages import ipc_size_bytes, write_ipc
+from storage.sqlite.bulk.arrow_pages import ipc_size_bytes, write_ipc
 from stream_client import Header, blocking
 from stream_node.process import NodeProcess
 from stream_service.bulk import BulkPage, page_payload
@@ -232,7 +232,7 @@ def test_a_child_that_cannot_live_is_not_started_for_ever(tmp_path: Path) -> Non
     hook = tmp_path / "hook"
     hook.mkdir()
     (hook / "sitecustomize.py").write_text(
-        "import os, sys\nif 'storage.bulk.child_main' in sys.orig_argv:\n    os._exit(3)\n"
+        "import os, sys\nif 'storage.sqlite.bulk.child_main' in sys.orig_argv:\n    os._exit(3)\n"
     )
     with NodeProcess(tmp_path / "data", environment={"PYTHONPATH": str(hook)}) as node:
         push(node, "s", [b"x"] * 100)

@@ -24,6 +24,6 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture(params=["memory", "sqlite", "sqlite by rows"])
 def source(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
     if request.param == "sqlite by rows":
-        monkeypatch.setattr("storage.log.can_join", lambda connection: False)
+        monkeypatch.setattr("storage.sqlite.log.can_join", lambda connection: False)
     with open_sources(str(request.param).split()[0], tmp_path / "data") as opened:
         yield opened

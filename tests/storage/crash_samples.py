@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from storage.database import Database
-from storage.verify import verify
+from storage.sqlite.database import Database
+from storage.sqlite.verify import verify
 from tests.storage.storage_child import ROWS, STREAMS, batch_data
 from tests.storage.storage_samples import EVERYTHING, reading
 

@@ -11,9 +11,9 @@ from typing import Any
 import trio
 
 from storage.contract import Append, Operation, Session
-from storage.database import Database
 from storage.inline_runner import InlineRunner
 from storage.runner import Batches, Runner
+from storage.sqlite.database import Database
 from storage.thread_runner import ThreadRunner
 from tests.storage.storage_samples import Call, writing
 

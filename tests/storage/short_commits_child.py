@@ -18,7 +18,7 @@ import trio
 
 from storage import short_commits
 from storage.contract import Append, Operation, Session
-from storage.database import Database
+from storage.sqlite.database import Database
 from storage.thread_runner import ThreadRunner
 
 PATIENCE_S = 30.0

@@ -21,10 +21,10 @@ from typing import Any
 import structlog
 import trio
 
-from storage import checkpointer, database
 from storage.contract import Append, Operation, Session
-from storage.database import Database
 from storage.errors import StorageError
+from storage.sqlite import checkpointer, database
+from storage.sqlite.database import Database
 from storage.thread_runner import ThreadRunner
 
 ROWS = 7

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from storage.contract import Append, Operation, Session
-from storage.database import Database
 from storage.memory import MemoryDatabase
-from storage.verify import verify
+from storage.sqlite.database import Database
+from storage.sqlite.verify import verify
 
 Source: TypeAlias = MemoryDatabase | Database
 EVERYTHING = 2**64 - 1

@@ -19,10 +19,10 @@ from block_node.blocks.keys import SigningKeys
 from cardinal_streams.consume.checkpoint_file import FileCheckpoints
 from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.transports.file_transport import Recorder
-from storage.backup import back_up
-from storage.database import FILE_NAME, Database
 from storage.durable_files import make_folder, remove_folders, write_durably
 from storage.errors import StorageError
+from storage.sqlite.backup import back_up
+from storage.sqlite.database import FILE_NAME, Database
 from stream_node.cli import block
 from stream_node.contexts import Contexts, Target, save_contexts
 from stream_node.restore import restore

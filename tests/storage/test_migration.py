@@ -17,10 +17,10 @@ from index_service.lease_machine import StoredLease
 from index_service.lease_storage import LoadLeases
 from index_service.storage import Access, IndexRequests
 from storage.contract import Append
-from storage.database import FILE_NAME, Database
-from storage.schema import SCHEMA_VERSION, metadata
 from storage.seal import SEALED
-from storage.verify import verify
+from storage.sqlite.database import FILE_NAME, Database
+from storage.sqlite.schema import SCHEMA_VERSION, metadata
+from storage.sqlite.verify import verify
 from stream_service.extensions import Retention
 from stream_service.stored import get_retention
 from tests.storage.crash_samples import run_child

@@ -25,12 +25,12 @@ from index_service.lease_machine import StoredLease
 from index_service.lease_storage import LoadLeases, WriteLeases, raise_fences
 from index_service.storage import Access, IndexRequests, SetPosition
 from storage.contract import Append, Session
-from storage.database import FILE_NAME, Database
 from storage.errors import DatabaseCorrupt
-from storage.schema import metadata
 from storage.seal import FIRST_FACTOR, NEXT_FACTOR, SEALED, SIZE_FACTOR, seal_of, stream_seal
-from storage.session import connection_of
-from storage.verify import verify
+from storage.sqlite.database import FILE_NAME, Database
+from storage.sqlite.schema import metadata
+from storage.sqlite.session import connection_of
+from storage.sqlite.verify import verify
 from stream_service.extensions import Retention
 from stream_service.stored import note_fall, set_retention
 from tests.block_node.persist.block_samples import block_of

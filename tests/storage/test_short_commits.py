@@ -16,12 +16,12 @@ import pytest
 import trio
 
 from storage import failpoint, short_commits
-from storage.checkpointer import CHECKPOINT_COMMITS
 from storage.contract import Session
-from storage.database import Database
 from storage.errors import StreamNotFound
 from storage.failpoint import ENVIRONMENT_VARIABLE
 from storage.short_commits import SHORT_COMMITS_MIN, ShortCommits
+from storage.sqlite.checkpointer import CHECKPOINT_COMMITS
+from storage.sqlite.database import Database
 from storage.thread_runner import ThreadRunner
 from tests.storage.runner_samples import Bench
 from tests.storage.short_commits_child import PATIENCE_S, Short, do

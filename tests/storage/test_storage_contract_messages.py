@@ -8,7 +8,7 @@ import pytest
 
 from storage.contract import Append, Record
 from storage.errors import IndexConflict, StreamNotFound
-from storage.log import RUN_ROWS_MIN
+from storage.sqlite.log import RUN_ROWS_MIN
 from tests.storage.storage_samples import EVERYTHING, Source, make_stream, reading, stored_data, writing
 
 

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import checksum
-from storage import verify as verification
 from storage.contract import Append
-from storage.database import FILE_NAME, PAGE_BYTES, Database
 from storage.errors import DatabaseCorrupt
-from storage.schema import APPLICATION_ID
-from storage.verify import VerifyReport, verify
+from storage.sqlite import verify as verification
+from storage.sqlite.database import FILE_NAME, PAGE_BYTES, Database
+from storage.sqlite.schema import APPLICATION_ID
+from storage.sqlite.verify import VerifyReport, verify
 from tests.storage.storage_samples import make_stream, reading, writing
 
 ROWS = 40
@@ -29,7 +29,7 @@ ROW_BYTES = 30
 def damaged(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
     """A database with streams 1 and 2 of 40 messages each, for each way in which pages are read."""
     if request.param == "by rows":
-        monkeypatch.setattr("storage.log.can_join", lambda connection: False)
+        monkeypatch.setattr("storage.sqlite.log.can_join", lambda connection: False)
     database = Database.open(tmp_path)
     for name in ("one", "two"):
         stream_id = make_stream(database, [], name)

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from storage.contract import Append
-from storage.database import FILE_NAME, FILE_PRAGMAS, PAGE_BYTES, PRAGMAS, Database
 from storage.errors import (
     DatabaseCorrupt,
     DatabaseInUse,
@@ -27,8 +26,9 @@ from storage.errors import (
     WriteFailed,
     storage_error,
 )
-from storage.lock import FILE_NAME as LOCK_NAME
-from storage.schema import SCHEMA_VERSION, metadata
+from storage.sqlite.database import FILE_NAME, FILE_PRAGMAS, PAGE_BYTES, PRAGMAS, Database
+from storage.sqlite.lock import FILE_NAME as LOCK_NAME
+from storage.sqlite.schema import SCHEMA_VERSION, metadata
 from tests.storage.storage_samples import make_stream, reading, stored_data, writing
 
 
@@ -55,7 +55,7 @@ def test_a_directory_in_use_is_refused_with_the_pid(tmp_path: Path) -> None:
 
 def test_a_directory_in_use_by_another_process_is_refused_until_that_ends(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from storage.database import Database\n"
+        "import sys; from pathlib import Path; from storage.sqlite.database import Database\n"
         "Database.open(Path(sys.argv[1])); print('open', flush=True); sys.stdin.read()"
     )
     root = Path(__file__).parents[2]

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.database import Database
 from storage.errors import StorageReadOnly
+from storage.sqlite.database import Database
 from tests.storage.crash_samples import need_mounts, run_child
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from storage.contract import Append, Record, Session, StreamRecord
-from storage.database import Database
 from storage.errors import IndexConflict, StreamNotFound
 from storage.memory import MemoryDatabase
-from storage.verify import verify
+from storage.sqlite.database import Database
+from storage.sqlite.verify import verify
 from tests.storage.storage_samples import EVERYTHING, MEMORY_DIRECTORY, Source
 
 blobs = st.one_of(st.binary(max_size=12), st.builds(lambda size: b"\0" * size, st.sampled_from([100, 5_000])))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from storage.contract import Append
-from storage.database import PAGE_BYTES, Database
-from storage.reclaim import Reclaim
-from storage.session import SqliteSession
-from storage.verify import verify
+from storage.sqlite.database import PAGE_BYTES, Database
+from storage.sqlite.reclaim import Reclaim
+from storage.sqlite.session import SqliteSession
+from storage.sqlite.verify import verify
 
 MESSAGES, MESSAGE_BYTES = 20_000, 1024
 

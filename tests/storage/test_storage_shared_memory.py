@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from storage.bulk.shared_memory import STEP_BYTES, SharedMemory
+from storage.sqlite.bulk.shared_memory import STEP_BYTES, SharedMemory
 
 
 @pytest.fixture(params=["memory", "file"])

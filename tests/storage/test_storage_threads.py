@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 import trio
 
-from storage import checkpointer
 from storage import storage_threads as threads_of_storage
 from storage.contract import Append, Operation, Session
-from storage.database import Database
 from storage.errors import CommitInDoubt, DiskFailed, StorageClosed, StorageError
-from storage.lock import FILE_NAME as LOCK_NAME
+from storage.sqlite import checkpointer
+from storage.sqlite.database import Database
+from storage.sqlite.lock import FILE_NAME as LOCK_NAME
 from storage.thread_runner import ThreadRunner
 from tests.storage.runner_samples import Bench, Gate, ManualBatches
 from tests.storage.storage_samples import stored_data
@@ -246,7 +246,7 @@ async def test_a_failed_checkpoint_is_counted_and_fails_no_operation(
     monkeypatch.setattr(checkpointer, "CHECKPOINT_COMMITS", 0.1)
     async with ThreadRunner(bench.database) as runner:
         with monkeypatch.context() as patch:
-            patch.setattr("storage.session.SqliteSession.checkpoint", fail)
+            patch.setattr("storage.sqlite.session.SqliteSession.checkpoint", fail)
             for number in range(3):
                 runner.submit_write(bench.append(number, b"x"))
                 await runner.wait_idle()

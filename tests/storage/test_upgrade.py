@@ -24,13 +24,13 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import create_engine
 
 import stream_node.services  # noqa: F401  (its packages define their tables)
-from storage.backup import MANIFEST_NAME, BackupError
-from storage.database import FILE_NAME, Database
 from storage.errors import DatabaseTooNew, DatabaseTooOld, MigrationFailed, NoRoomToUpgrade, StorageBusy
 from storage.failpoint import SITES
-from storage.migrate import MIGRATIONS, Migrations, find_missing, migrate
-from storage.schema import SCHEMA_VERSION, create_statements, metadata
-from storage.session import SqliteSession
+from storage.sqlite.backup import MANIFEST_NAME, BackupError
+from storage.sqlite.database import FILE_NAME, Database
+from storage.sqlite.migrate import MIGRATIONS, Migrations, find_missing, migrate
+from storage.sqlite.schema import SCHEMA_VERSION, create_statements, metadata
+from storage.sqlite.session import SqliteSession
 from tests.support.backups import WORDS, put, store, stored_streams
 from tests.support.data_dir import stored_messages
 
@@ -105,7 +105,7 @@ def test_the_revisions_are_one_chain_to_the_schema_version() -> None:
 
 def test_a_database_at_the_newest_version_loads_no_alembic_and_makes_no_backup(data: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from storage.database import Database; "
+        "import sys; from pathlib import Path; from storage.sqlite.database import Database; "
         f"Database.open(Path({str(data)!r})).close(); "
         "sys.exit(any(name.split('.')[0] == 'alembic' for name in sys.modules))"
     )

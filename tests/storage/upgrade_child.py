@@ -11,9 +11,9 @@ from pathlib import Path
 
 import structlog
 
-from storage.database import Database
 from storage.errors import StorageError
-from storage.migrate import Migrations
+from storage.sqlite.database import Database
+from storage.sqlite.migrate import Migrations
 
 
 def main(directory: str, head: str, verb: str = "") -> None:

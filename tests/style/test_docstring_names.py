@@ -238,7 +238,7 @@ TREE = {
     "ockam/node.py": "class Node:\n    limit = 1\n    def route(self, hops): self.sent = hops\n",
     "ockam/wire/head.py": "HEAD = 'stream_pull'\n",
     "storage/__init__.py": "",
-    "storage/log.py": "import trio\nLIMIT_MAX = 3\ndef read(first): return trio, first\n",
+    "storage/sqlite/log.py": "import trio\nLIMIT_MAX = 3\ndef read(first): return trio, first\n",
     "docs/wire.md": "",
 }
 
@@ -256,7 +256,17 @@ TREE = {
             "stream_pull",
             "storage",
         ),
-        *("LIMIT_MAX", "storage.log.read", "None", "int", "await", "os.fsync", "trio.Event", "stream-node push", "[]T"),
+        *(
+            "LIMIT_MAX",
+            "storage.sqlite.log.read",
+            "None",
+            "int",
+            "await",
+            "os.fsync",
+            "trio.Event",
+            "stream-node push",
+            "[]T",
+        ),
         *("node/stream_list/1", "--help", "a = b", "…"),
     ],
 )
@@ -269,7 +279,7 @@ def test_a_name_that_is_there_is_left_alone(tmp_path: Path, span: str) -> None:
     "span",
     [
         *("gone", "Gone", "read", "first", "Node.gone", "node.gone", "ockam.gone", "ockam.node.gone", "gone()"),
-        *("ockam/gone.py", "ockam/node.py::gone", "gone.py", "docs/gone.md", "LIMIT_MIN", "storage.log.trio"),
+        *("ockam/gone.py", "ockam/node.py::gone", "gone.py", "docs/gone.md", "LIMIT_MIN", "storage.sqlite.log.trio"),
     ],
 )
 def test_a_name_that_is_gone_is_found(tmp_path: Path, span: str) -> None:

@@ -26,7 +26,7 @@ EXTRA_OF = {"spark_export": "spark", "pyspark_stream_node": "spark", "tracing": 
 OPTIONAL = {
     "spark_export/decode/avro.py": "avro",
     "spark_export/decode/protobuf.py": "protobuf",
-    "storage/bulk/arrow_pages.py": "spark",
+    "storage/sqlite/bulk/arrow_pages.py": "spark",
     "cardinal_streams/transports/kafka_transport.py": "kafka",
     "spark_export/exporter/delta_table.py": "delta",
     "spark_export/exporter/iceberg_catalog.py": "iceberg",

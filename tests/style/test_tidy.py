@@ -48,7 +48,7 @@ LARGE: dict[str, str] = {
     "stream_client/core/push_queue.py": "the queue of a publisher and the one with numbers, which fills in its steps",
     "stream_client/shell/blocking_shell.py": "one loop: what a call sends, reads and waits for; timers",
     "tests/block_node/client/test_client.py": "one client over real connections, a test for each promise",
-    "storage/wal/scan_machine.py": "one format: its frames, the reading of a whole log, and the verdict on it",
+    "storage/sqlite/wal/scan_machine.py": "one format: its frames, the reading of a whole log, and the verdict on it",
     "block_node/read/subscription.py": "one subscription: what it reads, what it sends, and both of its modes",
     "index_service/worker.py": "one worker: every request to it, from what it demands to its answer",
 }

@@ -8,9 +8,9 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from storage.backup import Manifest, back_up
 from storage.contract import Append
-from storage.database import FILE_NAME, Database
+from storage.sqlite.backup import Manifest, back_up
+from storage.sqlite.database import FILE_NAME, Database
 from stream_node.restore import Present, restore
 from tests.support.data_dir import open_session
 

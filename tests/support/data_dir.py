@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storage.contract import Session
-from storage.database import Database
+from storage.sqlite.database import Database
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from block_node.blocks.generator import GeneratedBlock
-from storage.verify import verify
+from storage.sqlite.verify import verify
 from stream_node.process import NodeProcess
 from tests.block_node.backfill.served_blocks import backfill_status, chain, publish, ranges, remove_blocks
 from tests.block_node.client.chains import fetch

@@ -11,8 +11,8 @@ from block_node.persist.chain_log import ChainLog, NewBlock, StoredChain
 from block_node.persist.collector import BlockCollector, prefix_of
 from block_node.persist.schema import BlockPlace
 from storage.contract import Session
-from storage.database import Database
-from storage.verify import verify
+from storage.sqlite.database import Database
+from storage.sqlite.verify import verify
 from tests.storage.storage_samples import reading, writing
 
 EVERYTHING = 1 << 40

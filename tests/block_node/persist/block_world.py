@@ -32,9 +32,9 @@ from block_node.persist.store import BlockRetention, BlockStore
 from ockam.address import local
 from ockam.node import Node
 from storage.contract import Operation, Session
-from storage.database import Database
 from storage.errors import DiskFull
 from storage.runner import Runner
+from storage.sqlite.database import Database
 from storage.thread_runner import ThreadRunner
 from tests.block_node.persist.block_samples import check_database, items_of, root_of
 from tests.support.served import wait_until

@@ -16,9 +16,9 @@ from block_node.persist.errors import BlockConflict, PredecessorMissing, StagedP
 from block_node.persist.mark import PART_BYTES_MAX, find_mark, key_of
 from block_node.persist.ranges import BlockRanges
 from storage.contract import Append
-from storage.database import Database
 from storage.errors import DatabaseCorrupt
-from storage.verify import verify
+from storage.sqlite.database import Database
+from storage.sqlite.verify import verify
 from tests.block_node.persist.block_samples import (
     block_of,
     check_database,

@@ -24,7 +24,7 @@ from block_node.persist.operations import StageParts, StoreBlock
 from block_node.persist.store import BlockRetention
 from ockam.address import local
 from storage.contract import Operation
-from storage.database import Database
+from storage.sqlite.database import Database
 from tests.block_node.persist.block_samples import items_of, serialized
 from tests.block_node.persist.block_world import world
 from tests.support.served import wait_until

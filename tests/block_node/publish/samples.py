@@ -44,9 +44,9 @@ from ockam.node import Node
 from ockam.worker import Worker
 from storage.commit import fail_all
 from storage.contract import Operation
-from storage.database import Database
 from storage.errors import DiskFull
 from storage.inline_runner import InlineRunner
+from storage.sqlite.database import Database
 
 A = TypeVar("A")
 PATIENCE_S = 10.0

@@ -16,8 +16,8 @@ from block_node.blocks.generator import BlockShape, GeneratedBlock
 from block_node.blocks.items import join_block
 from block_node.client import OutgoingBlock, PublishSettings, connect
 from block_node.client.publisher import BlockPublisher
-from storage.database import Database
-from storage.verify import verify
+from storage.sqlite.database import Database
+from storage.sqlite.verify import verify
 from stream_client import Reconnect
 from stream_node.process import NodeProcess
 from tests.block_node.publish.samples import chain_of

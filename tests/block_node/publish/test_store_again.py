@@ -15,8 +15,8 @@ from block_node.persist.chain_log import NewBlock
 from block_node.persist.collector import BlockCollector
 from block_node.persist.store import BlockStore
 from storage.contract import Operation
-from storage.database import Database
 from storage.errors import StorageError
+from storage.sqlite.database import Database
 from tests.block_node.publish.samples import Disk
 
 

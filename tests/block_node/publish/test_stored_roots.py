@@ -19,7 +19,7 @@ from block_node.events import BackfilledBlockNotification
 from block_node.persist import schema as sql
 from block_node.persist.chain_log import ChainLog
 from block_node.protocol import Acknowledgement, StreamEnded
-from storage.database import Database
+from storage.sqlite.database import Database
 from tests.block_node.publish.samples import Bench, bench, chain_of
 from tests.storage.storage_samples import reading, writing
 

@@ -25,7 +25,7 @@ from spark_export.pipeline.increment import Settings
 from spark_export.pipeline.increment import run_pipeline as run_job
 from spark_export.pipeline.topics import Topics
 from storage.contract import Append
-from storage.database import Database
+from storage.sqlite.database import Database
 from stream_node.process import NodeProcess
 from stream_service.extensions import Header
 from stream_service.stored import Extras, encode_extras

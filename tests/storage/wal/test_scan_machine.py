@@ -17,11 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.database import FILE_NAME
-from storage.wal.check import examined
-from storage.wal.checksum import Sums, checksum, correct_word
-from storage.wal.rewrite import rewrite
-from storage.wal.scan_machine import SPILL_FRAMES_MIN, Damage, How, Read, Scan, Verdict, WalReader, judge, scan
+from storage.sqlite.database import FILE_NAME
+from storage.sqlite.wal.check import examined
+from storage.sqlite.wal.checksum import Sums, checksum, correct_word
+from storage.sqlite.wal.rewrite import rewrite
+from storage.sqlite.wal.scan_machine import SPILL_FRAMES_MIN, Damage, How, Read, Scan, Verdict, WalReader, judge, scan
 from tests.storage.wal.wal_samples import FRAME_BYTES, WAL_NAME, frames_that_sqlite_reads, killed
 
 

@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from storage.database import FILE_NAME, PRAGMAS, Database
 from storage.durable_files import sync
 from storage.errors import DatabaseCorrupt, StorageError, WalDamaged
-from storage.lock import FILE_NAME as LOCK_NAME
-from storage.lock import DirectoryLock, boot_id
-from storage.session import SqliteSession
-from storage.wal.check import examined, refuse_damaged
-from storage.wal.scan_machine import Verdict
+from storage.sqlite.database import FILE_NAME, PRAGMAS, Database
+from storage.sqlite.lock import FILE_NAME as LOCK_NAME
+from storage.sqlite.lock import DirectoryLock, boot_id
+from storage.sqlite.session import SqliteSession
+from storage.sqlite.wal.check import examined, refuse_damaged
+from storage.sqlite.wal.scan_machine import Verdict
 from tests.storage.wal.wal_samples import (
     FRAME_BYTES,
     WAL_NAME,
@@ -163,7 +163,7 @@ def test_without_room_for_a_copy_the_damage_is_told_all_the_same(copy: Path, mon
     def full(path: Path, pieces: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("storage.wal.check._write_synced", full)
+    monkeypatch.setattr("storage.sqlite.wal.check._write_synced", full)
     with (
         capture_logs() as lines,
         pytest.raises(WalDamaged, match=r"is damaged: .* nothing was changed; see what"),

@@ -16,11 +16,11 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from storage import checkpointer
-from storage.database import PRAGMAS, Database
 from storage.errors import DiskFailed, StorageError
-from storage.lock import FILE_NAME as LOCK_NAME
-from storage.session import SqliteSession
+from storage.sqlite import checkpointer
+from storage.sqlite.database import PRAGMAS, Database
+from storage.sqlite.lock import FILE_NAME as LOCK_NAME
+from storage.sqlite.session import SqliteSession
 from storage.thread_runner import ThreadRunner
 from tests.storage.runner_samples import Bench
 from tests.storage.storage_samples import stored_data

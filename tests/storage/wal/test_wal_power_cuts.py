@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from storage.contract import Append
-from storage.database import Database
-from storage.session import SqliteSession
-from storage.wal.scan_machine import Verdict
+from storage.sqlite.database import Database
+from storage.sqlite.session import SqliteSession
+from storage.sqlite.wal.scan_machine import Verdict
 from tests.storage.wal.test_wal_damage import COMMITS, kept_copies, last_transaction, verdict_of
 from tests.storage.wal.wal_samples import (
     FRAME_BYTES,

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.database import FILE_NAME
-from storage.wal.survey import stream_ends
+from storage.sqlite.database import FILE_NAME
+from storage.sqlite.wal.survey import stream_ends
 
 
 @pytest.mark.parametrize("row", [("words", 0, None, 4), ("words", 0, 1, "four"), (None, 0, 1, 4), (b"words", 0, 1, 4)])

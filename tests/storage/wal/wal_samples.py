@@ -10,10 +10,10 @@ from contextlib import closing
 from pathlib import Path
 
 from storage.contract import Append
-from storage.database import FILE_NAME, Database
-from storage.lock import FILE_NAME as LOCK_NAME
-from storage.session import SqliteSession
-from storage.verify import verify
+from storage.sqlite.database import FILE_NAME, Database
+from storage.sqlite.lock import FILE_NAME as LOCK_NAME
+from storage.sqlite.session import SqliteSession
+from storage.sqlite.verify import verify
 from tests.storage.storage_samples import reading
 
 WAL_NAME = FILE_NAME + "-wal"

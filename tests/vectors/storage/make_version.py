@@ -21,11 +21,11 @@ from typing import Any
 
 from block_node.backfill.targets import SaveTarget
 from block_node.blocks.files import read_items
-from storage.backup import back_up
 from storage.contract import Append, Operation
-from storage.database import FILE_NAME, Database
-from storage.schema import SCHEMA_VERSION
 from storage.seal import seal_of
+from storage.sqlite.backup import back_up
+from storage.sqlite.database import FILE_NAME, Database
+from storage.sqlite.schema import SCHEMA_VERSION
 from stream_client import Retention, blocking
 from stream_client.blocking.positions import SavedIndexes
 from stream_node.process import NodeProcess

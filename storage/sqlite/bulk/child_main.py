@@ -1,9 +1,9 @@
 """The program of the child process for bulk reads, which reads pages of a stream as Arrow for the node.
 
-`storage.bulk.child` starts the program as `python -m storage.bulk.child_main FILE DESCRIPTOR`. The program reads
-requests from standard input and writes one answer to each request to standard output. The program ends when the
-input ends, which also happens when the node is killed. `storage.bulk.arrow_pages` explains why bulk reads need a
-separate process.
+`storage.sqlite.bulk.child` starts the program as `python -m storage.sqlite.bulk.child_main FILE DESCRIPTOR`. The
+program reads requests from standard input and writes one answer to each request to standard output. The program ends
+when the input ends, which also happens when the node is killed. `storage.sqlite.bulk.arrow_pages` explains why bulk
+reads need a separate process.
 
     request   i64 stream_id | i64 start | i64 end | i64 bytes_max | u8 columns      little-endian
     answer    u8 status | i64 created_us | i64 first_index | i64 next_index | i64 start | i64 rows | u32 size
@@ -12,7 +12,7 @@ columns: the sum of 1 for the data, 2 for keys and headers, 4 for the checksum.
 size: the number of bytes that the child has written into the shared memory of DESCRIPTOR. These bytes are an Arrow IPC
 stream if the status is OK, else the text of an error. They stay unchanged until the next request.
 
-`storage.bulk.arrow_pages.ArrowPage` describes the other fields.
+`storage.sqlite.bulk.arrow_pages.ArrowPage` describes the other fields.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ import struct
 import sys
 from typing import TYPE_CHECKING, BinaryIO
 
-from storage.bulk.shared_memory import SharedMemory
+from storage.sqlite.bulk.shared_memory import SharedMemory
 
 if TYPE_CHECKING:
-    from storage.bulk.arrow_pages import ArrowPage
+    from storage.sqlite.bulk.arrow_pages import ArrowPage
 
 REQUEST = struct.Struct("<qqqqB")
 ANSWER = struct.Struct("<BqqqqqI")
@@ -37,7 +37,7 @@ DATA, BESIDE, CHECKSUM = 1, 2, 4
 
 def serve(path: str, memory: SharedMemory, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer requests until the input ends. If the file cannot be read, the answer contains the text of the error."""
-    from storage.bulk.arrow_pages import ArrowPages, Columns, PagesDamaged, PagesError, StreamGone
+    from storage.sqlite.bulk.arrow_pages import ArrowPages, Columns, PagesDamaged, PagesError, StreamGone
 
     pages: ArrowPages | None = None
     while len(request := requests.read(REQUEST.size)) == REQUEST.size:
@@ -61,7 +61,7 @@ def serve(path: str, memory: SharedMemory, requests: BinaryIO, answers: BinaryIO
 
 def _share(page: ArrowPage, memory: SharedMemory) -> int:
     """Write a page into the shared memory. Returns the number of bytes written. Raises PagesError."""
-    from storage.bulk.arrow_pages import PagesError, ipc_size_bytes, write_ipc
+    from storage.sqlite.bulk.arrow_pages import PagesError, ipc_size_bytes, write_ipc
 
     size = ipc_size_bytes(page.batch)
     try:

@@ -1,11 +1,11 @@
-"""Writes a new write-ahead log from the scan of an old log. `storage.wal.scan_machine` describes the format."""
+"""Writes a new write-ahead log from the scan of an old log. `storage.sqlite.wal.scan_machine` describes the format."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from storage.wal.checksum import checksum
-from storage.wal.scan_machine import HEADER, MAGIC, PAIR, VERSION, Damage, How, Scan, WalReader
+from storage.sqlite.wal.checksum import checksum
+from storage.sqlite.wal.scan_machine import HEADER, MAGIC, PAIR, VERSION, Damage, How, Scan, WalReader
 
 
 def rebuild(wal: WalReader, found: Scan) -> Iterator[bytes]:

@@ -17,9 +17,9 @@ from pathlib import Path
 from urllib.parse import quote
 
 from storage.errors import Behind
-from storage.leftovers import SURVEY_PREFIX
-from storage.wal.rewrite import rebuild, rewrite
-from storage.wal.scan_machine import Scan, WalReader
+from storage.sqlite.leftovers import SURVEY_PREFIX
+from storage.sqlite.wal.rewrite import rebuild, rewrite
+from storage.sqlite.wal.scan_machine import Scan, WalReader
 
 
 def list_behind(database: Path, wal: WalReader, found: Scan) -> list[Behind] | None:

@@ -22,14 +22,14 @@ from storage.errors import (
     corrupt_text,
     storage_error,
 )
-from storage.leftovers import check_not_replaced, remove_parts, remove_scratch
-from storage.lock import DirectoryLock
-from storage.migrate import MIGRATIONS, Migrations, version_of
-from storage.schema import APPLICATION_ID, create_statements
 from storage.seal import stream_seal
-from storage.session import SqliteSession
-from storage.statements import SEALED_STREAMS
-from storage.wal.check import prepare_log, refuse_damaged
+from storage.sqlite.leftovers import check_not_replaced, remove_parts, remove_scratch
+from storage.sqlite.lock import DirectoryLock
+from storage.sqlite.migrate import MIGRATIONS, Migrations, version_of
+from storage.sqlite.schema import APPLICATION_ID, create_statements
+from storage.sqlite.session import SqliteSession
+from storage.sqlite.statements import SEALED_STREAMS
+from storage.sqlite.wal.check import prepare_log, refuse_damaged
 
 logger = structlog.get_logger(__name__)
 
@@ -92,7 +92,7 @@ class Database:
         cls, path: Path, *, read_only: bool = False, migrate: bool = True, migrations: Migrations = MIGRATIONS
     ) -> Database:
         """Open the database of the data directory `path`. Create the database if it does not exist. Bring a database of
-        an older schema version up to date, after a backup (see `storage.upgrade`).
+        an older schema version up to date, after a backup (see `storage.sqlite.upgrade`).
 
         read_only: whether to take no lock and create nothing. A database that a node is using can only be opened in
         this way.
@@ -175,7 +175,7 @@ class Database:
                 session.checkpoint("TRUNCATE")
             if 0 < version < head:
                 # Imported here, since a database is usually up to date.
-                from storage.upgrade import upgrade
+                from storage.sqlite.upgrade import upgrade
 
                 upgrade(session, self.path, self._migrations)
             _create_schema(session, None if version else head)
@@ -231,7 +231,7 @@ class Database:
                 f"{FILE_NAME} in the data directory is another program's database; choose another data directory"
             )
         if version > self._migrations.head:
-            from storage.upgrade import find_way_back
+            from storage.sqlite.upgrade import find_way_back
 
             backup = find_way_back(self.directory, self._migrations.head)
             raise DatabaseTooNew(version, self._migrations.head, backup)

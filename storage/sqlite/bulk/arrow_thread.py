@@ -20,10 +20,10 @@ from typing import Any
 import msgspec
 import structlog
 
-from storage.bulk.child import Answer, BulkChild
-from storage.bulk.child_main import BESIDE, CHECKSUM, DAMAGED, DATA, GONE, OK, REQUEST
 from storage.contract import Operation
 from storage.errors import DatabaseCorrupt, StorageError, StreamNotFound, corrupt_text, storage_error
+from storage.sqlite.bulk.child import Answer, BulkChild
+from storage.sqlite.bulk.child_main import BESIDE, CHECKSUM, DAMAGED, DATA, GONE, OK, REQUEST
 
 BUSY_ROWS = 64
 """If the node has stored at least this many messages while a page was read, the thread pauses after the page.
@@ -48,7 +48,7 @@ class ArrowUnavailable(StorageError):
 
 
 class ArrowAnswer(msgspec.Struct, frozen=True):
-    """One page that the child process has read. `storage.bulk.arrow_pages.ArrowPage` describes the other fields.
+    """One page that the child process has read. `storage.sqlite.bulk.arrow_pages.ArrowPage` describes the other fields.
 
     rows: the number of rows.
     body: the rows as an Arrow IPC stream.
@@ -98,7 +98,7 @@ class ArrowRead(Operation):
         self.answer: ArrowAnswer | None = None
 
     def packed(self) -> bytes:
-        """Returns the request to the child process, encoded as `storage.bulk.child_main` describes."""
+        """Returns the request to the child process, encoded as `storage.sqlite.bulk.child_main` describes."""
         flags = DATA * self.data | BESIDE * self.beside | CHECKSUM * self.checksum
         return REQUEST.pack(self.stream_id, self.start, self.end, self.bytes_max, flags)
 

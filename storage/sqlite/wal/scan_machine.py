@@ -3,7 +3,7 @@
 SQLite stops reading a log at the first frame with a wrong checksum, and ignores all later frames without an error.
 After a power cut, such a frame is at the end of the log, and no confirmed commit follows. After damage, such a frame is
 in the middle of the log, and every later commit would be lost without notice. So this module reads the whole log. This
-module works on bytes; `storage.wal.check` opens and changes the files.
+module works on bytes; `storage.sqlite.wal.check` opens and changes the files.
 
     offset  size   the log: one header, then frames of 24 bytes and one page each; numbers are big-endian
          0     4   magic: 0x377f0682, or 0x377f0683 if the checksums are computed over big-endian words
@@ -21,7 +21,7 @@ module works on bytes; `storage.wal.check` opens and changes the files.
                    frame begins with the checksum of the header
         24         the page
 
-`storage.wal.checksum` describes the checksum.
+`storage.sqlite.wal.checksum` describes the checksum.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple, TypeAlias
 
-from storage.wal.checksum import Sums, checksum, correct_word
+from storage.sqlite.wal.checksum import Sums, checksum, correct_word
 
 Read: TypeAlias = Callable[[int, int], bytes]
 """A function that reads bytes of the log. Its arguments are an offset and a size. It returns fewer bytes at the end of

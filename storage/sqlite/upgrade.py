@@ -3,7 +3,7 @@
 It makes a backup first, then runs the missing revisions.
 
 The backup is a folder in the data directory, such as `backup-schema-1-20261123T010203Z`: schema version and time (UTC).
-It has the format of `storage.backup`, so `stream-node restore` puts it back. Nobody removes it but the operator.
+It has the format of `storage.sqlite.backup`, so `stream-node restore` puts it back. Nobody removes it but the operator.
 
 The caller holds the lock of the data directory. A kill leaves the database at one schema version, and the next start
 goes on there.
@@ -24,13 +24,13 @@ from urllib.parse import quote
 import msgspec
 import structlog
 
-from storage.backup import CHUNK_BYTES, FORMAT, MANIFEST_NAME, Manifest, count_stored, digest_of
 from storage.durable_files import rename_durably, sync, write_durably
 from storage.errors import DatabaseCorrupt, NoRoomToUpgrade, StorageBusy, storage_error
 from storage.failpoint import failpoint
-from storage.leftovers import PART_SUFFIX, UPGRADE_PREFIX
-from storage.migrate import Migrations, migrate, version_of
-from storage.session import SqliteSession
+from storage.sqlite.backup import CHUNK_BYTES, FORMAT, MANIFEST_NAME, Manifest, count_stored, digest_of
+from storage.sqlite.leftovers import PART_SUFFIX, UPGRADE_PREFIX
+from storage.sqlite.migrate import Migrations, migrate, version_of
+from storage.sqlite.session import SqliteSession
 
 ROOM_BYTES: Final = 64 * 1024 * 1024
 """The free disk space that must be left when the backup is made, for the write-ahead log of the revisions."""

@@ -1,5 +1,5 @@
 """Starts the child process for bulk reads (pages of a stream as Arrow), sends requests to the child and ends the child.
-The child runs `storage.bulk.child_main`."""
+The child runs `storage.sqlite.bulk.child_main`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import TypeAlias
 
-from storage.bulk.child_main import ANSWER
-from storage.bulk.shared_memory import SharedMemory
+from storage.sqlite.bulk.child_main import ANSWER
+from storage.sqlite.bulk.shared_memory import SharedMemory
 
 ANSWER_TIMEOUT_S = 30.0
 """The longest time that the node waits for an answer of the child. A page takes tens of milliseconds. If the database
@@ -22,7 +22,7 @@ END_TIMEOUT_S = 5.0
 Answer: TypeAlias = tuple[int, tuple[int, int, int, int, int], bytes]
 """The answer of the child, a tuple of three values. The first value is the status. The second value is created_us,
 first_index, next_index, start and rows. The third value is the page as bytes, or the error text as bytes.
-`storage.bulk.child_main` describes these fields."""
+`storage.sqlite.bulk.child_main` describes these fields."""
 
 
 class BulkChild:
@@ -39,7 +39,7 @@ class BulkChild:
         descriptor = self._memory.descriptor
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "storage.bulk.child_main", str(path.absolute()), str(descriptor)],
+                [sys.executable, "-m", "storage.sqlite.bulk.child_main", str(path.absolute()), str(descriptor)],
                 pass_fds=(descriptor,),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

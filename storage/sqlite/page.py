@@ -11,7 +11,8 @@ is read with two statements that return one row each:
 
 Very small pages, very large pages and pages with keys or headers are read row by row after the first statement.
 
-`storage.log` checks a page against the first and next index of the stream; this module does not know these indexes.
+`storage.sqlite.log` checks a page against the first and next index of the stream; this module does not know these
+indexes.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import msgspec
 from storage.checksum import checksum_full, checksums_plain, checksums_plain_timed, seed_base
 from storage.contract import Record
 from storage.errors import DatabaseCorrupt, corrupt_text
-from storage.statements import (
+from storage.sqlite.statements import (
     JOIN_PROBE,
     JOIN_PROBE_RESULT,
     MEASURE_PAGE,

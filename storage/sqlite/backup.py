@@ -23,13 +23,13 @@ from urllib.parse import quote
 import msgspec
 
 from storage.contract import Session
-from storage.database import FILE_NAME, Database
 from storage.durable_files import make_folder, remove_folders, rename_durably, sync, write_durably
 from storage.errors import DatabaseCorrupt, DatabaseTooNew, storage_error
-from storage.leftovers import part_path, remove_parts
-from storage.schema import SCHEMA_VERSION
-from storage.session import SqliteSession
-from storage.verify import verify
+from storage.sqlite.database import FILE_NAME, Database
+from storage.sqlite.leftovers import part_path, remove_parts
+from storage.sqlite.schema import SCHEMA_VERSION
+from storage.sqlite.session import SqliteSession
+from storage.sqlite.verify import verify
 
 MANIFEST_NAME = "backup.json"
 FORMAT = 1

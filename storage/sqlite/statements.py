@@ -26,8 +26,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.sql import ClauseElement
 
-from storage.schema import messages, streams
 from storage.seal import FIRST_FACTOR, MODULUS, NEXT_FACTOR, SIZE_FACTOR, STREAM_COLUMNS
+from storage.sqlite.schema import messages, streams
 
 _dialect = sqlite.dialect(paramstyle="qmark")
 
@@ -205,8 +205,8 @@ MEASURE_PAGE: Final = compiled(
     ),
     *("stream_id", "index", "limit"),
 )
-"""Returns the measures of a page as one row (see `storage.page.Measure`): counts, sizes and checksums of its messages,
-without their data."""
+"""Returns the measures of a page as one row (see `storage.sqlite.page.Measure`): counts, sizes and checksums of its
+messages, without their data."""
 FIND_FITTING: Final = compiled(
     _page(messages.c.idx).where(func.length(messages.c.data) <= bindparam("bytes_max")),
     *("stream_id", "index", "bytes_max", "limit"),
@@ -229,7 +229,7 @@ READ_STREAM: Final = compiled(
     "stream_id",
 )
 
-# Statements for `storage.verify`.
+# Statements for `storage.sqlite.verify`.
 
 NEXT_STREAM: Final = compiled(select(func.min(streams.c.id)).where(streams.c.id > bindparam("stream_id")), "stream_id")
 NEXT_MESSAGES: Final = compiled(

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
-from storage import statements
 from storage.checksum import checksum_full, checksum_plain, checksums_plain, seed_base
 from storage.contract import Append, Record, StreamRecord
 from storage.errors import DatabaseCorrupt, IndexConflict, StreamNotFound, corrupt_text, storage_error
-from storage.page import can_join, read_page
 from storage.seal import stream_seal
+from storage.sqlite import statements
+from storage.sqlite.page import can_join, read_page
 from storage.text_order import prefix_end
 
 INDEX_MAX = 2**63 - 1
@@ -46,7 +46,8 @@ def _mapped(method: Callable[_P, _R]) -> Callable[_P, _R]:
 class SqliteLog:
     """The log of messages on one SQLite connection: a `storage.contract.Log`.
 
-    appended_bytes: the number of bytes of data passed to `append` so far. `storage.checkpointer` reads this number.
+    appended_bytes: the number of bytes of data passed to `append` so far. `storage.sqlite.checkpointer` reads this
+    number.
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:

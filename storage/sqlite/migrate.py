@@ -2,7 +2,7 @@
 
 The schema version is the `user_version` in the header of the database file, so one read tells whether there is anything
 to do. Alembic is imported only if there is: the import takes half a second. This module makes no backup, see
-`storage.upgrade`.
+`storage.sqlite.upgrade`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from storage.errors import MigrationFailed, StorageError, storage_error
 from storage.failpoint import failpoint
-from storage.schema import SCHEMA_VERSION
+from storage.sqlite.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:
     from alembic.script import Script
@@ -32,7 +32,7 @@ class Migrations(NamedTuple):
     head: int
 
 
-MIGRATIONS: Final = Migrations("storage.migrations", SCHEMA_VERSION)
+MIGRATIONS: Final = Migrations("storage.sqlite.migrations", SCHEMA_VERSION)
 """The revisions of this program."""
 
 

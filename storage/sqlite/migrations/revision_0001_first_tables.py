@@ -1,7 +1,7 @@
 """Create the tables of schema version 1.
 
-A new database does not run the migrations: it gets its newest tables from `storage.schema`. This first revision serves
-the tests, which check that all migrations from the first one on lead to the same tables.
+A new database does not run the migrations: it gets its newest tables from `storage.sqlite.schema`. This first revision
+serves the tests, which check that all migrations from the first one on lead to the same tables.
 """
 
 from __future__ import annotations

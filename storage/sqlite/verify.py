@@ -14,11 +14,11 @@ import msgspec
 
 from storage.contract import Session, StreamRecord
 from storage.errors import storage_error
-from storage.page import find_damage
-from storage.schema import APPLICATION_ID, SCHEMA_VERSION, messages, metadata, streams
 from storage.seal import SEAL, SEALED, find_broken, has_seal
-from storage.session import connection_of
-from storage.statements import COUNT_MESSAGES, GET_STREAM, HAS_STREAM, NEXT_MESSAGES, NEXT_STREAM, READ_STREAM
+from storage.sqlite.page import find_damage
+from storage.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION, messages, metadata, streams
+from storage.sqlite.session import connection_of
+from storage.sqlite.statements import COUNT_MESSAGES, GET_STREAM, HAS_STREAM, NEXT_MESSAGES, NEXT_STREAM, READ_STREAM
 
 PROBLEMS_MAX = 1_000
 """The largest number of problems that a report lists. Further problems are only counted."""

@@ -10,10 +10,10 @@ import time
 
 import structlog
 
-from storage.disk_diagnosis import diagnose
 from storage.errors import StorageError, storage_error
 from storage.failpoint import failpoint
-from storage.session import SqliteSession
+from storage.sqlite.disk_diagnosis import diagnose
+from storage.sqlite.session import SqliteSession
 
 CHECKPOINT_BYTES = 512 * 1024
 CHECKPOINT_COMMITS_MIN = 10

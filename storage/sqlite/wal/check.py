@@ -1,8 +1,8 @@
 """Checks the write-ahead log of a data directory before SQLite opens it, and refuses a log that is damaged.
 
 SQLite reads a log up to the first frame with a wrong checksum, and ignores all later frames without an error.
-`storage.wal.scan_machine` judges whether such a frame means damage. This module opens, copies, cuts and replaces the
-files. `storage.wal.survey` finds the streams that have messages after the damage.
+`storage.sqlite.wal.scan_machine` judges whether such a frame means damage. This module opens, copies, cuts and replaces
+the files. `storage.sqlite.wal.survey` finds the streams that have messages after the damage.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ import structlog
 
 from storage.durable_files import rename_durably
 from storage.errors import StorageError, WalDamaged, storage_error
-from storage.lock import FILE_NAME as LOCK_NAME
-from storage.lock import left_in_this_boot, owner_lives
-from storage.wal.rewrite import rebuild
-from storage.wal.scan_machine import PAGE_SIZES, FindPage, Scan, Verdict, WalReader, is_in_file, judge, scan
-from storage.wal.survey import list_behind
+from storage.sqlite.lock import FILE_NAME as LOCK_NAME
+from storage.sqlite.lock import left_in_this_boot, owner_lives
+from storage.sqlite.wal.rewrite import rebuild
+from storage.sqlite.wal.scan_machine import PAGE_SIZES, FindPage, Scan, Verdict, WalReader, is_in_file, judge, scan
+from storage.sqlite.wal.survey import list_behind
 
 logger = structlog.get_logger(__name__)
 

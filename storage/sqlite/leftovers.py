@@ -20,14 +20,14 @@ PART_SUFFIX = ".part"
 FILE_SUFFIXES = ("", "-journal", "-wal", "-shm")
 """The suffixes of the files of a database: the database itself, its journals and its shared memory."""
 SURVEY_PREFIX = ".wal-survey-"
-"""The name prefix of the folders in which `storage.wal.survey` opens the database with another write-ahead log.
+"""The name prefix of the folders in which `storage.sqlite.wal.survey` opens the database with another write-ahead log.
 """
 REPAIR_PREFIX = ".repair-"
 """The name prefix of the folders in which `stream-node repair` makes a write-ahead log without the lost frames.
 """
 UPGRADE_PREFIX = "backup-schema-"
-"""The name prefix of the backups that `storage.upgrade` makes in the data directory. The schema version and the time
-follow. While such a backup is incomplete, its name also ends in PART_SUFFIX."""
+"""The name prefix of the backups that `storage.sqlite.upgrade` makes in the data directory. The schema version and the
+time follow. While such a backup is incomplete, its name also ends in PART_SUFFIX."""
 
 
 def part_path(database: Path) -> Path:

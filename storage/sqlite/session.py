@@ -1,5 +1,5 @@
-"""A session: one connection to the database file, and the log of messages on that connection. `storage.database` opens
-and configures the connection."""
+"""A session: one connection to the database file, and the log of messages on that connection. `storage.sqlite.database`
+opens and configures the connection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from storage.contract import Session, Values
 from storage.errors import storage_error
 from storage.histogram import SECONDS, Histogram
-from storage.log import SqliteLog
+from storage.sqlite.log import SqliteLog
 
 
 class Checkpoint(NamedTuple):
