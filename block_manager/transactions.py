@@ -12,7 +12,8 @@ from threading import Event, Lock
 from typing import Any, Protocol, TypeVar
 
 from storage.contract import Operation, Session, SessionSource
-from storage.errors import StorageClosed, StorageError, storage_error
+from storage.errors import StorageClosed, StorageError
+from storage.sqlite.errors import storage_error
 from storage.sqlite.session import connection_of
 
 Result = TypeVar("Result")

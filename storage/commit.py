@@ -10,9 +10,8 @@ from functools import partial
 from itertools import groupby
 
 from storage.contract import Operation, Session
-from storage.errors import CommitInDoubt, StorageError, storage_error
+from storage.errors import CommitInDoubt, StorageError
 from storage.failpoint import failpoint
-from storage.sqlite.disk_diagnosis import diagnose
 
 
 def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageError | None:
@@ -67,7 +66,7 @@ def apply_read(session: Session, operation: Operation) -> None:
         finally:
             session.rollback()
     except Exception as raised:
-        operation.error = _mapped(raised)
+        operation.error = session.error_of(raised)
 
 
 def fail_all(operations: Sequence[Operation], error: StorageError) -> None:
@@ -117,18 +116,9 @@ def _in_doubt(failure: StorageError) -> CommitInDoubt:
 
 
 def _tried(session: Session, step: Callable[[], None]) -> StorageError | None:
-    """Call `step`. Returns None if the call succeeds. Otherwise returns the StorageError for the exception, after
-    `diagnose` has looked for the cause."""
+    """Call `step`. Returns None if the call succeeds. Otherwise returns the StorageError for the exception."""
     try:
         step()
     except Exception as raised:
-        return diagnose(_mapped(raised), session)
+        return session.error_of(raised)
     return None
-
-
-def _mapped(raised: Exception) -> StorageError:
-    """Returns the StorageError for an exception. The exception becomes the cause of the StorageError."""
-    error = storage_error(raised)
-    if error is not raised:
-        error.__cause__ = raised
-    return error

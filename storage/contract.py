@@ -324,6 +324,14 @@ class Session(Protocol):
         """Undo an open transaction and end the session. Safe to repeat."""
         ...
 
+    def error_of(self, raised: BaseException) -> StorageError:
+        """Returns the StorageError for an exception that a call of this session or the code of an operation has raised.
+
+        The session may look for the cause, for example whether the disk has room. The exception becomes the cause of
+        the StorageError; a StorageError is returned unchanged, unless its cause was found.
+        """
+        ...
+
 
 class SessionSource(Protocol):
     """The interface of a database, which opens sessions."""

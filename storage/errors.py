@@ -7,7 +7,6 @@ The text of every error says what happened and what to do.
 from __future__ import annotations
 
 import errno
-import sqlite3
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -263,61 +262,8 @@ class OperationFailed(StorageError):
     `__cause__` is that exception."""
 
 
-_WRITE = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_TRUNCATE}
-"""The SQLite codes of a failed write. SQLite reports SQLITE_FULL only for ENOSPC. For a quota (EDQUOT), a file size
-limit (EFBIG) and a failing disk (EIO), SQLite reports these codes."""
-
-_IOERR_CORRUPTFS = sqlite3.SQLITE_IOERR | (33 << 8)
-"""The code that SQLite 3.34 and later reports for a read that failed with EIO."""
-_READ = {sqlite3.SQLITE_IOERR_READ, sqlite3.SQLITE_IOERR_SHORT_READ, _IOERR_CORRUPTFS}
-
-_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-
-
-def storage_error(error: BaseException) -> StorageError:
-    """Returns the StorageError that describes an exception.
-
-    The exception can come from the SQLite driver, from the operating system or from the code of an operation. A
-    StorageError is returned unchanged."""
-    if isinstance(error, StorageError):
-        return error
-    if isinstance(error, OSError):
-        return _system_error(error)
-    if not isinstance(error, sqlite3.Error):
-        return OperationFailed(f"the operation failed: {type(error).__name__}: {error}; report this mistake")
-    code = getattr(error, "sqlite_errorcode", None)
-    if code is None:
-        return OperationFailed(f"the driver refused the operation: {error}; report this mistake")
-    return _sqlite_error(code, error)
-
-
-def _sqlite_error(code: int, error: sqlite3.Error) -> StorageError:
-    primary = code & 0xFF
-    reason = f"{error} ({error.sqlite_errorname})"
-    if code in _WRITE:
-        return WriteFailed(f"the disk failed: {reason}; stop the node, check the disk, then run `stream-node verify`")
-    if code in _READ:
-        return DiskReadFailed(
-            f"a part of the database cannot be read: {reason}; check the disk, and run `stream-node verify`"
-        )
-    if code == sqlite3.SQLITE_FULL:
-        return DiskFull(f"{NO_ROOM}: {reason}; free space or raise the quota, then repeat")
-    if primary in _DAMAGED:
-        corrupt = DatabaseCorrupt(corrupt_text(reason))
-        corrupt.fatal = True
-        return corrupt
-    if primary in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        return StorageBusy(f"the database is held by another program: {reason}; end that program, then repeat")
-    if primary in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN):
-        return StorageReadOnly(
-            f"the database cannot be written: {reason}; make the data directory writable for this user"
-        )
-    if primary == sqlite3.SQLITE_IOERR:
-        return DiskFailed(f"the disk failed: {reason}; stop the node, check the disk, then run `stream-node verify`")
-    return OperationFailed(f"the database refused the operation: {reason}; report this mistake")
-
-
-def _system_error(error: OSError) -> StorageError:
+def system_error(error: OSError) -> StorageError:
+    """Returns the StorageError for an error of the operating system."""
     reason = f"{error.strerror or error}: {error.filename}" if error.filename else f"{error.strerror or error}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return DiskFull(f"{NO_ROOM}: {reason}; free space or raise the quota, then repeat")

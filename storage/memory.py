@@ -14,7 +14,8 @@ from typing import NamedTuple
 import msgspec
 
 from storage.contract import Append, Record, StreamRecord, Values
-from storage.errors import IndexConflict, StorageReadOnly, StreamNotFound
+from storage.errors import IndexConflict, StorageError, StorageReadOnly, StreamNotFound
+from storage.sqlite.disk_diagnosis import error_of
 from storage.sqlite.schema import create_statements
 from storage.sqlite.session import SqliteRows, execute, execute_many
 
@@ -94,6 +95,9 @@ class MemorySession:
 
     def execute_many(self, statement: str, values: Iterable[Values]) -> None:
         execute_many(self.connection, statement, values)
+
+    def error_of(self, raised: BaseException) -> StorageError:
+        return error_of(self, raised)
 
     def begin(self) -> None:
         assert self._working is None, "transactions do not nest"

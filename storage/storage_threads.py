@@ -11,12 +11,11 @@ from queue import SimpleQueue
 import structlog
 
 from storage.commit import apply_read, commit_batch, fail_all
-from storage.contract import Operation, TimedAppend
-from storage.errors import CommitInDoubt, DiskFull, StorageClosed, StorageError, storage_error
+from storage.contract import Operation, Session, TimedAppend
+from storage.errors import CommitInDoubt, DiskFull, StorageClosed, StorageError
 from storage.failpoint import failpoint
 from storage.histogram import COUNTS, SECONDS, Histogram
-from storage.sqlite.checkpointer import Checkpointer
-from storage.sqlite.session import SqliteSession
+from storage.upkeep import Upkeep
 
 logger = structlog.get_logger(__name__)
 
@@ -35,7 +34,11 @@ class WritingThread(threading.Thread):
     """
 
     def __init__(
-        self, session: SqliteSession, post: Callable[[list[Operation]], None], times_appends: bool = False
+        self,
+        session: Session,
+        upkeep: Upkeep,
+        post: Callable[[list[Operation]], None],
+        times_appends: bool = False,
     ) -> None:
         super().__init__(name="storage-writer", daemon=False)
         self._times_appends = times_appends
@@ -49,8 +52,8 @@ class WritingThread(threading.Thread):
         self.commit_s_max = 0.0
         self.commit_seconds = Histogram(SECONDS)
         self.batch_rows = Histogram(COUNTS)
-        self.sync_seconds = session.sync_seconds
-        self.checkpointer = Checkpointer(session)
+        self.sync_seconds = upkeep.sync_seconds
+        self.upkeep = upkeep
         self._session = session
         self._post = post
         self._queue: deque[Operation] = deque()
@@ -103,7 +106,7 @@ class WritingThread(threading.Thread):
             if batch:
                 self._write(batch)
                 # The writing thread copies the log, so that no other task waits for the copy.
-                if self.checkpointer.is_due(self.commits, tight=self._tight):
+                if self.upkeep.is_due(self.commits, tight=self._tight):
                     self.wake_up()
             return batch
         finally:
@@ -142,13 +145,11 @@ class WritingThread(threading.Thread):
                     self._post(batch)
                 # Copy the log after the batch is posted, so that no confirm waits for the copy.
                 if self.failure is None and not stopping:
-                    self.failure = self.checkpointer.after_commit(
-                        self.commits, waiting=bool(self._queue), tight=self._tight
-                    )
+                    self.failure = self.upkeep.after_commit(self.commits, waiting=bool(self._queue), tight=self._tight)
             self.passes += 1
         failpoint("before_close")
         if self.failure is None:
-            self.checkpointer.close()
+            self.upkeep.close()
         _close_session(self._session)
 
     def _take(self) -> list[Operation]:
@@ -173,7 +174,7 @@ class WritingThread(threading.Thread):
         except BaseException as error:
             # The code of storage has a mistake. The exception may have come after the commit, so nobody knows which
             # operations are stored.
-            self.failure = storage_error(error)
+            self.failure = self._session.error_of(error)
             fail_all(batch, CommitInDoubt(self.failure))
         if self.failure is not None:
             fail_all(batch, self.failure)
@@ -198,7 +199,7 @@ class WritingThread(threading.Thread):
     def _write_again(self, batch: list[Operation]) -> None:
         """Commit a batch a second time, because the first commit found no room for a larger write-ahead log. Before
         that, copy the log into the database file, so that the commit can overwrite the log from its beginning."""
-        self.failure = self.checkpointer.copy()
+        self.failure = self.upkeep.make_room()
         if self.failure is None:
             for operation in batch:
                 operation.error = None
@@ -215,7 +216,7 @@ class ReadingThread(threading.Thread):
     def __init__(
         self,
         number: int,
-        session: SqliteSession,
+        session: Session,
         queue: SimpleQueue[Operation | None],
         post: Callable[[list[Operation]], None],
     ) -> None:
@@ -231,14 +232,14 @@ class ReadingThread(threading.Thread):
                 apply_read(self._session, operation)
             except BaseException as error:
                 # The code of storage has a mistake. The thread must go on, or all later reads would wait for ever.
-                operation.error = storage_error(error)
+                operation.error = self._session.error_of(error)
                 logger.critical("read_failed", reason=str(error))
             self.operations += 1
             self._post([operation])
         _close_session(self._session)
 
 
-def _close_session(session: SqliteSession) -> None:
+def _close_session(session: Session) -> None:
     try:
         session.close()
     except StorageError as error:

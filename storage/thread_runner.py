@@ -36,6 +36,7 @@ from storage.histogram import Histogram
 from storage.runner import Batches, Completions, NoBatches, RunnerStatistics
 from storage.short_commits import ShortCommits
 from storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowThread
+from storage.sqlite.checkpointer import Checkpointer
 from storage.sqlite.database import Database
 from storage.sqlite.session import SqliteSession
 from storage.storage_threads import ReadingThread, WritingThread
@@ -110,7 +111,7 @@ class ThreadRunner:
             for session in sessions:
                 session.close()
             raise
-        self._writer = WritingThread(sessions[0], self._post_written, times_appends)
+        self._writer = WritingThread(sessions[0], Checkpointer(sessions[0]), self._post_written, times_appends)
         self._readers = [
             ReadingThread(number, session, self._reads, self._post) for number, session in enumerate(sessions[1:], 1)
         ]
@@ -206,7 +207,8 @@ class ThreadRunner:
         return self._writer.is_alive() and self._writer.failure is None
 
     def statistics(self) -> RunnerStatistics:
-        writer, checkpointer, completions = self._writer, self._writer.checkpointer, self._completions
+        writer, completions = self._writer, self._completions
+        upkeep = writer.upkeep.statistics()
         return RunnerStatistics(
             commits=writer.commits,
             operations=writer.operations,
@@ -222,10 +224,10 @@ class ThreadRunner:
             commit_s_last=writer.commit_s_last,
             commit_s_total=writer.commit_s_total,
             commit_s_max=writer.commit_s_max,
-            checkpoints=checkpointer.checkpoints,
-            checkpoint_failures=checkpointer.checkpoint_failures,
-            checkpoint_s_last=checkpointer.checkpoint_s_last,
-            wal_pages=checkpointer.wal_pages,
+            checkpoints=upkeep.checkpoints,
+            checkpoint_failures=upkeep.checkpoint_failures,
+            checkpoint_s_last=upkeep.checkpoint_s_last,
+            wal_pages=upkeep.wal_pages,
             failure=None if writer.failure is None else str(writer.failure),
         )
 

@@ -26,9 +26,10 @@ import msgspec
 from index_service.lease_storage import raise_fences
 from index_service.storage import merge_positions
 from storage.contract import Append
-from storage.errors import StorageError, storage_error
+from storage.errors import StorageError
 from storage.seal import stream_seal
 from storage.sqlite.database import FILE_NAME
+from storage.sqlite.errors import storage_error
 from storage.sqlite.leftovers import REPAIR_PREFIX, remove_scratch
 from storage.sqlite.lock import DirectoryLock
 from storage.sqlite.log import SqliteLog

@@ -22,7 +22,7 @@ import structlog
 
 from index_service.lease_storage import raise_fences
 from storage.durable_files import make_folder, remove_folders, rename_durably, sync
-from storage.errors import DatabaseCorrupt, StorageBusy, StorageError, WalDamaged, storage_error
+from storage.errors import DatabaseCorrupt, StorageBusy, StorageError, WalDamaged
 from storage.sqlite.backup import (
     CHUNK_BYTES,
     BackupError,
@@ -35,6 +35,7 @@ from storage.sqlite.backup import (
     verify_file,
 )
 from storage.sqlite.database import BUSY_TIMEOUT_MS, FILE_NAME, Database
+from storage.sqlite.errors import storage_error
 from storage.sqlite.leftovers import FILE_SUFFIXES, UPGRADE_PREFIX, find_parts, part_path, remove_parts
 from storage.sqlite.lock import FILE_NAME as LOCK_NAME
 from storage.sqlite.lock import DirectoryLock, left_in_this_boot

@@ -24,8 +24,9 @@ import msgspec
 
 from storage.contract import Session
 from storage.durable_files import make_folder, remove_folders, rename_durably, sync, write_durably
-from storage.errors import DatabaseCorrupt, DatabaseTooNew, storage_error
+from storage.errors import DatabaseCorrupt, DatabaseTooNew
 from storage.sqlite.database import FILE_NAME, Database
+from storage.sqlite.errors import storage_error
 from storage.sqlite.leftovers import part_path, remove_parts
 from storage.sqlite.schema import SCHEMA_VERSION
 from storage.sqlite.session import SqliteSession

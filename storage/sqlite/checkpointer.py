@@ -10,10 +10,11 @@ import time
 
 import structlog
 
-from storage.errors import StorageError, storage_error
+from storage.errors import StorageError
 from storage.failpoint import failpoint
-from storage.sqlite.disk_diagnosis import diagnose
+from storage.histogram import Histogram
 from storage.sqlite.session import SqliteSession
+from storage.upkeep import UpkeepStatistics
 
 CHECKPOINT_BYTES = 512 * 1024
 CHECKPOINT_COMMITS_MIN = 10
@@ -130,13 +131,23 @@ class Checkpointer:
                     self.wal_pages = self._session.checkpoint("TRUNCATE" if truncate else "RESTART").wal_pages
         except Exception as raised:
             # Committed operations are safe in the log, so a failed copy makes no operation fail.
-            error = diagnose(storage_error(raised), self._session)
+            error = self._session.error_of(raised)
             self._note_failure(error)
             failure = error if error.fatal else None
         failpoint("after_checkpoint")
         self.checkpoints += 1
         self.checkpoint_s_last = time.perf_counter() - started_s
         return failure
+
+    @property
+    def sync_seconds(self) -> Histogram:
+        return self._session.sync_seconds
+
+    def make_room(self) -> StorageError | None:
+        return self.copy()
+
+    def statistics(self) -> UpkeepStatistics:
+        return UpkeepStatistics(self.checkpoints, self.checkpoint_failures, self.checkpoint_s_last, self.wal_pages)
 
     def close(self) -> None:
         """Copy the WAL into the database file and empty the WAL, before a clean stop. If the copy fails, the WAL keeps
@@ -155,7 +166,7 @@ class Checkpointer:
         except OSError as raised:
             logger.info("wal_not_extended", reason=str(raised))
         except Exception as raised:
-            error = diagnose(storage_error(raised), self._session)
+            error = self._session.error_of(raised)
             if error.fatal:
                 logger.critical("writing_stopped", operations=0, reason=str(error))
                 return error

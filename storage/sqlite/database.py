@@ -20,9 +20,9 @@ from storage.errors import (
     DatabaseTooOld,
     StorageError,
     corrupt_text,
-    storage_error,
 )
 from storage.seal import stream_seal
+from storage.sqlite.errors import storage_error
 from storage.sqlite.leftovers import check_not_replaced, remove_parts, remove_scratch
 from storage.sqlite.lock import DirectoryLock
 from storage.sqlite.migrate import MIGRATIONS, Migrations, version_of

@@ -22,7 +22,8 @@ from typing import Final
 import structlog
 
 from storage.contract import Session
-from storage.errors import DatabaseCorrupt, DiskReadFailed, StorageError, WriteFailed, storage_error
+from storage.errors import DatabaseCorrupt, DiskReadFailed, StorageError, WriteFailed
+from storage.sqlite.errors import storage_error
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 ROOM_BYTES = 32 * 1024 * 1024
@@ -39,6 +40,17 @@ SUFFIXES = ("", "-wal", "-shm")
 _opened: dict[Path, int] = {}
 
 logger = structlog.get_logger(__name__)
+
+
+def error_of(session: Session, raised: BaseException) -> StorageError:
+    """Returns the StorageError for an exception, with the cause if a test finds it.
+
+    See `storage.contract.Session.error_of`.
+    """
+    error = storage_error(raised)
+    if error is not raised:
+        error.__cause__ = raised
+    return diagnose(error, session)
 
 
 def diagnose(error: StorageError, session: Session) -> StorageError:

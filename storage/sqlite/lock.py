@@ -13,7 +13,8 @@ import fcntl
 import os
 from pathlib import Path
 
-from storage.errors import DatabaseInUse, storage_error
+from storage.errors import DatabaseInUse
+from storage.sqlite.errors import storage_error
 
 FILE_NAME = "node.lock"
 OWNER_BYTES_MAX = 128

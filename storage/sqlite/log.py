@@ -10,9 +10,10 @@ from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from storage.checksum import checksum_full, checksum_plain, checksums_plain, seed_base
 from storage.contract import Append, Record, StreamRecord
-from storage.errors import DatabaseCorrupt, IndexConflict, StreamNotFound, corrupt_text, storage_error
+from storage.errors import DatabaseCorrupt, IndexConflict, StreamNotFound, corrupt_text
 from storage.seal import stream_seal
 from storage.sqlite import statements
+from storage.sqlite.errors import storage_error
 from storage.sqlite.page import can_join, read_page
 from storage.text_order import prefix_end
 

@@ -11,8 +11,9 @@ import sqlite3
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from storage.errors import MigrationFailed, StorageError, storage_error
+from storage.errors import MigrationFailed, StorageError
 from storage.failpoint import failpoint
+from storage.sqlite.errors import storage_error
 from storage.sqlite.schema import SCHEMA_VERSION
 
 if TYPE_CHECKING:

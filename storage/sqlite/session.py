@@ -12,8 +12,10 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from storage.contract import Session, Values
-from storage.errors import storage_error
+from storage.errors import StorageError
 from storage.histogram import SECONDS, Histogram
+from storage.sqlite.disk_diagnosis import error_of
+from storage.sqlite.errors import storage_error
 from storage.sqlite.log import SqliteLog
 
 
@@ -186,6 +188,9 @@ class SqliteSession:
             yield
         finally:
             self.connection.execute(f"PRAGMA busy_timeout={usual_ms}")
+
+    def error_of(self, raised: BaseException) -> StorageError:
+        return error_of(self, raised)
 
     def close(self) -> None:
         if self.closed:

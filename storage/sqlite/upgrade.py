@@ -25,9 +25,10 @@ import msgspec
 import structlog
 
 from storage.durable_files import rename_durably, sync, write_durably
-from storage.errors import DatabaseCorrupt, NoRoomToUpgrade, StorageBusy, storage_error
+from storage.errors import DatabaseCorrupt, NoRoomToUpgrade, StorageBusy
 from storage.failpoint import failpoint
 from storage.sqlite.backup import CHUNK_BYTES, FORMAT, MANIFEST_NAME, Manifest, count_stored, digest_of
+from storage.sqlite.errors import storage_error
 from storage.sqlite.leftovers import PART_SUFFIX, UPGRADE_PREFIX
 from storage.sqlite.migrate import Migrations, migrate, version_of
 from storage.sqlite.session import SqliteSession

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from storage.contract import Session, StreamRecord
-from storage.errors import storage_error
 from storage.seal import SEAL, SEALED, find_broken, has_seal
+from storage.sqlite.errors import storage_error
 from storage.sqlite.page import find_damage
 from storage.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION, messages, metadata, streams
 from storage.sqlite.session import connection_of

@@ -24,9 +24,9 @@ from storage.errors import (
     StorageError,
     StorageReadOnly,
     WriteFailed,
-    storage_error,
 )
 from storage.sqlite.database import FILE_NAME, FILE_PRAGMAS, PAGE_BYTES, PRAGMAS, Database
+from storage.sqlite.errors import storage_error
 from storage.sqlite.lock import FILE_NAME as LOCK_NAME
 from storage.sqlite.schema import SCHEMA_VERSION, metadata
 from tests.storage.storage_samples import make_stream, reading, stored_data, writing

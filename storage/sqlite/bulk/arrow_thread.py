@@ -21,9 +21,10 @@ import msgspec
 import structlog
 
 from storage.contract import Operation
-from storage.errors import DatabaseCorrupt, StorageError, StreamNotFound, corrupt_text, storage_error
+from storage.errors import DatabaseCorrupt, StorageError, StreamNotFound, corrupt_text
 from storage.sqlite.bulk.child import Answer, BulkChild
 from storage.sqlite.bulk.child_main import BESIDE, CHECKSUM, DAMAGED, DATA, GONE, OK, REQUEST
+from storage.sqlite.errors import storage_error
 
 BUSY_ROWS = 64
 """If the node has stored at least this many messages while a page was read, the thread pauses after the page.

@@ -18,7 +18,8 @@ from typing import BinaryIO, Final, NamedTuple
 import structlog
 
 from storage.durable_files import rename_durably
-from storage.errors import StorageError, WalDamaged, storage_error
+from storage.errors import StorageError, WalDamaged
+from storage.sqlite.errors import storage_error
 from storage.sqlite.lock import FILE_NAME as LOCK_NAME
 from storage.sqlite.lock import left_in_this_boot, owner_lives
 from storage.sqlite.wal.rewrite import rebuild
