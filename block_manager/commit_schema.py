@@ -34,8 +34,8 @@ from sqlalchemy.schema import CreateTable
 
 from block_manager.block import Block
 from block_manager.errors import BlockStoreError
-from storage.sqlite.schema import metadata
-from storage.sqlite.statements import compiled
+from storage.schema import metadata
+from storage.statement import compiled
 
 commit_blocks = Table(
     "commit_blocks",

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from threading import Event, Lock
 from typing import Any, Protocol, TypeVar
 
-from storage.contract import Operation, Session, SessionSource
+from storage.contract import Operation, Session
+from storage.engine import SessionSource
 from storage.errors import StorageClosed, StorageError
 from storage.sqlite.errors import storage_error
-from storage.sqlite.session import connection_of
+from storage.sqlite.rows import connection_of
 
 Result = TypeVar("Result")
 
@@ -68,7 +69,7 @@ class SessionTransactions:
         self._writing = source.session()
         try:
             self._reading = source.read_session()
-            self._writing.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
+            connection_of(self._writing).execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
         except BaseException:
             self._writing.close()
             raise

@@ -5,19 +5,18 @@ A fence is on disk before a member gets the lease. The stored fence of a partiti
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, select
-from sqlalchemy.dialects import sqlite
+from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, delete, insert, select, update
 from sqlalchemy.schema import CreateTable
 
+from index_service.keys import Key
 from index_service.lease_machine import StoredLease
-from index_service.statements import Key, compiled
 from storage.contract import Operation, Session
+from storage.schema import metadata
 from storage.seal import check_sealed, seal_column, seal_of
-from storage.sqlite.schema import metadata
+from storage.statement import compiled, upsert
 
 lease_fences = Table(
     "lease_fences",
@@ -51,7 +50,7 @@ A restore or a repair of the database writes the row. A restored database does n
 after its backup.
 """
 
-_insert = sqlite.insert(lease_fences).values(
+_insert = upsert(lease_fences).values(
     client_id=bindparam("client_id"),
     stream_name=bindparam("stream_name"),
     partition=bindparam("partition"),
@@ -88,6 +87,25 @@ _FENCE = compiled(
         *_of_group, lease_fences.c.partition == bindparam("partition")
     )
 )
+_ALL = compiled(
+    select(
+        lease_fences.c.client_id,
+        lease_fences.c.stream_name,
+        lease_fences.c.partition,
+        lease_fences.c.fence,
+        lease_fences.c.holder,
+        lease_fences.c.ttl_ms,
+    )
+)
+_SET_FENCE = compiled(
+    update(lease_fences)
+    .where(*_of_group, lease_fences.c.partition == bindparam("of_partition"))
+    .values(fence=bindparam("fence"), seal=bindparam("seal")),
+    *("fence", "seal", "client_id", "stream_name", "of_partition"),
+)
+_CLEAR_FLOOR = compiled(delete(lease_floor))
+_SET_FLOOR = compiled(insert(lease_floor), "fence", "seal")
+_CREATE_TABLES = [compiled(CreateTable(table, if_not_exists=True)) for table in (lease_fences, lease_floor)]
 _DO = "run `stream-node verify`, then restore a backup: a fence that is too low lets a former holder save"
 
 
@@ -180,26 +198,19 @@ def find_fence(session: Session, key: Key) -> int | None:
     return int(found[0])
 
 
-def raise_fences(connection: sqlite3.Connection, floor: int) -> None:
+def raise_fences(session: Session, floor: int) -> None:
     """Raises all stored fences (lease numbers), so that no member can save with a lease that it has now.
 
     New fences begin above `floor`. A restore or a repair of the database calls this function: a restored database lacks
     the fences that were given after its backup, and the node must not give them again. The database must have the
-    present schema version and no other user.
+    present schema version and no other user. Call it inside a transaction.
     """
     # Both tables may be missing in a database that never had a lease.
-
-    connection.execute(str(CreateTable(lease_fences, if_not_exists=True).compile(dialect=sqlite.dialect())))
-    connection.execute(str(CreateTable(lease_floor, if_not_exists=True).compile(dialect=sqlite.dialect())))
-    columns = "client_id, stream_name, partition, fence, holder, ttl_ms"
-    for *key, fence, holder, ttl_ms in connection.execute(f"SELECT {columns} FROM lease_fences").fetchall():
+    for statement in _CREATE_TABLES:
+        session.execute(statement)
+    for *key, fence, holder, ttl_ms in session.execute(_ALL).fetchall():
         fence = max(fence + 1, floor)
-        connection.execute(
-            "UPDATE lease_fences SET fence = ?, seal = ? WHERE client_id = ? AND stream_name = ? AND partition = ?",
-            (fence, seal_of(lease_fences.name, (*key, fence, holder, ttl_ms)), *key),
-        )
-    (highest,) = connection.execute(
-        "SELECT max(?, coalesce((SELECT max(fence) FROM lease_floor), 0))", (floor,)
-    ).fetchone()
-    connection.execute("DELETE FROM lease_floor")
-    connection.execute("INSERT INTO lease_floor VALUES (?, ?)", (highest, seal_of(lease_floor.name, (highest,))))
+        session.execute(_SET_FENCE, (fence, seal_of(lease_fences.name, (*key, fence, holder, ttl_ms)), *key))
+    highest = max([floor, *(known for known, _ in session.execute(_FLOOR))])
+    session.execute(_CLEAR_FLOOR)
+    session.execute(_SET_FLOOR, (highest, seal_of(lease_floor.name, (highest,))))

@@ -5,7 +5,6 @@ A position is the next index that a consumer will read in one partition.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import product
@@ -22,17 +21,19 @@ from sqlalchemy import (
     delete,
     literal_column,
     select,
+    text,
     tuple_,
 )
-from sqlalchemy.dialects import sqlite
 
 from index_service.extensions import PositionsRequest
+from index_service.keys import Key
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases, find_fence, lease_fences
-from index_service.statements import Key, compiled
 from storage.contract import Operation, Session
-from storage.seal import check_sealed, has_seal, seal_column, seal_of
-from storage.sqlite.schema import metadata
+from storage.errors import StorageError
+from storage.schema import metadata
+from storage.seal import check_sealed, seal_column, seal_of
+from storage.statement import Statement, compiled, upsert
 
 INDEX_MAX = 2**63 - 1
 """The highest position that can be saved: the largest integer of SQLite. No stream has a higher index."""
@@ -51,7 +52,7 @@ saved_indexes = Table(
 )
 
 
-_insert = sqlite.insert(saved_indexes).values(
+_insert = upsert(saved_indexes).values(
     client_id=bindparam("client_id"),
     stream_name=bindparam("stream_name"),
     partition=bindparam("partition"),
@@ -80,6 +81,9 @@ _of_key = (
 )
 _FIND = compiled(select(saved_indexes.c.idx, saved_indexes.c.saved_us, saved_indexes.c.seal).where(*_of_key))
 _DELETE = compiled(delete(saved_indexes).where(*_of_key))
+_EVERY_ROW = compiled(text("SELECT * FROM saved_indexes NOT INDEXED"))
+"""For a damaged SQLite file: reading without the table's index finds the rows in their pages, even if the index is
+damaged."""
 
 
 class Access(NamedTuple):
@@ -233,22 +237,18 @@ class ListPositions(Operation):
         self.rows = [PositionRow(*row) for row in found]
 
 
-def merge_positions(connection: sqlite3.Connection, other: sqlite3.Connection) -> None:
-    """Copies positions from the database `other` to the database of `connection`, if they are missing or lower there.
+def merge_positions(session: Session, other: Session) -> None:
+    """Copies positions from the database of `other` to the database of `session`, if they are missing or lower there.
 
-    A row of `other` whose checksum is wrong is skipped. If SQLite cannot read further because `other` is damaged, the
-    function ends without an error. Call it inside a transaction.
+    A row of `other` whose checksum is wrong is skipped. If `other` cannot be read further because its database is
+    damaged, or has no positions, the function ends without an error. Call it inside a transaction.
     """
-    if has_seal(other, saved_indexes.name) is None:
-        return
-    sealed = has_seal(other, saved_indexes.name)
-    # Reading without the table's index finds the rows in their pages, even if the index is damaged.
-    rows = iter(other.execute("SELECT * FROM saved_indexes NOT INDEXED"))
-    with suppress(sqlite3.Error):
-        for client_id, stream_name, partition, index, saved_us, *seal in rows:
+    with suppress(StorageError):
+        # In a database of an older version, rows have no checksum.
+        for client_id, stream_name, partition, index, saved_us, *seal in other.execute(_EVERY_ROW):
             row = _sealed((client_id, stream_name, partition), index, saved_us)
-            if not sealed or seal == [row["seal"]]:
-                connection.execute(_RAISE, row)
+            if not seal or seal == [row["seal"]]:
+                session.execute(_RAISE, row)
 
 
 def _find_index(session: Session, key: Key) -> int | None:
@@ -278,7 +278,7 @@ def _row(key: Key) -> dict[str, str | int]:
     return {"client_id": client_id, "stream_name": stream_name, "partition": partition}
 
 
-def _list_statement(by_client: bool, by_stream: bool, after: bool) -> str:
+def _list_statement(by_client: bool, by_stream: bool, after: bool) -> Statement:
     position, lease = saved_indexes.c, lease_fences.c
     joined = saved_indexes.outerjoin(
         lease_fences,

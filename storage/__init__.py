@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 import companion as _companion  # noqa: F401 - first, so that compiled modules are found
 
 if TYPE_CHECKING:
-    from storage.contract import Append, Log, Operation, Record, Session, SessionSource, StreamRecord
+    from storage.contract import Append, Log, Operation, Record, Session, StreamRecord
+    from storage.engine import SessionSource
     from storage.errors import (
         CommitInDoubt,
         DatabaseCorrupt,
@@ -48,10 +49,10 @@ if TYPE_CHECKING:
     )
     from storage.inline_runner import InlineRunner
     from storage.memory import MemoryDatabase
+    from storage.reclaim import Reclaim
     from storage.runner import Batches, Runner, RunnerStatistics
+    from storage.schema import metadata
     from storage.sqlite.database import Database
-    from storage.sqlite.reclaim import Reclaim
-    from storage.sqlite.schema import metadata
     from storage.thread_runner import ThreadRunner
 
 __all__ = [
@@ -112,12 +113,12 @@ _MODULES = {
     "NoRoomToUpgrade": "errors",
     "Operation": "contract",
     "OperationFailed": "errors",
-    "Reclaim": "sqlite.reclaim",
+    "Reclaim": "reclaim",
     "Record": "contract",
     "Runner": "runner",
     "RunnerStatistics": "runner",
     "Session": "contract",
-    "SessionSource": "contract",
+    "SessionSource": "engine",
     "StorageBusy": "errors",
     "StorageClosed": "errors",
     "StorageError": "errors",
@@ -127,7 +128,7 @@ _MODULES = {
     "ThreadRunner": "thread_runner",
     "WalDamaged": "errors",
     "WriteFailed": "errors",
-    "metadata": "sqlite.schema",
+    "metadata": "schema",
 }
 """For each public name of this package: the module that defines the name."""
 

@@ -23,9 +23,11 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
     2. If step 1 raises, roll back, begin again, and apply each operation alone in a savepoint. Then only the
        operations that raise an error fail.
     3. Commit, which returns after the sync. If the disk fails in this step, the operations get CommitInDoubt: only the
-       next start of the node finds out whether they are stored.
-    4. If an operation made SQLite undo the whole transaction, as on a full disk, repeat without the operations that
-       failed. If the transaction was undone for another reason, all operations fail.
+       next start of the node finds out whether they are stored. If the connection to a database server is lost in this
+       step, the session finds it out.
+    4. If the connection to a database server was lost and nothing is stored, repeat everything on a new connection.
+    5. If an operation made the database undo the whole transaction, as on a full disk, repeat without the operations
+       that failed. If the transaction was undone for another reason, all operations fail.
 
     Returns a fatal error, or None. After a fatal error, the caller must not write in this session any more.
     """
@@ -41,12 +43,21 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
             # 3. Commit. If the sync fails, the result is in doubt: the WAL may have the whole transaction.
             failpoint("after_rows_before_commit")
             error = _tried(session, session.commit)
-            if error is not None and error.fatal:
-                error = _in_doubt(error)
+            if error is not None:
+                stored = session.settle(error)
+                if stored is None:
+                    error = _in_doubt(error)
+                elif stored:
+                    error = None
         if error is None:
             failpoint("after_commit_before_confirm")
             return None
-        # 4. The transaction is undone. Each pass of the loop has fewer operations than the last pass, so the loop ends.
+        # 4. The connection to the server was lost: do everything again on a new one.
+        if session.recover(error):
+            for operation in pending:
+                operation.error = None
+            continue
+        # 5. The transaction is undone. Each pass of the loop has fewer operations than the last pass, so the loop ends.
         fatal = error.failure if isinstance(error, CommitInDoubt) else error
         failed = _tried_rollback(session) or (fatal if fatal.fatal else None)
         left = [operation for operation in pending if operation.error is None]
@@ -59,14 +70,18 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
 
 def apply_read(session: Session, operation: Operation) -> None:
     """Apply one read operation. All its statements see the same state of the database."""
+    error = _tried(session, partial(_read, session, operation))
+    while error is not None and session.recover(error):
+        error = _tried(session, partial(_read, session, operation))
+    operation.error = error
+
+
+def _read(session: Session, operation: Operation) -> None:
+    session.begin()
     try:
-        session.begin()
-        try:
-            operation.apply(session)
-        finally:
-            session.rollback()
-    except Exception as raised:
-        operation.error = session.error_of(raised)
+        operation.apply(session)
+    finally:
+        session.rollback()
 
 
 def fail_all(operations: Sequence[Operation], error: StorageError) -> None:
@@ -110,6 +125,7 @@ def _tried_rollback(session: Session) -> StorageError | None:
 
 
 def _in_doubt(failure: StorageError) -> CommitInDoubt:
+    failure.fatal = True
     error = CommitInDoubt(failure)
     error.__cause__ = failure
     return error

@@ -14,40 +14,18 @@ another process can cause, the methods raise a StorageError and no other excepti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
 
 import msgspec
 
 from storage.errors import StorageError
 
+if TYPE_CHECKING:
+    from storage.statement import Rows, Statement, Values
+
 Record: TypeAlias = tuple[int, bytes, int, bytes | None, bytes | None]
 """One stored message: its index, data, time in microseconds since 1970, key and headers."""
-
-
-Values: TypeAlias = Sequence[Any] | Mapping[str, Any]
-"""The values of a statement's parameters: in their order, or by their names."""
-
-
-class Rows(Protocol):
-    """The rows that a statement returns. They are read while the session does nothing else."""
-
-    @property
-    def rowcount(self) -> int:
-        """How many rows the statement has changed."""
-        ...
-
-    def fetchone(self) -> Any:
-        """Returns the next row, or None after the last one."""
-        ...
-
-    def fetchall(self) -> list[Any]:
-        """Returns all further rows."""
-        ...
-
-    def __iter__(self) -> Iterator[Any]:
-        """Iterates over all further rows."""
-        ...
 
 
 class StreamRecord(msgspec.Struct, frozen=True):
@@ -277,7 +255,7 @@ class Session(Protocol):
         """The log of messages, read and written through this session."""
         ...
 
-    def execute(self, statement: str, values: Values = ()) -> Rows:
+    def execute(self, statement: Statement, values: Values = ()) -> Rows:
         """Executes one statement, and returns its rows. Other packages read and write their own tables by it.
 
         values: the values of the statement's parameters, in their order or by their names. Raises StorageError; so does
@@ -285,7 +263,7 @@ class Session(Protocol):
         """
         ...
 
-    def execute_many(self, statement: str, values: Iterable[Values]) -> None:
+    def execute_many(self, statement: Statement, values: Iterable[Values]) -> None:
         """Executes one statement with several sets of values, one after the other. Raises StorageError."""
         ...
 
@@ -324,23 +302,27 @@ class Session(Protocol):
         """Undo an open transaction and end the session. Safe to repeat."""
         ...
 
+    def reclaim(self, pages: int, keep: int) -> int:
+        """Gives at most `pages` free pages of the database file back to the disk, in the open transaction, so that
+        `keep` of them stay. Returns the number of free pages left; 0 if the database does this by itself."""
+        ...
+
+    def recover(self, error: StorageError) -> bool:
+        """Called after an operation has failed. Returns whether the operations are to be done again, from the beginning
+        of their transaction: the connection to a database server was lost, and there is a new one. Can take as long as
+        an operation may wait for a server.
+        """
+        ...
+
+    def settle(self, error: StorageError) -> bool | None:
+        """Called after `commit` has raised. Returns whether the transaction is stored, or None if this cannot be found
+        out."""
+        ...
+
     def error_of(self, raised: BaseException) -> StorageError:
         """Returns the StorageError for an exception that a call of this session or the code of an operation has raised.
 
         The session may look for the cause, for example whether the disk has room. The exception becomes the cause of
         the StorageError; a StorageError is returned unchanged, unless its cause was found.
         """
-        ...
-
-
-class SessionSource(Protocol):
-    """The interface of a database, which opens sessions."""
-
-    def session(self) -> Session:
-        """Opens the session that writes. At most one such session is open at a time."""
-        ...
-
-    def read_session(self) -> Session:
-        """Opens a session that cannot write. Each transaction of the session sees all commits that were made before the
-        transaction began. A statement outside a transaction counts as a transaction."""
         ...

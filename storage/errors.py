@@ -130,6 +130,48 @@ class DatabaseTooOld(StorageError):
         self.wanted = wanted
 
 
+class ConnectionLost(StorageError):
+    """The error of an operation during which the connection to the database server broke, or whose time was up before a
+    server could be reached. Nothing of the operation is stored."""
+
+    retriable = True
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the connection to the database server was lost: {reason}; check that it runs and can be reached"
+        )
+
+
+class NodeReplaced(StorageError):
+    """The error of writing after another node has taken over the database. Nothing of the operation is stored."""
+
+    fatal = True
+
+    def __init__(self) -> None:
+        super().__init__("another node has taken over this database; stop this node, or give it another database")
+
+
+class DatabaseTaken(StorageError):
+    """The error of starting a node on a database that another node uses. holder: what is known of the other node."""
+
+    def __init__(self, holder: str) -> None:
+        super().__init__(f"another node uses this database: {holder}; stop that node, or choose another database")
+
+
+class UnsafeDatabase(StorageError):
+    """The error of a database server that would confirm what it has not synced.
+
+    settings: the settings of the server that allow it.
+    """
+
+    def __init__(self, settings: Sequence[str]) -> None:
+        super().__init__(
+            f"the database server can lose what it has confirmed ({', '.join(settings)}); set them to on, or start "
+            "with the setting `database_unsafe` if that may happen"
+        )
+        self.settings = settings
+
+
 class NoRoomToUpgrade(DiskFull):
     """The error of an upgrade that was not begun, because the disk has no room for its backup. The database is as it
     was.
@@ -273,6 +315,19 @@ def system_error(error: OSError) -> StorageError:
         what = f"{error.filename} is" if error.filename else "a part of its path is"
         return StorageReadOnly(f"the data directory cannot be used: {what} no directory; choose another")
     return DiskFailed(f"the data directory cannot be used: {reason}; check the disk and the path")
+
+
+def no_database(directory: Path) -> str:
+    """The text of the error of a data directory without a database."""
+    return (
+        f"there is no database in {directory}; say where the node keeps its data. The streams of a node with the "
+        "setting `database` are in PostgreSQL: back them up with pg_basebackup, and check them with pg_amcheck"
+    )
+
+
+def damaged_message(stream_id: int, index: int) -> str:
+    """Returns what is wrong with a message whose checksum does not fit."""
+    return f"message {index} of stream {stream_id} is not what was written (its checksum differs)"
 
 
 def corrupt_text(reason: str) -> str:

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable
 import trio
 
 from storage.commit import apply_read, commit_batch, fail_all
-from storage.contract import Operation, SessionSource
+from storage.contract import Operation
+from storage.engine import SessionSource
 from storage.errors import StorageClosed, StorageError
 from storage.runner import Batches, Completions, NoBatches, RunnerStatistics
 from storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowUnavailable

@@ -13,11 +13,13 @@ from typing import NamedTuple
 
 import msgspec
 
-from storage.contract import Append, Record, StreamRecord, Values
+from storage.contract import Append, Record, StreamRecord
 from storage.errors import IndexConflict, StorageError, StorageReadOnly, StreamNotFound
-from storage.sqlite.disk_diagnosis import error_of
+from storage.sqlite.errors import caused_error
+from storage.sqlite.free_pages import reclaim
+from storage.sqlite.rows import SqliteRows, execute, execute_many
 from storage.sqlite.schema import create_statements
-from storage.sqlite.session import SqliteRows, execute, execute_many
+from storage.statement import Values
 
 
 class _Stream(NamedTuple):
@@ -46,7 +48,7 @@ class _State:
 
 
 class MemoryDatabase:
-    """A database in memory: a `storage.contract.SessionSource` whose contents live as long as the object.
+    """A database in memory: a `storage.engine.SessionSource` whose contents live as long as the object.
 
     The tables of other packages are in one SQLite database in memory, and all sessions share its connection. So in
     these tables, unlike in the log, a reading session sees changes before they are committed.
@@ -97,7 +99,7 @@ class MemorySession:
         execute_many(self.connection, statement, values)
 
     def error_of(self, raised: BaseException) -> StorageError:
-        return error_of(self, raised)
+        return caused_error(raised)
 
     def begin(self) -> None:
         assert self._working is None, "transactions do not nest"
@@ -119,6 +121,15 @@ class MemorySession:
             self.connection.execute("ROLLBACK")
         self._working = None
         self._parts.clear()
+
+    def reclaim(self, pages: int, keep: int) -> int:
+        return reclaim(self.connection, pages, keep)
+
+    def recover(self, error: StorageError) -> bool:
+        return False
+
+    def settle(self, error: StorageError) -> bool | None:
+        return None if error.fatal else False
 
     def savepoint(self) -> None:
         self._parts.append(self.writable().copy())

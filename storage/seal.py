@@ -18,7 +18,6 @@ UPDATE, so the damage is still found.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Final
 from zlib import crc32
@@ -79,26 +78,6 @@ def stream_seal(
         return None
     fixed = seal_of("streams", (name, partition, created_us, attributes))
     return (fixed + FIRST_FACTOR * first_index + NEXT_FACTOR * next_index + SIZE_FACTOR * size_bytes) % MODULUS
-
-
-def has_seal(connection: sqlite3.Connection, table: str) -> bool | None:
-    """Whether a table has a column for the seal, the checksum of a row. Returns None if the table does not exist."""
-    columns = [row[1] for row in connection.execute(f"PRAGMA table_info('{table}')")]
-    return SEAL in columns if columns else None
-
-
-def find_broken(connection: sqlite3.Connection, table: str) -> Iterable[str]:
-    """Yields an error text for each row of a table whose seal is wrong. Each text names the primary key of the row.
-    Raises sqlite3.Error."""
-    columns = connection.execute(f"PRAGMA table_info('{table}')").fetchall()
-    names = [row[1] for row in columns]
-    keys = [row[1] for row in sorted(columns, key=lambda row: row[5]) if row[5]]
-    others = [name for name in names if name != SEAL]
-    quoted = ", ".join(f'"{name}"' for name in [*others, SEAL])
-    for row in connection.execute(f'SELECT {quoted} FROM "{table}" NOT INDEXED'):
-        if not is_sealed(table, others, row):
-            named = ", ".join(f"{key} {row[others.index(key)]!r}" for key in keys)
-            yield f"the row of {table} with {named} is not what was written (its seal differs)"
 
 
 def check_sealed(table: str, row: Sequence[object], do: str) -> None:

@@ -31,14 +31,12 @@ from typing import NamedTuple, Self
 import structlog
 import trio
 
-from storage.contract import Operation
+from storage.contract import Operation, Session
+from storage.engine import Engine
 from storage.histogram import Histogram
 from storage.runner import Batches, Completions, NoBatches, RunnerStatistics
 from storage.short_commits import ShortCommits
-from storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowThread
-from storage.sqlite.checkpointer import Checkpointer
-from storage.sqlite.database import Database
-from storage.sqlite.session import SqliteSession
+from storage.sqlite.bulk.arrow_thread import ArrowRead, ArrowThread, ArrowUnavailable
 from storage.storage_threads import ReadingThread, WritingThread
 
 READING_THREADS = 2
@@ -75,7 +73,7 @@ class ThreadRunner:
 
     def __init__(
         self,
-        database: Database,
+        database: Engine,
         *,
         batches: Batches | None = None,
         reading_threads: int = READING_THREADS,
@@ -103,7 +101,7 @@ class ThreadRunner:
         self._token = trio.lowlevel.current_trio_token()
         self._ended = trio.Event()
         self._reads: SimpleQueue[Operation | None] = SimpleQueue()
-        sessions: list[SqliteSession] = []
+        sessions: list[Session] = []
         try:
             sessions.append(database.session())
             sessions += [database.read_session() for _ in range(reading_threads)]
@@ -111,7 +109,7 @@ class ThreadRunner:
             for session in sessions:
                 session.close()
             raise
-        self._writer = WritingThread(sessions[0], Checkpointer(sessions[0]), self._post_written, times_appends)
+        self._writer = WritingThread(sessions[0], database.upkeep(sessions[0]), self._post_written, times_appends)
         self._readers = [
             ReadingThread(number, session, self._reads, self._post) for number, session in enumerate(sessions[1:], 1)
         ]
@@ -150,6 +148,10 @@ class ThreadRunner:
 
     def submit_bulk(self, operation: ArrowRead) -> None:
         self._completions.admit()
+        if self._database.path is None:
+            operation.error = ArrowUnavailable("this node has no database file that another process could read")
+            self._post([operation])
+            return
         if self._arrow is None:
             self._arrow = ArrowThread(self._database.path, self._post, lambda: self._writer.rows)
             self._arrow.start()
@@ -234,7 +236,7 @@ class ThreadRunner:
     def _is_for_here(self, operation: Operation) -> bool:
         """Returns whether the trio thread commits this operation, if no other one is submitted meanwhile. The change to
         the writing thread and back takes longer than a short commit."""
-        return self._writes == 1 and self._short.are_usual and operation.is_short()
+        return self._writes == 1 and self._database.is_local and self._short.are_usual and operation.is_short()
 
     def _wake_writer(self) -> None:
         self._wake_planned = False

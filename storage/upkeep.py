@@ -55,3 +55,25 @@ class Upkeep(Protocol):
     def statistics(self) -> UpkeepStatistics:
         """Returns what was done so far."""
         ...
+
+
+class NoUpkeep:
+    """The Upkeep of a database that does this work itself."""
+
+    def __init__(self, sync_seconds: Histogram) -> None:
+        self.sync_seconds = sync_seconds
+
+    def is_due(self, commits: int, *, tight: bool) -> bool:
+        return False
+
+    def after_commit(self, commits: int, *, waiting: bool, tight: bool) -> StorageError | None:
+        return None
+
+    def make_room(self) -> StorageError | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+    def statistics(self) -> UpkeepStatistics:
+        return UpkeepStatistics(0, 0, 0.0, 0)

@@ -56,6 +56,16 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     # Group "Storage": where the data is, and when pushes are refused because the disk is nearly full.
     data_dir: str = platformdirs.user_data_dir(APPLICATION)
     """The folder of the database. Only one node at a time may use it."""
+    database: str | None = None
+    """The URL of a PostgreSQL database, postgresql://USER@HOST:PORT/DATABASE, which holds the streams in place of an
+    SQLite file in `data_dir`. With several HOST:PORT, separated by commas, the node finds the one that takes writes."""
+    database_unsafe: bool = False
+    """Whether the node also starts if the PostgreSQL server can lose what it has confirmed (`fsync`, `full_page_writes`
+    or `synchronous_commit` is off)."""
+    database_wait_s: Seconds = 30.0
+    """For how long a push waits for a PostgreSQL server that takes writes, before it fails and is not stored."""
+    database_call_s: Seconds = 10.0
+    """If one call of the PostgreSQL server takes longer than this, the node ends the connection and makes a new one."""
     migrate: bool = True
     """Whether the node brings a database of an earlier version up to date at its start. It first makes a backup in the
     data directory. If this setting is false, the node refuses to start with a database of an earlier version."""

@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Literal
 
 from companion import COMPANION, Companion
+from storage.directory_lock import owner_of
 from storage.errors import StorageError
 from storage.sqlite.database import FILE_NAME, Database
-from storage.sqlite.lock import owner_of
 from storage.sqlite.migrate import version_of
 from storage.sqlite.schema import SCHEMA_VERSION
 from stream_node.config import Config
 from stream_node.doctor_access import examine_access
+from stream_node.doctor_database import examine_server
 from stream_node.findings import Finding, Values
 from stream_service.stored import list_stored
 
@@ -69,14 +70,18 @@ def examine(config: Config) -> list[Finding]:
     directory = Path(config.data_dir)
     there = nearest_directory(directory)
     owner = check_owner(directory)
-    findings = [check_sqlite(sqlite3.sqlite_version_info), check_companion(COMPANION)]
+    findings = [] if config.database else [check_sqlite(sqlite3.sqlite_version_info)]
+    findings.append(check_companion(COMPANION))
     findings += [check_directory(directory, there), owner]
     findings.append(check_file_system(there, _mounts()))
-    if os.access(there, os.W_OK | os.X_OK):
+    if config.database is None and os.access(there, os.W_OK | os.X_OK):
         findings.append(_measured(there))
     usage = os.statvfs(there)
     findings.append(check_free(shutil.disk_usage(there).free, usage.f_favail, usage.f_files, config))
-    database, newest_us = check_database(directory)
+    if config.database is None:
+        database, newest_us = check_database(directory)
+    else:
+        database, newest_us = examine_server(config.database, config), None
     findings += [database, check_clock(time.time_ns() // 1000, newest_us)]
     findings.append(check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], config))
     return findings + examine_access(config, is_running=owner.status == "ok" and owner.values["pid"] is not None)

@@ -26,17 +26,17 @@ import msgspec
 from index_service.lease_storage import raise_fences
 from index_service.storage import merge_positions
 from storage.contract import Append
-from storage.errors import StorageError
+from storage.directory_lock import DirectoryLock
+from storage.errors import StorageError, no_database
+from storage.log_statements import SEALED_STREAM
 from storage.seal import stream_seal
 from storage.sqlite.database import FILE_NAME
 from storage.sqlite.errors import storage_error
 from storage.sqlite.leftovers import REPAIR_PREFIX, remove_scratch
-from storage.sqlite.lock import DirectoryLock
 from storage.sqlite.log import SqliteLog
 from storage.sqlite.migrate import migrate
 from storage.sqlite.page import find_damage
 from storage.sqlite.session import SqliteSession
-from storage.sqlite.statements import SEALED_STREAM
 from storage.sqlite.verify import verify
 from storage.sqlite.wal.check import Examined, examined, install_log, keep_copy, prepare_log, wal_path
 from storage.sqlite.wal.rewrite import rebuild, rewrite
@@ -143,7 +143,7 @@ def _locked_directory(directory: Path) -> Iterator[tuple[Path, bool]]:
     """
     database = directory / FILE_NAME
     if not database.exists():
-        raise StorageError(f"there is no database in {directory}; say where the node keeps its data")
+        raise StorageError(no_database(directory))
     lock = DirectoryLock(directory)
     try:
         remove_scratch(database)
@@ -290,13 +290,14 @@ def _install_salvage(database: Path, log: Examined, plan: Plan) -> None:
         with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
             connection.execute("PRAGMA wal_autocheckpoint=0")
             migrate(connection)
-            connection.execute("BEGIN IMMEDIATE")
+            session = SqliteSession(connection, writes=True)
+            session.begin()
             with opened_with_log(database, rebuild(log.wal, log.found)) as behind:
                 for stream in plan.salvage:
                     _restore_partition(connection, behind, stream)
-                merge_positions(connection, behind)
-            raise_fences(connection, time.time_ns() // 1_000)
-            connection.execute("COMMIT")
+                merge_positions(session, SqliteSession(behind, writes=False))
+            raise_fences(session, time.time_ns() // 1_000)
+            session.commit()
             (structure,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if structure != "ok":
                 raise RepairFailed(f"what is left is no sound database: {structure}; nothing was changed: use a backup")

@@ -21,6 +21,8 @@ import msgspec
 import structlog
 
 from index_service.lease_storage import raise_fences
+from storage.directory_lock import FILE_NAME as LOCK_NAME
+from storage.directory_lock import DirectoryLock, left_in_this_boot
 from storage.durable_files import make_folder, remove_folders, rename_durably, sync
 from storage.errors import DatabaseCorrupt, StorageBusy, StorageError, WalDamaged
 from storage.sqlite.backup import (
@@ -37,9 +39,8 @@ from storage.sqlite.backup import (
 from storage.sqlite.database import BUSY_TIMEOUT_MS, FILE_NAME, Database
 from storage.sqlite.errors import storage_error
 from storage.sqlite.leftovers import FILE_SUFFIXES, UPGRADE_PREFIX, find_parts, part_path, remove_parts
-from storage.sqlite.lock import FILE_NAME as LOCK_NAME
-from storage.sqlite.lock import DirectoryLock, left_in_this_boot
 from storage.sqlite.migrate import migrate
+from storage.sqlite.session import SqliteSession
 from storage.sqlite.wal.check import prepare_log
 from stream_node.clock_note import FILE_NAME as CLOCK_NAME
 
@@ -161,7 +162,7 @@ def _forget_leases(part: Path) -> None:
         # A backup of an older version is brought up to date here. The backup itself stays as it is.
         migrate(connection)
         connection.execute("BEGIN IMMEDIATE")
-        raise_fences(connection, time.time_ns() // 1_000)
+        raise_fences(SqliteSession(connection, writes=True), time.time_ns() // 1_000)
         connection.execute("COMMIT")
     # Closing the connection copies the log too, but reports no failure. After a failure the fences would be lost
     # with the log, so it is copied here.

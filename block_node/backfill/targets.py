@@ -10,13 +10,12 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, Column, Table, Text, bindparam, select
-from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateTable
 
 from storage.contract import Operation, Session
+from storage.schema import metadata
 from storage.seal import seal_column, seal_of
-from storage.sqlite.schema import metadata
-from storage.sqlite.statements import compiled
+from storage.statement import compiled, upsert
 
 backfill_targets = Table(
     "backfill_targets",
@@ -29,14 +28,14 @@ backfill_targets = Table(
 announced block.
 """
 
-_CREATE: Final = str(CreateTable(backfill_targets, if_not_exists=True).compile(dialect=sqlite.dialect()))
+_CREATE: Final = compiled(CreateTable(backfill_targets, if_not_exists=True))
 _FIND: Final = compiled(
     select(backfill_targets.c.newest_known, backfill_targets.c.seal).where(
         backfill_targets.c.chain == bindparam("chain")
     ),
     "chain",
 )
-_insert = sqlite.insert(backfill_targets).values(
+_insert = upsert(backfill_targets).values(
     chain=bindparam("chain"), newest_known=bindparam("newest_known"), seal=bindparam("seal")
 )
 _SAVE: Final = compiled(

@@ -29,14 +29,13 @@ from sqlalchemy import (
 )
 from sqlalchemy import delete as delete_from
 from sqlalchemy import insert as insert_into
-from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from storage.contract import Session
 from storage.errors import DatabaseCorrupt, corrupt_text
+from storage.schema import metadata
 from storage.seal import seal_column, seal_of
-from storage.sqlite.schema import metadata
-from storage.sqlite.statements import compiled
+from storage.statement import compiled, upsert
 
 NUMBER_MAX: Final = 2**63 - 1
 """The largest block number, which is the largest integer of SQLite. A chain with one block per nanosecond reaches this
@@ -119,12 +118,8 @@ def ensure_tables(session: Session) -> None:
 
 
 CREATE_TABLES: Final = (
-    *(str(CreateTable(table, if_not_exists=True).compile(dialect=sqlite.dialect())) for table in TABLES),
-    *(
-        str(CreateIndex(index, if_not_exists=True).compile(dialect=sqlite.dialect()))
-        for table in TABLES
-        for index in table.indexes
-    ),
+    *(compiled(CreateTable(table, if_not_exists=True)) for table in TABLES),
+    *(compiled(CreateIndex(index, if_not_exists=True)) for table in TABLES for index in table.indexes),
 )
 
 _zero: ColumnElement[int] = literal_column("0")
@@ -153,8 +148,15 @@ GET_CHAIN: Final = compiled(
     ).where(_this_chain),
     "chain",
 )
+_chain_row = upsert(block_chains)
 _SET_CHAIN: Final = compiled(
-    insert_into(block_chains).prefix_with("OR REPLACE"),
+    _chain_row.on_conflict_do_update(
+        index_elements=["chain"],
+        set_={
+            name: _chain_row.excluded[name]
+            for name in ("stream_id", "indexed_to", "blocks", "size_bytes", "verifier_state", "seal")
+        },
+    ),
     *("chain", "stream_id", "indexed_to", "blocks", "size_bytes", "verifier_state", "seal"),
 )
 _COUNT_PLACES: Final = compiled(

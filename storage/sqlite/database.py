@@ -13,22 +13,17 @@ from urllib.parse import quote
 
 import structlog
 
+from storage.contract import Session
+from storage.directory_lock import DirectoryLock
 from storage.durable_files import make_folder, sync
-from storage.errors import (
-    DatabaseCorrupt,
-    DatabaseTooNew,
-    DatabaseTooOld,
-    StorageError,
-    corrupt_text,
-)
-from storage.seal import stream_seal
+from storage.errors import DatabaseCorrupt, DatabaseTooNew, DatabaseTooOld, StorageError, no_database
+from storage.sqlite.checkpointer import Checkpointer
 from storage.sqlite.errors import storage_error
 from storage.sqlite.leftovers import check_not_replaced, remove_parts, remove_scratch
-from storage.sqlite.lock import DirectoryLock
 from storage.sqlite.migrate import MIGRATIONS, Migrations, version_of
-from storage.sqlite.schema import APPLICATION_ID, create_statements
+from storage.sqlite.schema import APPLICATION_ID
 from storage.sqlite.session import SqliteSession
-from storage.sqlite.statements import SEALED_STREAMS
+from storage.sqlite.structure import check_streams, check_structure, create_schema
 from storage.sqlite.wal.check import prepare_log, refuse_damaged
 
 logger = structlog.get_logger(__name__)
@@ -37,9 +32,6 @@ FILE_NAME = "streams.sqlite"
 PAGE_BYTES = 8192
 """The page size of the database file. Messages of 1 KiB take 1.16 times their size on disk. With pages of 4 KiB,
 messages of 1 KiB would take 1.35 times their size, since only three of them fit into a page."""
-CHECKED_BYTES_MAX = 1024 * 1024 * 1024
-"""The size of the largest database file whose structure is checked after an unclean stop (1 GiB). Checking a larger
-file would delay the start of the node by minutes."""
 BUSY_TIMEOUT_MS = 5_000
 """How long a connection waits for a lock of another process, in milliseconds, before StorageBusy is raised."""
 CACHED_STATEMENTS = 256
@@ -75,6 +67,8 @@ class Database:
 
     Invariant: at most one session that writes is open.
     """
+
+    is_local = True
 
     def __init__(
         self, directory: Path, lock: DirectoryLock | None, *, migrate: bool = True, migrations: Migrations = MIGRATIONS
@@ -147,6 +141,11 @@ class Database:
             self._writer.close()
         lock.release(clean=not self._distrusted and not _has_log(self.path))
 
+    def upkeep(self, session: Session) -> Checkpointer:
+        """Returns what keeps the write-ahead log of the writing session short."""
+        assert isinstance(session, SqliteSession), "the session is one of this database"
+        return Checkpointer(session)
+
     def distrust(self) -> None:
         """Make the next `open` check the structure of the file, even after a clean stop. Called when the disk
         has failed."""
@@ -171,15 +170,15 @@ class Database:
         session = self.session()
         try:
             if unclean and version:
-                _check_structure(session.connection, self.path)
+                check_structure(session.connection, self.path)
                 session.checkpoint("TRUNCATE")
             if 0 < version < head:
                 # Imported here, since a database is usually up to date.
                 from storage.sqlite.upgrade import upgrade
 
                 upgrade(session, self.path, self._migrations)
-            _create_schema(session, None if version else head)
-            _check_streams(session.connection)
+            create_schema(session, None if version else head)
+            check_streams(session.connection)
         finally:
             session.close()
         _sync_folder(self.directory)
@@ -264,7 +263,7 @@ class Database:
 
     def _check_exists(self) -> None:
         if not self.path.exists():
-            raise StorageError(f"there is no database in {self.directory}; say where the node keeps its data")
+            raise StorageError(no_database(self.directory))
 
 
 def _configure(connection: sqlite3.Connection, *, query_only: bool) -> None:
@@ -279,46 +278,6 @@ def _configure(connection: sqlite3.Connection, *, query_only: bool) -> None:
                 f"the database cannot be used with {name}={wanted}, it says {row}; "
                 "use a local file system that has shared memory, and a database that this program made"
             )
-
-
-def _check_structure(connection: sqlite3.Connection, file: Path) -> None:
-    size_bytes = file.stat().st_size
-    if size_bytes > CHECKED_BYTES_MAX:
-        logger.warning("structure_not_checked", size_bytes=size_bytes, do="run `stream-node verify` when it suits")
-        return
-    try:
-        problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
-    if problem != "ok":
-        raise DatabaseCorrupt(corrupt_text(problem))
-
-
-def _create_schema(session: SqliteSession, version: int | None) -> None:
-    """Create missing tables in one transaction. Writes nothing if nothing is missing.
-
-    version: the schema version that is written, with APPLICATION_ID, into a new file; None for an existing file.
-    """
-    session.begin()
-    try:
-        for statement in create_statements():
-            session.execute(statement)
-        if version is not None:
-            session.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            session.execute(f"PRAGMA user_version={version}")
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
-    session.commit()
-
-
-def _check_streams(connection: sqlite3.Connection) -> None:
-    try:
-        for name, partition, *columns in connection.execute(SEALED_STREAMS):
-            if columns.pop() != stream_seal(name, partition, *columns):
-                reason = f"the row of the stream {name!r}/{partition} is not what was written"
-                raise DatabaseCorrupt(corrupt_text(reason))
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
 
 
 def _has_log(path: Path) -> bool:

@@ -24,6 +24,7 @@ import structlog
 from storage.contract import Session
 from storage.errors import DatabaseCorrupt, DiskReadFailed, StorageError, WriteFailed
 from storage.sqlite.errors import storage_error
+from storage.sqlite.rows import connection_of
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 ROOM_BYTES = 32 * 1024 * 1024
@@ -42,26 +43,17 @@ _opened: dict[Path, int] = {}
 logger = structlog.get_logger(__name__)
 
 
-def error_of(session: Session, raised: BaseException) -> StorageError:
-    """Returns the StorageError for an exception, with the cause if a test finds it.
-
-    See `storage.contract.Session.error_of`.
-    """
-    error = storage_error(raised)
-    if error is not raised:
-        error.__cause__ = raised
-    return diagnose(error, session)
-
-
 def diagnose(error: StorageError, session: Session) -> StorageError:
     """Returns a more precise error if a test finds the cause of `error`. Otherwise returns `error` itself.
 
-    A WriteFailed becomes DiskFull if the disk has no room. A DatabaseCorrupt becomes DiskReadFailed if the file is not
-    damaged but a part of the file cannot be read.
+    A WriteFailed becomes DiskFull if the disk has no room. A DatabaseCorrupt that SQLite has reported becomes
+    DiskReadFailed if the file is not damaged but a part of the file cannot be read. A wrong checksum of a message is
+    damage without a test: the message was read.
     """
-    if not isinstance(error, WriteFailed | DatabaseCorrupt):
+    by_sqlite = isinstance(error, DatabaseCorrupt) and isinstance(error.__cause__, sqlite3.Error)
+    if not isinstance(error, WriteFailed) and not by_sqlite:
         return error
-    path = session.execute("PRAGMA database_list").fetchone()[2]
+    path = connection_of(session).execute("PRAGMA database_list").fetchone()[2]
     if not path:
         return error
     found = _diagnose_write(Path(path)) if isinstance(error, WriteFailed) else _diagnose_read(session, Path(path))
@@ -87,7 +79,7 @@ def _diagnose_read(session: Session, database: Path) -> StorageError | None:
     if _size_bytes(database) > CHECKED_BYTES_MAX:
         return None
     try:
-        (verdict,) = session.execute("PRAGMA quick_check(1)").fetchone()
+        (verdict,) = connection_of(session).execute("PRAGMA quick_check(1)").fetchone()
     except sqlite3.Error:
         return None
     return (

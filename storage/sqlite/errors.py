@@ -47,6 +47,14 @@ def storage_error(error: BaseException) -> StorageError:
     return _sqlite_error(code, error)
 
 
+def caused_error(raised: BaseException) -> StorageError:
+    """Returns `storage_error(raised)`. The exception becomes the cause of the StorageError."""
+    error = storage_error(raised)
+    if error is not raised:
+        error.__cause__ = raised
+    return error
+
+
 def _sqlite_error(code: int, error: sqlite3.Error) -> StorageError:
     primary = code & 0xFF
     reason = f"{error} ({error.sqlite_errorname})"

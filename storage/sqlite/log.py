@@ -5,20 +5,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
+from storage.appended import stream_ends
 from storage.checksum import checksum_full, checksum_plain, checksums_plain, seed_base
-from storage.contract import Append, Record, StreamRecord
-from storage.errors import DatabaseCorrupt, IndexConflict, StreamNotFound, corrupt_text
-from storage.seal import stream_seal
+from storage.contract import Append, Record
+from storage.errors import DatabaseCorrupt, IndexConflict, corrupt_text
+from storage.log_statements import DELETE_BELOW
 from storage.sqlite import statements
 from storage.sqlite.errors import storage_error
 from storage.sqlite.page import can_join, read_page
-from storage.text_order import prefix_end
-
-INDEX_MAX = 2**63 - 1
-"""The largest index that the log can store: SQLite stores no larger integer."""
+from storage.sqlite.rows import execute
+from storage.stream_rows import INDEX_MAX, StreamRows
 
 RUN_ROWS_MIN = 64
 """An append with at least this many messages, without keys and headers, gets its own INSERT statements.
@@ -44,7 +43,7 @@ def _mapped(method: Callable[_P, _R]) -> Callable[_P, _R]:
     return mapped
 
 
-class SqliteLog:
+class SqliteLog(StreamRows):
     """The log of messages on one SQLite connection: a `storage.contract.Log`.
 
     appended_bytes: the number of bytes of data passed to `append` so far. `storage.sqlite.checkpointer` reads this
@@ -52,25 +51,17 @@ class SqliteLog:
     """
 
     def __init__(self, connection: sqlite3.Connection) -> None:
+        super().__init__(partial(execute, connection))
         self._connection = connection
         self._joins = can_join(connection)
         self.appended_bytes = 0
-
-    @_mapped
-    def ensure_stream(self, name: str, partition: int, created_us: int) -> StreamRecord:
-        self._check_transaction()
-        seal = stream_seal(name, partition, created_us, None, 0, 0, 0)
-        self._connection.execute(statements.INSERT_STREAM, (name, partition, created_us, seal))
-        record = self.find_stream(name, partition)
-        assert record is not None, "it was inserted or there already"
-        return record
 
     @_mapped
     def append(self, appends: Sequence[Append]) -> None:
         self._check_transaction()
         # Move the next index of every stream first. This checks the indexes, so no inserted row can be a duplicate or
         # leave a gap.
-        self._advance(_stream_ends(appends))
+        self._advance(stream_ends(appends))
         # The rows of small appends are collected in one flat list of parameters, in the column order of the table.
         rows: list[Any] = []
         for append in appends:
@@ -88,18 +79,6 @@ class SqliteLog:
         self._insert_rows(rows)
 
     @_mapped
-    def begin_at(self, stream_id: int, index: int) -> None:
-        self._check_transaction()
-        stream = self.get_stream(stream_id)
-        # The seal covers the attributes too, which are not in the record.
-        name, partition, created_us, attributes, *_ = self._connection.execute(
-            statements.SEALED_STREAM, (stream_id,)
-        ).fetchone()
-        seal = stream_seal(name, partition, created_us, attributes, index, index, stream.size_bytes)
-        if self._connection.execute(statements.BEGIN_STREAM_AT, (index, index, seal, stream_id)).rowcount == 0:
-            raise IndexConflict(stream_id, stream.next_index, index)
-
-    @_mapped
     def truncate_before(self, stream_id: int, index: int) -> int:
         self._check_transaction()
         stream = self.get_stream(stream_id)
@@ -107,41 +86,9 @@ class SqliteLog:
         if end <= stream.first_index:
             return 0
         deleted_bytes = self._connection.execute(statements.SIZE_BELOW, (stream_id, end)).fetchone()[0]
-        deleted = self._connection.execute(statements.DELETE_BELOW, (stream_id, end)).rowcount
+        deleted = self._connection.execute(DELETE_BELOW, (stream_id, end)).rowcount
         self._connection.execute(statements.TRUNCATE_STREAM, (end, deleted_bytes, stream_id))
         return deleted
-
-    @_mapped
-    def delete_stream(self, stream_id: int) -> None:
-        self._check_transaction()
-        if self._connection.execute(statements.DELETE_STREAM, (stream_id,)).rowcount == 0:
-            raise StreamNotFound(stream_id)
-        self._connection.execute(statements.DELETE_MESSAGES, (stream_id,))
-
-    @_mapped
-    def find_stream(self, name: str, partition: int) -> StreamRecord | None:
-        row = self._connection.execute(statements.FIND_STREAM, (name, partition)).fetchone()
-        return None if row is None else StreamRecord(*row)
-
-    @_mapped
-    def get_stream(self, stream_id: int) -> StreamRecord:
-        row = self._connection.execute(statements.GET_STREAM, (stream_id,)).fetchone()
-        if row is None:
-            raise StreamNotFound(stream_id)
-        return StreamRecord(*row)
-
-    @_mapped
-    def list_streams(
-        self, prefix: str = "", after: tuple[str, int] | None = None, limit: int = 1000
-    ) -> list[StreamRecord]:
-        name, partition = max(after, (prefix, -1)) if after is not None else (prefix, -1)
-        end = prefix_end(prefix)
-        limit = min(limit, INDEX_MAX)
-        if end is None:
-            rows = self._connection.execute(statements.LIST_STREAMS, (name, partition, limit))
-        else:
-            rows = self._connection.execute(statements.LIST_STREAMS_BELOW, (name, partition, end, limit))
-        return [StreamRecord(*row) for row in rows.fetchall()]
 
     @_mapped
     def read(
@@ -157,12 +104,6 @@ class SqliteLog:
         finally:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-
-    @_mapped
-    def find_fitting(self, stream_id: int, index: int, bytes_max: int) -> int | None:
-        found = self._connection.execute(statements.FIND_FITTING, (stream_id, min(index, INDEX_MAX), bytes_max, 1))
-        row = found.fetchone()
-        return None if row is None else int(row[0])
 
     def _check_transaction(self) -> None:
         assert self._connection.in_transaction, "writing needs a transaction"
@@ -180,29 +121,8 @@ class SqliteLog:
             joins=self._joins,
         )
         if at_end or not records or records[0][0] != index:
-            self._check_bounds(stream_id, index, records, at_end)
+            self._check_page(stream_id, index, records, at_end)
         return records
-
-    def _check_bounds(self, stream_id: int, index: int, records: list[Record], at_end: bool) -> None:
-        """Check a page against the first and next index of its stream: no message must be missing or too many.
-
-        Raises StreamNotFound, DatabaseCorrupt.
-        """
-        stream = self.get_stream(stream_id)
-        # `expected` is the first index that should be stored and was not read.
-        expected = max(index, stream.first_index)
-        if records:
-            first, last = records[0][0], records[-1][0]
-            if first < expected or last >= stream.next_index:
-                reason = f"stream {stream_id} has messages outside {stream.first_index}..{stream.next_index - 1}"
-                raise DatabaseCorrupt(corrupt_text(reason))
-            if first == expected:
-                expected = last + 1 if at_end else stream.next_index
-        elif not at_end:
-            # The page is empty since the first message is too large for a page.
-            return
-        if expected < stream.next_index:
-            raise DatabaseCorrupt(corrupt_text(f"message {expected} of stream {stream_id} is missing"))
 
     def _advance(self, ends: dict[int, list[int]]) -> None:
         """Move the next index of several streams.
@@ -282,24 +202,6 @@ def _plain_rows(append: Append, base: int) -> list[Any]:
     flat[3::width] = checksums_plain(base, append.first_index, append.data)
     flat[6::width] = append.data
     return flat
-
-
-def _stream_ends(appends: Sequence[Append]) -> dict[int, list[int]]:
-    """Returns for each stream id: the first index of its appends, the index after their last message, and their total
-    number of bytes.
-
-    Raises IndexConflict if an append does not begin where the previous append to the same stream ends.
-    """
-    ends: dict[int, list[int]] = {}
-    for append in appends:
-        end = ends.get(append.stream_id)
-        if end is None:
-            end = ends[append.stream_id] = [append.first_index, append.first_index, 0]
-        elif append.first_index != end[1]:
-            raise IndexConflict(append.stream_id, end[1], append.first_index)
-        end[1] += len(append.data)
-        end[2] += sum(map(len, append.data))
-    return ends
 
 
 def _flat_rows(append: Append, base: int) -> list[Any]:

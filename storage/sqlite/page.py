@@ -26,7 +26,7 @@ import msgspec
 
 from storage.checksum import checksum_full, checksums_plain, checksums_plain_timed, seed_base
 from storage.contract import Record
-from storage.errors import DatabaseCorrupt, corrupt_text
+from storage.errors import DatabaseCorrupt, corrupt_text, damaged_message
 from storage.sqlite.statements import (
     JOIN_PROBE,
     JOIN_PROBE_RESULT,
@@ -188,7 +188,7 @@ def find_damage(
         and checksum == checksum_full(seed_base(stream_id, time_us), index, data, key, headers)
     ):
         return None
-    return f"message {index} of stream {stream_id} is not what was written (its checksum differs)"
+    return damaged_message(stream_id, index)
 
 
 def _damage(connection: sqlite3.Connection, stream_id: int, index: int, rows: int) -> DatabaseCorrupt:

@@ -9,14 +9,16 @@ import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from storage.contract import Session, Values
 from storage.errors import StorageError
 from storage.histogram import SECONDS, Histogram
-from storage.sqlite.disk_diagnosis import error_of
-from storage.sqlite.errors import storage_error
+from storage.sqlite.disk_diagnosis import diagnose
+from storage.sqlite.errors import caused_error, storage_error
+from storage.sqlite.free_pages import reclaim
 from storage.sqlite.log import SqliteLog
+from storage.sqlite.rows import SqliteRows, execute, execute_many
+from storage.statement import Values
 
 
 class Checkpoint(NamedTuple):
@@ -30,62 +32,6 @@ class Checkpoint(NamedTuple):
     blocked: bool
     wal_pages: int
     copied_pages: int
-
-
-class SqliteRows:
-    """The rows of one statement: `storage.contract.Rows`. An error of SQLite is raised as a StorageError."""
-
-    __slots__ = ("_cursor",)
-
-    def __init__(self, cursor: sqlite3.Cursor) -> None:
-        self._cursor = cursor
-
-    @property
-    def rowcount(self) -> int:
-        return self._cursor.rowcount
-
-    def fetchone(self) -> Any:
-        try:
-            return self._cursor.fetchone()
-        except sqlite3.Error as error:
-            raise storage_error(error) from error
-
-    def fetchall(self) -> list[Any]:
-        try:
-            return self._cursor.fetchall()
-        except sqlite3.Error as error:
-            raise storage_error(error) from error
-
-    def __iter__(self) -> Iterator[Any]:
-        try:
-            yield from self._cursor
-        except sqlite3.Error as error:
-            raise storage_error(error) from error
-
-
-def execute(connection: sqlite3.Connection, statement: str, values: Values) -> SqliteRows:
-    """Executes one statement, as `storage.contract.Session.execute` describes it."""
-    try:
-        return SqliteRows(connection.execute(statement, values))
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
-
-
-def execute_many(connection: sqlite3.Connection, statement: str, values: Iterable[Values]) -> None:
-    """Executes one statement several times, as `storage.contract.Session.execute_many` describes it."""
-    try:
-        connection.executemany(statement, values)
-    except sqlite3.Error as error:
-        raise storage_error(error) from error
-
-
-def connection_of(session: Session) -> sqlite3.Connection:
-    """Returns the SQLite connection of a session, for code that uses SQLite itself. Raises TypeError if the session is
-    not one of SQLite."""
-    connection = getattr(session, "connection", None)
-    if not isinstance(connection, sqlite3.Connection):
-        raise TypeError(f"a {type(session).__name__} is no session of SQLite")
-    return connection
 
 
 class SqliteSession:
@@ -125,6 +71,16 @@ class SqliteSession:
     def rollback(self) -> None:
         if self.connection.in_transaction:
             self._execute("ROLLBACK")
+
+    def reclaim(self, pages: int, keep: int) -> int:
+        return reclaim(self.connection, pages, keep)
+
+    def recover(self, error: StorageError) -> bool:
+        return False
+
+    def settle(self, error: StorageError) -> bool | None:
+        # After a failed sync, the write-ahead log may have the whole transaction.
+        return None if error.fatal else False
 
     def savepoint(self) -> None:
         self._execute("SAVEPOINT part")
@@ -190,7 +146,10 @@ class SqliteSession:
             self.connection.execute(f"PRAGMA busy_timeout={usual_ms}")
 
     def error_of(self, raised: BaseException) -> StorageError:
-        return error_of(self, raised)
+        error = caused_error(raised)
+        # The test for the cause reads the whole file. Only an error of the session that writes is worth that: it can
+        # stop the node.
+        return diagnose(error, self) if self.writes else error
 
     def close(self) -> None:
         if self.closed:

@@ -1,101 +1,25 @@
-"""The SQL statements of the log of messages, compiled once from the schema. They run on a connection of
-Python's sqlite3.
-
-A connection of SQLAlchemy is not used: composing and running a statement there would take ten times as long as SQLite
-needs to read one row.
-"""
+"""The statements of the log of messages that only SQLite runs. `storage.log_statements` has the others."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import (
-    ColumnElement,
-    Integer,
     LargeBinary,
-    Select,
     bindparam,
     cast,
-    delete,
     func,
     literal_column,
     select,
-    tuple_,
-    update,
 )
-from sqlalchemy.dialects import sqlite
-from sqlalchemy.sql import ClauseElement
 
+from storage.log_statements import page
+from storage.schema import messages, streams
 from storage.seal import FIRST_FACTOR, MODULUS, NEXT_FACTOR, SIZE_FACTOR, STREAM_COLUMNS
-from storage.sqlite.schema import messages, streams
-
-_dialect = sqlite.dialect(paramstyle="qmark")
-
-
-def compiled(statement: ClauseElement, *names: str) -> str:
-    """Returns the text of a statement, with `?` for each parameter.
-
-    names: the names of the parameters in the order of their appearance in the text.
-    """
-    made = statement.compile(dialect=_dialect)
-    positions = tuple(getattr(made, "positiontup", None) or ())
-    assert positions == names, f"the parameters are {positions}, not {names}"
-    return str(made)
-
+from storage.statement import compiled
 
 # Streams.
 
-_record = (
-    streams.c.id,
-    streams.c.name,
-    streams.c.partition,
-    streams.c.first_index,
-    streams.c.next_index,
-    streams.c.size_bytes,
-    streams.c.created_us,
-)
-_zero: ColumnElement[int] = literal_column("0")
-_by_id = streams.c.id == bindparam("stream_id")
-_listed = (
-    select(*_record)
-    .where(tuple_(streams.c.name, streams.c.partition) > tuple_(bindparam("after_name"), bindparam("after_partition")))
-    .order_by(streams.c.name, streams.c.partition)
-    .limit(bindparam("limit", type_=Integer))
-    .offset(_zero)
-)
-
-INSERT_STREAM: Final = compiled(
-    sqlite.insert(streams)
-    .values(
-        name=bindparam("name"),
-        partition=bindparam("partition"),
-        first_index=_zero,
-        next_index=_zero,
-        size_bytes=_zero,
-        created_us=bindparam("created_us"),
-        seal=bindparam("seal"),
-    )
-    .on_conflict_do_nothing(),
-    *("name", "partition", "created_us", "seal"),
-)
-FIND_STREAM: Final = compiled(
-    select(*_record).where(streams.c.name == bindparam("name"), streams.c.partition == bindparam("partition")),
-    *("name", "partition"),
-)
-GET_STREAM: Final = compiled(select(*_record).where(_by_id), "stream_id")
-LIST_STREAMS: Final = compiled(_listed, *("after_name", "after_partition", "limit"))
-LIST_STREAMS_BELOW: Final = compiled(
-    _listed.where(streams.c.name < bindparam("end_name")),
-    *("after_name", "after_partition", "end_name", "limit"),
-)
-"""Lists streams like `LIST_STREAMS`, but only the streams whose names are below `end_name`. The log uses this
-statement to list the streams whose names begin with a prefix."""
-BEGIN_STREAM_AT: Final = compiled(
-    update(streams)
-    .where(_by_id, streams.c.next_index == _zero)
-    .values(first_index=bindparam("first"), next_index=bindparam("next"), seal=bindparam("seal")),
-    *("first", "next", "seal", "stream_id"),
-)
 TRUNCATE_STREAM: Final = (
     "UPDATE streams SET first_index = ?1, size_bytes = size_bytes - ?2, seal = "
     f"(seal + {FIRST_FACTOR} * (?1 - first_index) + {MODULUS} - ({SIZE_FACTOR} * ?2) % {MODULUS}) % {MODULUS} "
@@ -103,9 +27,7 @@ TRUNCATE_STREAM: Final = (
 )
 """Moves the first index of a stream after a deletion. Parameters: new first index, number of deleted bytes,
 stream id."""
-SEALED_STREAM: Final = f"SELECT {STREAM_COLUMNS}, seal FROM streams WHERE id = ?"
 SEALED_STREAMS: Final = f"SELECT {STREAM_COLUMNS}, seal FROM streams"
-DELETE_STREAM: Final = compiled(delete(streams).where(_by_id), "stream_id")
 
 
 def advance_streams(count: int) -> str:
@@ -158,38 +80,24 @@ ADVANCE_STREAMS: Final = tuple((count, advance_streams(count)) for count in CHUN
 # Statements that delete messages.
 
 _of_stream = messages.c.stream_id == bindparam("stream_id")
-_below = _of_stream & (messages.c.idx < bindparam("end"))
 SIZE_BELOW: Final = compiled(
-    select(func.coalesce(func.sum(func.length(messages.c.data)), _zero)).where(_below), *("stream_id", "end")
+    select(func.coalesce(func.sum(func.length(messages.c.data)), literal_column("0"))).where(
+        _of_stream, messages.c.idx < bindparam("end")
+    ),
+    *("stream_id", "end"),
 )
-DELETE_BELOW: Final = compiled(delete(messages).where(_below), *("stream_id", "end"))
-DELETE_MESSAGES: Final = compiled(delete(messages).where(_of_stream), "stream_id")
 
 # Statements that read messages.
 
-_from_index = (_of_stream, messages.c.idx >= bindparam("index"))
-
-
-def _page(*columns: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:
-    """Returns the query that reads `columns` of at most `limit` messages of a stream, from an index on."""
-    return (
-        select(*columns)
-        .where(*_from_index)
-        .order_by(messages.c.idx)
-        .limit(bindparam("limit", type_=Integer))
-        .offset(_zero)
-    )
-
-
 _message = messages.c
-_measured = _page(
+_measured = page(
     _message.idx,
     _message.time_us,
     (_message.key.is_not(None) | _message.headers.is_not(None)).label("attributed"),
     func.length(_message.data).label("size_bytes"),
     _message.checksum,
 ).subquery("page")
-_joined = _page(_message.data, _message.time_us).subquery("page")
+_joined = page(_message.data, _message.time_us).subquery("page")
 _join = cast(func.group_concat(_joined.c.data, literal_column("''")), LargeBinary)
 
 MEASURE_PAGE: Final = compiled(
@@ -207,19 +115,13 @@ MEASURE_PAGE: Final = compiled(
 )
 """Returns the measures of a page as one row (see `storage.sqlite.page.Measure`): counts, sizes and checksums of its
 messages, without their data."""
-FIND_FITTING: Final = compiled(
-    _page(messages.c.idx).where(func.length(messages.c.data) <= bindparam("bytes_max")),
-    *("stream_id", "index", "bytes_max", "limit"),
-)
-"""Finds the first message, from an index on, whose data has at most a given size. SQLite stores the length of a value
-in the head of the row, so this query does not read the data."""
 READ_JOINED: Final = compiled(select(_join), *("stream_id", "index", "limit"))
 """Reads the data of all messages of a page, joined to one value."""
 READ_JOINED_TIMES: Final = compiled(
     select(_join, func.group_concat(_joined.c.time_us)), *("stream_id", "index", "limit")
 )
 READ_ROWS: Final = compiled(
-    _page(_message.idx, _message.time_us, _message.checksum, _message.key, _message.headers, _message.data),
+    page(_message.idx, _message.time_us, _message.checksum, _message.key, _message.headers, _message.data),
     *("stream_id", "index", "limit"),
 )
 READ_STREAM: Final = compiled(
@@ -237,7 +139,7 @@ NEXT_MESSAGES: Final = compiled(
 )
 """Finds the smallest stream id above a given id in the table of messages. The stream can be missing in the table
 of streams."""
-HAS_STREAM: Final = compiled(select(streams.c.id).where(_by_id), "stream_id")
+HAS_STREAM: Final = compiled(select(streams.c.id).where(streams.c.id == bindparam("stream_id")), "stream_id")
 COUNT_MESSAGES: Final = compiled(select(func.count()).where(_of_stream), "stream_id")
 
 # Statements that test the abilities of the installed SQLite.

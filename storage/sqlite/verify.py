@@ -13,12 +13,15 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from storage.contract import Session, StreamRecord
-from storage.seal import SEAL, SEALED, find_broken, has_seal
+from storage.log_statements import GET_STREAM
+from storage.schema import messages, metadata, streams
+from storage.seal import SEAL, SEALED
 from storage.sqlite.errors import storage_error
 from storage.sqlite.page import find_damage
-from storage.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION, messages, metadata, streams
-from storage.sqlite.session import connection_of
-from storage.sqlite.statements import COUNT_MESSAGES, GET_STREAM, HAS_STREAM, NEXT_MESSAGES, NEXT_STREAM, READ_STREAM
+from storage.sqlite.rows import connection_of
+from storage.sqlite.schema import APPLICATION_ID, SCHEMA_VERSION
+from storage.sqlite.seals import find_broken, has_seal
+from storage.sqlite.statements import COUNT_MESSAGES, HAS_STREAM, NEXT_MESSAGES, NEXT_STREAM, READ_STREAM
 
 PROBLEMS_MAX = 1_000
 """The largest number of problems that a report lists. Further problems are only counted."""

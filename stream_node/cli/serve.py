@@ -30,6 +30,10 @@ def register(app: typer.Typer) -> None:
 def serve(
     config: ConfigOption = None,
     data_dir: Annotated[str | None, typer.Option(help="The folder of the database.")] = None,
+    database: Annotated[
+        str | None,
+        typer.Option(metavar="postgresql://USER@HOST:PORT/NAME", help="A PostgreSQL database for the streams."),
+    ] = None,
     listen: ListenOption = None,
     http: HttpOption = None,
     allow_forward: ForwardOption = None,
@@ -64,6 +68,7 @@ def serve(
 
     flags = {
         "data_dir": data_dir,
+        "database": database,
         "listen": listen,
         "http": tuple(http) if http else None,
         "allow_forward": tuple(allow_forward) if allow_forward else None,

@@ -10,11 +10,11 @@ import msgspec
 import trio
 from sqlalchemy import Integer, bindparam, func, literal_column, select
 
-from index_service.statements import compiled
 from index_service.storage import saved_indexes
 from storage.contract import Operation, Session
 from storage.errors import StorageClosed
-from storage.sqlite.schema import messages, streams
+from storage.schema import messages, streams
+from storage.statement import compiled, greatest
 from storage.thread_runner import ThreadRunner
 
 
@@ -58,8 +58,8 @@ class Positions(NamedTuple):
 
 
 _ZERO, _ONE = literal_column("0", Integer), literal_column("1", Integer)
-_next = func.max(saved_indexes.c.idx, streams.c.first_index, type_=Integer)
-_since = func.max(saved_indexes.c.saved_us, messages.c.time_us, type_=Integer)
+_next = greatest(saved_indexes.c.idx, streams.c.first_index)
+_since = greatest(saved_indexes.c.saved_us, messages.c.time_us)
 _join = saved_indexes.join(
     streams,
     (streams.c.name == saved_indexes.c.stream_name) & (streams.c.partition == saved_indexes.c.partition),

@@ -11,10 +11,10 @@ from collections.abc import Callable
 import msgspec
 from sqlalchemy import Integer, Select, bindparam, func, literal_column, select
 
-from index_service.statements import compiled
 from index_service.storage import saved_indexes
 from storage.contract import Operation, Session
-from storage.sqlite.schema import messages, streams
+from storage.schema import messages, streams
+from storage.statement import compiled, greatest
 
 OTHERS = "_others"
 """The name of one sum: that of all streams, or all consumers, whose figures are not shown one by one."""
@@ -77,8 +77,8 @@ _by_name = (
 )
 _all_streams = select(func.count(), func.sum(streams.c.next_index), func.sum(_kept), func.sum(streams.c.size_bytes))
 _behind = streams.c.next_index - saved_indexes.c.idx
-# SQLite's function max of two numbers. A consumer that was set beyond the end has no lag.
-_lag = func.sum(func.max(_behind, _ZERO), type_=Integer).label("lag")
+# A consumer that was set beyond the end has no lag.
+_lag = func.sum(greatest(_behind, _ZERO), type_=Integer).label("lag")
 _join = saved_indexes.join(
     streams,
     (streams.c.name == saved_indexes.c.stream_name) & (streams.c.partition == saved_indexes.c.partition),

@@ -11,7 +11,7 @@ import structlog
 from ockam.address import Address, local
 from ockam.worker import Worker
 from storage.errors import StorageClosed
-from storage.sqlite.reclaim import Reclaim
+from storage.reclaim import Reclaim
 from stream_service.workers.directory import StreamDirectory
 
 SLICE_STREAMS = 1_000

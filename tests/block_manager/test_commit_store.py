@@ -14,7 +14,7 @@ from block_manager.commit_store import CommitStore
 from block_manager.transactions import SessionTransactions
 from storage.errors import DiskFailed, StorageClosed
 from storage.sqlite.database import Database
-from storage.sqlite.session import connection_of
+from storage.sqlite.rows import connection_of
 from tests.block_manager.commit_samples import WatchedTransactions, once, open_transactions
 from tests.block_manager.samples import chain, counts, ids, in_memory
 

@@ -10,10 +10,10 @@ import pytest
 import trio
 
 from index_service.extensions import FENCED_SAVE, LEASE, FencedSave, LeaseRequest, SaveStatus
+from storage.directory_lock import FILE_NAME as LOCK_NAME
 from storage.errors import DatabaseCorrupt, DatabaseInUse, DatabaseTooNew, StorageError
 from storage.sqlite.backup import MANIFEST_NAME, BackupError, back_up
 from storage.sqlite.database import FILE_NAME, Database
-from storage.sqlite.lock import FILE_NAME as LOCK_NAME
 from stream_node.restore import Present
 from tests.cli.command import CommandLine
 from tests.cli.schemas import BackedUp, Restored

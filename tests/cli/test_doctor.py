@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from storage.directory_lock import FILE_NAME as LOCK_NAME
 from storage.sqlite.database import FILE_NAME, Database
-from storage.sqlite.lock import FILE_NAME as LOCK_NAME
 from stream_node.config import Config
 from stream_node.doctor import (
     EARLIEST_US,

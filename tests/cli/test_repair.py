@@ -22,6 +22,7 @@ from spark_export.errors import SourceError
 from spark_export.file_catalog import database_path
 from storage.errors import DatabaseInUse, StorageError, WalDamaged
 from storage.sqlite.database import Database
+from storage.sqlite.rows import connection_of
 from storage.sqlite.session import SqliteSession
 from storage.sqlite.verify import verify
 from stream_client.blocking import connect
@@ -267,7 +268,7 @@ def test_positions_and_fences_behind_a_lost_page_stay(tmp_path: Path) -> None:
     lost_page(directory)
     repair(directory, accept_loss=True)
     with open_session(directory) as session:
-        execute = session.execute
+        execute = connection_of(session).execute
         assert execute("SELECT idx FROM saved_indexes").fetchall() == [(COMMITS - 1,)]
         assert execute("SELECT fence > ? FROM lease_fences", (COMMITS,)).fetchall() == [(1,)]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import structlog
 
+from storage.directory_lock import FILE_NAME as LOCK_NAME
 from storage.errors import StorageBusy, StorageError
 from storage.sqlite.database import FILE_NAME, Database
-from storage.sqlite.lock import FILE_NAME as LOCK_NAME
 from storage.sqlite.schema import SCHEMA_VERSION
 from stream_node.clock_note import FILE_NAME as CLOCK_NAME
 from stream_node.restore import Present

@@ -21,6 +21,7 @@ from ockam.worker import Worker
 from storage.contract import Operation, Session, ignore_done
 from storage.inline_runner import InlineRunner
 from storage.sqlite.database import Database
+from storage.sqlite.rows import connection_of
 
 SERVICE, ME = local("stream_index_service"), local("me")
 Q = TypeVar("Q")
@@ -37,7 +38,7 @@ class Sql(Operation):
         self.statement = statement
 
     def apply(self, session: Session) -> None:
-        session.execute(self.statement)
+        connection_of(session).execute(self.statement)
 
 
 class Inbox(Worker):

@@ -24,6 +24,7 @@ from ockam.address import local
 from ockam.node import Node
 from storage.contract import Session
 from storage.sqlite.database import Database
+from storage.sqlite.rows import connection_of
 from tests.simulation.auditor import BrokenPromise
 from tests.simulation.backfill_sources import (
     BEYOND,
@@ -336,7 +337,7 @@ class BackfillWorld:
 
 
 def _count_blocks(session: Session) -> int:
-    count: int = session.execute("SELECT count(*) FROM block_index").fetchone()[0]
+    count: int = connection_of(session).execute("SELECT count(*) FROM block_index").fetchone()[0]
     return count
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.storage.storage_samples import MEMORY_DIRECTORY, Source, open_sources
+from tests.storage.storage_samples import MEMORY_DIRECTORY, Source, fresh_database, open_sources
+from tests.support.postgres import PostgresServer
 
 
 @pytest.fixture
@@ -21,8 +22,20 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
         yield Path(directory)
 
 
-@pytest.fixture(params=["memory", "sqlite", "sqlite by rows"])
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server that does not sync, for tests that make thousands of commits."""
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    with PostgresServer({"fsync": "off", "full_page_writes": "off"}) as server:
+        yield server
+
+
+@pytest.fixture(params=["memory", "sqlite", "sqlite by rows", "postgres"])
 def source(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Source]:
+    if request.param == "postgres":
+        with fresh_database(request.getfixturevalue("postgres_server")) as database:
+            yield database
+        return
     if request.param == "sqlite by rows":
         monkeypatch.setattr("storage.sqlite.log.can_join", lambda connection: False)
     with open_sources(str(request.param).split()[0], tmp_path / "data") as opened:

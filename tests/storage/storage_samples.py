@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from storage.contract import Append, Operation, Session
 from storage.memory import MemoryDatabase
 from storage.sqlite.database import Database
 from storage.sqlite.verify import verify
+from tests.support.postgres import PostgresServer
 
-Source: TypeAlias = MemoryDatabase | Database
+if TYPE_CHECKING:
+    from storage.postgres.database import PostgresDatabase
+
+Source: TypeAlias = "MemoryDatabase | Database | PostgresDatabase"
 EVERYTHING = 2**64 - 1
 MEMORY_BYTES_MIN = 512 * 1024 * 1024
 
@@ -41,6 +46,21 @@ def open_sources(kind: str, directory: Path) -> Iterator[Source]:
             session.close()
     finally:
         source.close()
+
+
+@contextmanager
+def fresh_database(server: PostgresServer) -> Iterator[PostgresDatabase]:
+    """An empty database on a PostgreSQL server that may lose what it has confirmed."""
+    from storage.postgres.database import PostgresDatabase
+
+    name = f"test_{secrets.token_hex(4)}"
+    server.ask(f"CREATE DATABASE {name}")
+    database = PostgresDatabase.open(server.url_of(name), unsafe=True)
+    try:
+        yield database
+    finally:
+        database.close()
+        server.ask(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @contextmanager

@@ -19,8 +19,9 @@ import pytest
 
 from block_node.blocks.items import split_block
 from block_node.client.blocking.connecting import connect as connect_blocks
+from storage.schema import metadata
 from storage.sqlite.database import FILE_NAME
-from storage.sqlite.schema import SCHEMA_VERSION, metadata
+from storage.sqlite.schema import SCHEMA_VERSION
 from stream_client import FromIndex, Retention, blocking
 from stream_client.blocking.positions import SavedIndexes
 from stream_node.process import NodeProcess

@@ -17,9 +17,11 @@ from index_service.lease_machine import StoredLease
 from index_service.lease_storage import LoadLeases
 from index_service.storage import Access, IndexRequests
 from storage.contract import Append
+from storage.schema import metadata
 from storage.seal import SEALED
 from storage.sqlite.database import FILE_NAME, Database
-from storage.sqlite.schema import SCHEMA_VERSION, metadata
+from storage.sqlite.rows import connection_of
+from storage.sqlite.schema import SCHEMA_VERSION
 from storage.sqlite.verify import verify
 from stream_service.extensions import Retention
 from stream_service.stored import get_retention
@@ -54,7 +56,7 @@ def test_a_database_of_version_1_is_brought_up_to_date_with_every_value_as_it_wa
     database = Database.open(directory)
     with reading(database) as session:
         assert verify(session).problems == ()
-        assert session.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+        assert connection_of(session).execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
         record = session.log.find_stream("größe", 1)
         assert record is not None
         assert get_retention(session, record.stream_id) == Retention(60, None, 10**6)

@@ -26,10 +26,10 @@ from index_service.lease_storage import LoadLeases, WriteLeases, raise_fences
 from index_service.storage import Access, IndexRequests, SetPosition
 from storage.contract import Append, Session
 from storage.errors import DatabaseCorrupt
+from storage.schema import metadata
 from storage.seal import FIRST_FACTOR, NEXT_FACTOR, SEALED, SIZE_FACTOR, seal_of, stream_seal
 from storage.sqlite.database import FILE_NAME, Database
-from storage.sqlite.schema import metadata
-from storage.sqlite.session import connection_of
+from storage.sqlite.rows import connection_of
 from storage.sqlite.verify import verify
 from stream_service.extensions import Retention
 from stream_service.stored import note_fall, set_retention
@@ -73,7 +73,7 @@ def fill(session: Session) -> None:
         WriteLeases("mailer", "größe", [StoredLease(0, fence, "me"), StoredLease(1, 4, None)], 9, nothing).apply(
             session
         )
-    raise_fences(connection_of(session), 100)
+    raise_fences(session, 100)
     LoadTarget("blocks", nothing).apply(session)
     for newest in (7, 9):
         SaveTarget("blocks", newest, nothing).apply(session)
@@ -251,7 +251,9 @@ def test_a_damaged_retention_is_not_written_over(copy: Path) -> None:
     with writing(database) as session:
         record = session.log.find_stream("größe", 1)
         assert record is not None
-        session.execute("UPDATE streams SET size_bytes = size_bytes + 1 WHERE id = ?", (record.stream_id,))
+        connection_of(session).execute(
+            "UPDATE streams SET size_bytes = size_bytes + 1 WHERE id = ?", (record.stream_id,)
+        )
         with pytest.raises(DatabaseCorrupt):
             set_retention(session, record.stream_id, None)
     database.close()
@@ -262,7 +264,9 @@ def test_damage_stays_visible_while_the_stream_goes_on(copy: Path) -> None:
     with writing(database) as session:
         record = session.log.find_stream("größe", 1)
         assert record is not None
-        session.execute("UPDATE streams SET size_bytes = size_bytes + 1 WHERE id = ?", (record.stream_id,))
+        connection_of(session).execute(
+            "UPDATE streams SET size_bytes = size_bytes + 1 WHERE id = ?", (record.stream_id,)
+        )
         session.log.append([Append(record.stream_id, record.next_index, NOW_US, [b"six"])])
         session.log.truncate_before(record.stream_id, 3)
     database.close()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from sqlalchemy import text
 
 from storage.contract import Append
 from storage.errors import StorageReadOnly
+from storage.statement import compiled
 from tests.storage.storage_samples import Source, make_stream, reading, stored_data, writing
 
 
@@ -89,18 +91,18 @@ def test_a_part_of_a_transaction_can_be_undone_alone(source: Source) -> None:
 
 def test_tables_of_other_packages_share_the_transaction(source: Source) -> None:
     session = source.session()
-    session.execute("CREATE TABLE other (value INTEGER)")
+    session.execute(compiled(text("CREATE TABLE other (value INTEGER)")))
     session.begin()
-    session.execute("INSERT INTO other VALUES (1)")
+    session.execute(compiled(text("INSERT INTO other VALUES (1)")))
     session.commit()
     session.begin()
-    session.execute("INSERT INTO other VALUES (2)")
+    session.execute(compiled(text("INSERT INTO other VALUES (2)")))
     session.savepoint()
-    session.execute("INSERT INTO other VALUES (3)")
+    session.execute(compiled(text("INSERT INTO other VALUES (3)")))
     session.rollback_to()
-    assert session.execute("SELECT value FROM other").fetchall() == [(1,), (2,)]
+    assert session.execute(compiled(text("SELECT value FROM other"))).fetchall() == [(1,), (2,)]
     session.rollback()
-    assert session.execute("SELECT value FROM other").fetchall() == [(1,)]
+    assert session.execute(compiled(text("SELECT value FROM other"))).fetchall() == [(1,)]
     session.close()
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from storage.contract import Append
+from storage.directory_lock import FILE_NAME as LOCK_NAME
 from storage.errors import WalDamaged
 from storage.failpoint import SITES
 from storage.sqlite.database import FILE_NAME, PAGE_BYTES, Database
-from storage.sqlite.lock import FILE_NAME as LOCK_NAME
 from tests.storage.crash_samples import confirmed_of, need_strace, run_child, stored_batches
 from tests.storage.storage_child import STREAMS, batch_data
 from tests.storage.storage_samples import writing

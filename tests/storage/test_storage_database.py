@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage.contract import Append
+from storage.directory_lock import FILE_NAME as LOCK_NAME
 from storage.errors import (
     DatabaseCorrupt,
     DatabaseInUse,
@@ -25,10 +26,11 @@ from storage.errors import (
     StorageReadOnly,
     WriteFailed,
 )
+from storage.schema import metadata
 from storage.sqlite.database import FILE_NAME, FILE_PRAGMAS, PAGE_BYTES, PRAGMAS, Database
 from storage.sqlite.errors import storage_error
-from storage.sqlite.lock import FILE_NAME as LOCK_NAME
-from storage.sqlite.schema import SCHEMA_VERSION, metadata
+from storage.sqlite.rows import connection_of
+from storage.sqlite.schema import SCHEMA_VERSION
 from tests.storage.storage_samples import make_stream, reading, stored_data, writing
 
 
@@ -260,10 +262,10 @@ def test_the_attributes_of_a_stream_are_kept_for_others(tmp_path: Path) -> None:
     database = Database.open(tmp_path)
     stream_id = make_stream(database, [b"a"])
     with writing(database) as session:
-        session.execute("UPDATE streams SET attributes = ? WHERE id = ?", (b"kept", stream_id))
+        connection_of(session).execute("UPDATE streams SET attributes = ? WHERE id = ?", (b"kept", stream_id))
         session.log.append([Append(stream_id, 1, 5, [b"b"])])
     with reading(database) as session:
-        assert session.execute("SELECT attributes FROM streams").fetchall() == [(b"kept",)]
+        assert connection_of(session).execute("SELECT attributes FROM streams").fetchall() == [(b"kept",)]
     database.close()
 
 

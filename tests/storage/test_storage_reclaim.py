@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from storage.contract import Append
+from storage.reclaim import Reclaim
 from storage.sqlite.database import PAGE_BYTES, Database
-from storage.sqlite.reclaim import Reclaim
 from storage.sqlite.session import SqliteSession
 from storage.sqlite.verify import verify
 

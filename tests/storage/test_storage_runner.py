@@ -19,6 +19,7 @@ from storage.errors import (
     StreamNotFound,
 )
 from storage.runner import NoBatches
+from storage.sqlite.rows import connection_of
 from tests.storage.runner_samples import Bench, Gate, ManualBatches, open_runner
 from tests.storage.storage_samples import stored_data
 
@@ -69,7 +70,7 @@ async def test_a_bad_operation_fails_alone(kind: str, bench: Bench) -> None:
             bench.append(5, b"conflict"),
             bench.append(1, b"b"),
             bench.call(mistaken),
-            bench.call(lambda session: session.execute("INSERT INTO nowhere VALUES (1)")),
+            bench.call(lambda session: connection_of(session).execute("INSERT INTO nowhere VALUES (1)")),
             Append(99, 0, 5, [b"no stream"], on_done=bench.done.append),
             bench.append(0, b"c", stream=1),
         ):
@@ -94,7 +95,7 @@ async def test_when_the_commit_fails_all_fail_and_the_next_batch_is_stored(kind:
     session.close()
     async with open_runner(kind, bench.database) as runner:
         runner.submit_write(bench.append(0, b"lost"))
-        runner.submit_write(bench.call(lambda session: session.execute("INSERT INTO child VALUES (7)")))
+        runner.submit_write(bench.call(lambda session: connection_of(session).execute("INSERT INTO child VALUES (7)")))
         await runner.wait_idle()
         runner.submit_write(bench.append(0, b"kept"))
     assert bench.errors()[-1] is None
@@ -104,7 +105,7 @@ async def test_when_the_commit_fails_all_fail_and_the_next_batch_is_stored(kind:
 
 async def test_a_full_disk_fails_what_does_not_fit_and_nothing_else(kind: str, bench: Bench) -> None:
     def limit(pages: int) -> Operation:
-        return bench.call(lambda session: session.execute(f"PRAGMA max_page_count={pages}").fetchone())
+        return bench.call(lambda session: connection_of(session).execute(f"PRAGMA max_page_count={pages}").fetchone())
 
     async with open_runner(kind, bench.database) as runner:
         runner.submit_write(limit(20))

@@ -11,10 +11,10 @@ import trio
 
 from storage import storage_threads as threads_of_storage
 from storage.contract import Append, Operation, Session
+from storage.directory_lock import FILE_NAME as LOCK_NAME
 from storage.errors import CommitInDoubt, DiskFailed, StorageClosed, StorageError
 from storage.sqlite import checkpointer
 from storage.sqlite.database import Database
-from storage.sqlite.lock import FILE_NAME as LOCK_NAME
 from storage.thread_runner import ThreadRunner
 from tests.storage.runner_samples import Bench, Gate, ManualBatches
 from tests.storage.storage_samples import stored_data

@@ -26,10 +26,11 @@ from sqlalchemy import create_engine
 import stream_node.services  # noqa: F401  (its packages define their tables)
 from storage.errors import DatabaseTooNew, DatabaseTooOld, MigrationFailed, NoRoomToUpgrade, StorageBusy
 from storage.failpoint import SITES
+from storage.schema import metadata
 from storage.sqlite.backup import MANIFEST_NAME, BackupError
 from storage.sqlite.database import FILE_NAME, Database
 from storage.sqlite.migrate import MIGRATIONS, Migrations, find_missing, migrate
-from storage.sqlite.schema import SCHEMA_VERSION, create_statements, metadata
+from storage.sqlite.schema import SCHEMA_VERSION, create_statements
 from storage.sqlite.session import SqliteSession
 from tests.support.backups import WORDS, put, store, stored_streams
 from tests.support.data_dir import stored_messages

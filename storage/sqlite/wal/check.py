@@ -17,11 +17,11 @@ from typing import BinaryIO, Final, NamedTuple
 
 import structlog
 
+from storage.directory_lock import FILE_NAME as LOCK_NAME
+from storage.directory_lock import left_in_this_boot, owner_lives
 from storage.durable_files import rename_durably
 from storage.errors import StorageError, WalDamaged
 from storage.sqlite.errors import storage_error
-from storage.sqlite.lock import FILE_NAME as LOCK_NAME
-from storage.sqlite.lock import left_in_this_boot, owner_lives
 from storage.sqlite.wal.rewrite import rebuild
 from storage.sqlite.wal.scan_machine import PAGE_SIZES, FindPage, Scan, Verdict, WalReader, is_in_file, judge, scan
 from storage.sqlite.wal.survey import list_behind

@@ -35,6 +35,7 @@ from storage.contract import Operation, Session
 from storage.errors import DiskFull
 from storage.runner import Runner
 from storage.sqlite.database import Database
+from storage.sqlite.rows import connection_of
 from storage.thread_runner import ThreadRunner
 from tests.block_node.persist.block_samples import check_database, items_of, root_of
 from tests.support.served import wait_until
@@ -65,7 +66,7 @@ class Statement(Operation):
         self.statement = statement
 
     def apply(self, session: Session) -> None:
-        session.execute(self.statement)
+        connection_of(session).execute(self.statement)
 
 
 class FullLog(ChainLog):

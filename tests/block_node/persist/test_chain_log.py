@@ -18,6 +18,7 @@ from block_node.persist.ranges import BlockRanges
 from storage.contract import Append
 from storage.errors import DatabaseCorrupt
 from storage.sqlite.database import Database
+from storage.sqlite.rows import connection_of
 from storage.sqlite.verify import verify
 from tests.block_node.persist.block_samples import (
     block_of,
@@ -116,10 +117,10 @@ def test_a_staged_block_is_stored_as_if_it_had_come_at_once(database: Database) 
         assert place is not None
         assert read_block(session, LOG, place) == b"".join(parts) + b"rest"
         assert (place.parts, place.size_bytes) == (21, 20 * PART_BYTES_MAX + 4)
-        assert session.execute("SELECT attempt FROM block_staged").fetchall() == [(8,)]
+        assert connection_of(session).execute("SELECT attempt FROM block_staged").fetchall() == [(8,)]
     open_chain(database, LOG)
     with reading(database) as session:
-        assert session.execute("SELECT attempt FROM block_staged").fetchall() == []
+        assert connection_of(session).execute("SELECT attempt FROM block_staged").fetchall() == []
 
 
 def test_a_block_whose_staged_parts_were_lost_is_not_stored(database: Database) -> None:
@@ -132,7 +133,7 @@ def test_a_block_whose_staged_parts_were_lost_is_not_stored(database: Database) 
         session.rollback_to()
         assert LOG.find(session, 1) is None
         LOG.unstage(session, 9)
-        assert session.execute("SELECT count(*) FROM block_staged").fetchone() == (0,)
+        assert connection_of(session).execute("SELECT count(*) FROM block_staged").fetchone() == (0,)
 
 
 @pytest.mark.parametrize("loss", ["rows of the index", "the chain's row", "a block too many"])
@@ -145,15 +146,15 @@ def test_the_index_is_rebuilt_from_the_stream(database: Database, loss: str, mon
         before = LOG.state(session)
     with writing(database) as session:
         if loss == "rows of the index":
-            session.execute("DELETE FROM block_index WHERE number > 1")
-            session.execute("UPDATE block_chains SET indexed_to = 3")
+            connection_of(session).execute("DELETE FROM block_index WHERE number > 1")
+            connection_of(session).execute("UPDATE block_chains SET indexed_to = 3")
         elif loss == "the chain's row":
-            session.execute("DELETE FROM block_chains")
+            connection_of(session).execute("DELETE FROM block_chains")
         else:
             LOG.store(session, block_of(9), 5)
             session.log.truncate_before(LOG.stream(session).stream_id, 0)
-            session.execute("UPDATE block_chains SET indexed_to = 4")
-            session.execute("UPDATE block_index SET first_index = first_index + 1 WHERE number = 3")
+            connection_of(session).execute("UPDATE block_chains SET indexed_to = 4")
+            connection_of(session).execute("UPDATE block_index SET first_index = first_index + 1 WHERE number = 3")
     rebuilt = open_chain(database, LOG)
     with reading(database) as session:
         if loss == "a block too many":
@@ -191,7 +192,7 @@ def test_a_mistake_of_the_index_does_not_become_a_wrong_block(database: Database
     """A row that points at another block's message, or has another root than the block that it points at."""
     store(database, block_of(0), block_of(1))
     with writing(database) as session:
-        session.execute(f"UPDATE block_index SET {change} WHERE number = 1")
+        connection_of(session).execute(f"UPDATE block_index SET {change} WHERE number = 1")
     with reading(database) as session:
         place = LOG.find(session, 1)
         assert place is not None
@@ -199,7 +200,7 @@ def test_a_mistake_of_the_index_does_not_become_a_wrong_block(database: Database
             LOG.read(session, place, 0, 1 << 20)
         assert [problem[:24] for problem in verify(session).problems] == ["the row of block_index w"]
     with writing(database) as session:
-        session.execute("DELETE FROM block_chains")
+        connection_of(session).execute("DELETE FROM block_chains")
     open_chain(database, LOG)
 
 

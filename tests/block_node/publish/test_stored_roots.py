@@ -20,6 +20,7 @@ from block_node.persist import schema as sql
 from block_node.persist.chain_log import ChainLog
 from block_node.protocol import Acknowledgement, StreamEnded
 from storage.sqlite.database import Database
+from storage.sqlite.rows import connection_of
 from tests.block_node.publish.samples import Bench, bench, chain_of
 from tests.storage.storage_samples import reading, writing
 
@@ -71,7 +72,7 @@ async def test_a_restart_between_any_two_blocks_and_a_rebuilt_index(tmp_path: Pa
         database = Database.open(tmp_path)
         with writing(database) as session:
             if block.number % 2 == 0:
-                session.execute("UPDATE block_chains SET indexed_to = 0")
+                connection_of(session).execute("UPDATE block_chains SET indexed_to = 0")
         database.close()
     async with bench(tmp_path, verifier=PLAIN) as world:
         assert world.stored() == [0, 1, 2, 3]

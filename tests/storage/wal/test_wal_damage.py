@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from storage.directory_lock import FILE_NAME as LOCK_NAME
+from storage.directory_lock import DirectoryLock, boot_id
 from storage.durable_files import sync
 from storage.errors import DatabaseCorrupt, StorageError, WalDamaged
 from storage.sqlite.database import FILE_NAME, PRAGMAS, Database
-from storage.sqlite.lock import FILE_NAME as LOCK_NAME
-from storage.sqlite.lock import DirectoryLock, boot_id
 from storage.sqlite.session import SqliteSession
 from storage.sqlite.wal.check import examined, refuse_damaged
 from storage.sqlite.wal.scan_machine import Verdict
@@ -289,7 +289,7 @@ def test_damage_in_what_has_been_copied_into_the_file_is_refused(tmp_path: Path)
             assert session.checkpoint("PASSIVE").copied_pages > 20
 
     directory = killed(tmp_path, 16, meanwhile=checkpoint)
-    change(directory, 32 + 5 * FRAME_BYTES + 100, 32 + 5 * FRAME_BYTES + 900)
+    change(directory, 32 + 4 * FRAME_BYTES + 100, 32 + 4 * FRAME_BYTES + 900)
     with pytest.raises(WalDamaged) as refused:
         Database.open(directory)
     assert refused.value.lost == 0

@@ -16,10 +16,10 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
+from storage.directory_lock import FILE_NAME as LOCK_NAME
 from storage.errors import DiskFailed, StorageError
 from storage.sqlite import checkpointer
 from storage.sqlite.database import PRAGMAS, Database
-from storage.sqlite.lock import FILE_NAME as LOCK_NAME
 from storage.sqlite.session import SqliteSession
 from storage.thread_runner import ThreadRunner
 from tests.storage.runner_samples import Bench

@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 from storage.contract import Append
+from storage.directory_lock import FILE_NAME as LOCK_NAME
 from storage.sqlite.database import FILE_NAME, Database
-from storage.sqlite.lock import FILE_NAME as LOCK_NAME
 from storage.sqlite.session import SqliteSession
 from storage.sqlite.verify import verify
 from tests.storage.storage_samples import reading

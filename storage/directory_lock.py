@@ -13,8 +13,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from storage.errors import DatabaseInUse
-from storage.sqlite.errors import storage_error
+from storage.errors import DatabaseInUse, system_error
 
 FILE_NAME = "node.lock"
 OWNER_BYTES_MAX = 128
@@ -80,7 +79,7 @@ class DirectoryLock:
         try:
             self._file = os.open(directory / FILE_NAME, os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise storage_error(error) from error
+            raise system_error(error) from error
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             owner, _, self._boot = os.pread(self._file, OWNER_BYTES_MAX, 0).strip().partition(b"\n")
@@ -95,7 +94,7 @@ class DirectoryLock:
             raise DatabaseInUse(int(owner) if owner.isdigit() else None, directory) from error
         except OSError as error:
             os.close(self._file)
-            raise storage_error(error) from error
+            raise system_error(error) from error
 
     def confirm_boot(self, *, emptied: bool) -> None:
         """Write the current boot id into the lock file. Called after the database is recovered.
@@ -109,7 +108,7 @@ class DirectoryLock:
         try:
             self._write_owner(b"%d\n%s\n" % (os.getpid(), self._boot))
         except OSError as error:
-            raise storage_error(error) from error
+            raise system_error(error) from error
 
     def release(self, *, clean: bool) -> None:
         """Release the lock.
@@ -120,7 +119,7 @@ class DirectoryLock:
             if clean:
                 self._write_owner(b"")
         except OSError as error:
-            raise storage_error(error) from error
+            raise system_error(error) from error
         finally:
             os.close(self._file)
 

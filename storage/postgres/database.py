@@ -1,0 +1,128 @@
+"""PostgresDatabase: opens the database of a node on a PostgreSQL server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psycopg
+
+from storage.contract import Session
+from storage.directory_lock import DirectoryLock
+from storage.durable_files import make_folder
+from storage.errors import DatabaseTooNew, system_error
+from storage.postgres.errors import storage_error
+from storage.postgres.ownership import LOCK, Ownership
+from storage.postgres.schema import SCHEMA_VERSION, create_statements
+from storage.postgres.server import Connection, Durability, Server, check_safe, check_version, read_durability
+from storage.postgres.session import PostgresSession
+from storage.upkeep import NoUpkeep
+
+WAIT_S = 30.0
+"""For how long an operation waits for a server that takes writes, in seconds."""
+CALL_S = 10.0
+"""The time that one call of the server may take, in seconds."""
+
+
+class PostgresDatabase:
+    """A database on a PostgreSQL server: a `storage.engine.Engine`.
+
+    durability: the settings of the server on which the meaning of a confirm depends.
+    """
+
+    is_local = False
+    path = None
+
+    def __init__(self, server: Server, durability: Durability, lock: DirectoryLock | None) -> None:
+        self.durability = durability
+        self._lock = lock
+        self._server = server
+        self._ownership = Ownership(server.deadlines)
+        self._writer: PostgresSession | None = None
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        directory: Path | None = None,
+        unsafe: bool = False,
+        wait_s: float = WAIT_S,
+        call_s: float = CALL_S,
+    ) -> PostgresDatabase:
+        """Connects to the server, checks its settings, and creates the tables that are missing.
+
+        directory: the data directory of the node, which is locked until `close`; None: there is none.
+        unsafe: whether to accept a server that confirms without a sync.
+        wait_s: for how long an operation waits for a server that takes writes. call_s: the time that a call may take.
+
+        Raises StorageError.
+        """
+        lock = None if directory is None else _lock_directory(directory)
+        server = None
+        try:
+            server = Server(url, wait_s=wait_s, call_s=call_s)
+            connection = server.wait_connected()
+            try:
+                check_version(connection)
+                durability = read_durability(connection)
+                if not unsafe:
+                    check_safe(durability)
+                _create_tables(connection)
+            except psycopg.Error as error:
+                raise storage_error(error, broken=connection.broken) from error
+            finally:
+                connection.close()
+        except BaseException:
+            if server is not None:
+                server.close()
+            if lock is not None:
+                lock.release(clean=True)
+            raise
+        return cls(server, durability, lock)
+
+    @property
+    def name(self) -> str:
+        """The hosts and the database, without the password."""
+        return self._server.name
+
+    def session(self) -> PostgresSession:
+        assert self._writer is None or self._writer.closed, "one session that writes is open already"
+        self._writer = PostgresSession(self._server, self._ownership)
+        return self._writer
+
+    def read_session(self) -> PostgresSession:
+        return PostgresSession(self._server, None)
+
+    def upkeep(self, session: Session) -> NoUpkeep:
+        assert isinstance(session, PostgresSession), "the session is one of this database"
+        return NoUpkeep(session.sync_seconds)
+
+    def distrust(self) -> None:
+        """Does nothing: the server checks its files itself when it starts."""
+
+    def close(self) -> None:
+        self._server.close()
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            lock.release(clean=True)
+
+
+def _lock_directory(directory: Path) -> DirectoryLock:
+    try:
+        make_folder(directory, mode=0o700)
+    except OSError as error:
+        raise system_error(error) from error
+    return DirectoryLock(directory)
+
+
+def _create_tables(connection: Connection) -> None:
+    """Creates the missing tables, while no other node does the same. Raises psycopg.Error, StorageError."""
+    with connection.transaction():
+        connection.execute(f"SELECT pg_advisory_xact_lock({LOCK + 1})")
+        for statement in create_statements():
+            connection.execute(statement)
+        version = connection.execute("SELECT version FROM schema_version").fetchone()
+        if version is None:
+            connection.execute("INSERT INTO schema_version VALUES ($1)", (SCHEMA_VERSION,))
+        elif version[0] > SCHEMA_VERSION:
+            raise DatabaseTooNew(version[0], SCHEMA_VERSION)

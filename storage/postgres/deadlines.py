@@ -1,0 +1,65 @@
+"""Deadlines: ends calls to a database server that take too long.
+
+A server that is frozen, or whose machine is gone, can leave a call waiting for ever: its kernel still answers, and a
+COMMIT that waits for a standby knows no time limit. So another thread shuts the socket of the connection down, and the
+call ends with an error. Cancelling the statement would not do: a cancelled COMMIT says that it has committed, though no
+standby has the transaction.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+
+CHECKS = 8
+"""How often within the time of a call the thread looks at the calls."""
+
+
+class Deadlines:
+    """The calls that run, and a thread that ends them. One object serves all sessions of a database.
+
+    seconds: the time that a call may take.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._ends_s: dict[int, float] = {}
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="storage-deadlines", daemon=True)
+        self._thread.start()
+
+    def begin(self, descriptor: int) -> None:
+        """A call begins on the connection with this file descriptor."""
+        with self._lock:
+            self._ends_s[descriptor] = time.monotonic() + self.seconds
+
+    def end(self, descriptor: int) -> None:
+        """The call has ended. After this, the connection may be closed."""
+        with self._lock:
+            self._ends_s.pop(descriptor, None)
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._closed.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._closed.wait(self.seconds / CHECKS):
+            now_s = time.monotonic()
+            with self._lock:
+                for descriptor, end_s in self._ends_s.items():
+                    if now_s > end_s:
+                        _shut_down(descriptor)
+
+
+def _shut_down(descriptor: int) -> None:
+    """Shuts a socket down in both directions, and leaves its descriptor open."""
+    with socket.socket(fileno=os.dup(descriptor)) as connection:
+        try:
+            connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            # It is closed at the other end already.
+            return

@@ -1,0 +1,46 @@
+"""The statements that create the tables of a node in PostgreSQL."""
+
+from __future__ import annotations
+
+from sqlalchemy.schema import CreateIndex, CreateTable
+
+from storage.postgres.dialect import compile_statement
+from storage.schema import messages, metadata, streams
+from storage.statement import compiled
+
+SCHEMA_VERSION = 1
+"""The version of the tables in PostgreSQL. The version rises with every change after which older programs cannot use
+the database."""
+
+LOG_TABLES = (
+    "CREATE TABLE IF NOT EXISTS schema_version (version bigint NOT NULL)",
+    # One row: the node that writes. Every transaction of the node updates the row, so a node that was replaced cannot
+    # commit any more, and a new connection can ask which transaction was the last one.
+    "CREATE TABLE IF NOT EXISTS log_writer (id int PRIMARY KEY CHECK (id = 1), owner text NOT NULL, "
+    "epoch bigint NOT NULL, commits bigint NOT NULL) WITH (fillfactor = 50)",
+    "INSERT INTO log_writer VALUES (1, '', 0, 0) ON CONFLICT DO NOTHING",
+    # Rows of streams change with every append. With room in its page, the new version of a row needs no index entry.
+    "CREATE TABLE IF NOT EXISTS streams (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name bytea NOT NULL, "
+    "partition bigint NOT NULL, first_index bigint NOT NULL, next_index bigint NOT NULL, size_bytes bigint NOT NULL, "
+    "created_us bigint NOT NULL, attributes bytea, seal bigint NOT NULL DEFAULT 0, UNIQUE (name, partition)) "
+    "WITH (fillfactor = 50)",
+    # Retention deletes as many rows as are appended. These settings let autovacuum free their room as fast, and spread
+    # the freezing of rows that are only appended.
+    "CREATE TABLE IF NOT EXISTS messages (stream_id bigint NOT NULL, idx bigint NOT NULL, time_us bigint NOT NULL, "
+    "checksum bigint NOT NULL, key bytea, headers bytea, data bytea NOT NULL, PRIMARY KEY (stream_id, idx)) "
+    "WITH (autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_vacuum_scale_factor = 0.02, "
+    "autovacuum_vacuum_cost_delay = 0)",
+)
+"""The tables of the log. They have the columns of `storage.schema`."""
+
+
+def create_statements() -> list[str]:
+    """Returns the statements that create all tables and indexes. What exists already is not changed."""
+    others = [table for table in metadata.sorted_tables if table not in (streams, messages)]
+    made = [compiled(CreateTable(table, if_not_exists=True)) for table in others]
+    made += [
+        compiled(CreateIndex(index, if_not_exists=True))
+        for table in others
+        for index in sorted(table.indexes, key=lambda index: str(index.name))
+    ]
+    return [*LOG_TABLES, *(compile_statement(statement).text for statement in made)]

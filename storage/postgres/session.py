@@ -1,0 +1,279 @@
+"""A session: one connection to the primary server, made again when it is lost, and the log of messages on it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import psycopg
+import structlog
+
+from storage.errors import ConnectionLost, OperationFailed, StorageError
+from storage.histogram import SECONDS, Histogram
+from storage.postgres.commands import command
+from storage.postgres.dialect import compile_statement, in_order
+from storage.postgres.errors import storage_error
+from storage.postgres.log import PostgresLog
+from storage.postgres.ownership import Ownership
+from storage.postgres.server import Server, pause
+from storage.statement import Statement, Values
+
+CANCELLED_WAIT = "01000"
+"""The SQLSTATE of the warning with which a COMMIT succeeds though no standby has confirmed it."""
+
+logger = structlog.get_logger(__name__)
+
+
+class PostgresRows:
+    """The rows of one statement: `storage.statement.Rows`. All of them have come from the server already."""
+
+    __slots__ = ("_cursor", "_texts")
+
+    def __init__(self, cursor: psycopg.Cursor[Any], texts: tuple[int, ...]) -> None:
+        self._cursor = cursor
+        self._texts = texts
+
+    @property
+    def rowcount(self) -> int:
+        return int(self._cursor.rowcount)
+
+    def fetchone(self) -> Any:
+        row = self._cursor.fetchone()
+        return row if row is None or not self._texts else self._decoded(row)
+
+    def fetchall(self) -> list[Any]:
+        rows = self._cursor.fetchall()
+        return list(map(self._decoded, rows)) if self._texts else rows
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.fetchall())
+
+    def _decoded(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
+        columns = list(row)
+        for place in self._texts:
+            if columns[place] is not None:
+                columns[place] = columns[place].decode()
+        return tuple(columns)
+
+
+class PostgresSession:
+    """A session on one connection: a `storage.contract.Session`.
+
+    sync_seconds: the times of commits. A commit returns when the server, and its standby if it has to wait for one,
+    have synced.
+    """
+
+    def __init__(self, server: Server, ownership: Ownership | None) -> None:
+        """ownership: the right to write; None: the session only reads. Raises StorageError."""
+        self.sync_seconds = Histogram(SECONDS)
+        self.closed = False
+        self.log = PostgresLog(self)
+        self._server = server
+        self._ownership = ownership
+        self._in_transaction = False
+        self._cancelled_wait: str | None = None
+        self._lost_since_s: float | None = None
+        self._end: StorageError | None = None
+        self._stored_commits = 0
+        self._connection = server.wait_connected()
+        try:
+            self._adopt(self._connection)
+        except BaseException:
+            self._connection.close()
+            raise
+
+    @property
+    def writes(self) -> bool:
+        """Whether this session can write."""
+        return self._ownership is not None
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._in_transaction
+
+    def execute(self, statement: Statement, values: Values = ()) -> PostgresRows:
+        compiled = compile_statement(statement)
+        return PostgresRows(self.run(compiled.text, in_order(statement, compiled, values)), compiled.texts)
+
+    def execute_many(self, statement: Statement, values: Iterable[Values]) -> None:
+        compiled = compile_statement(statement)
+        rows = [in_order(statement, compiled, each) for each in values]
+        if rows:
+            cursor = self._connection.cursor()
+            self._call(lambda: cursor.executemany(compiled.text, rows))
+
+    def run(self, text: str, values: Sequence[Any]) -> psycopg.Cursor[Any]:
+        """Executes a statement of PostgreSQL with the parameters $1, $2 and so on. Raises StorageError."""
+        cursor = self._connection.cursor(binary=True)
+        self._call(lambda: cursor.execute(text, values))
+        return cursor
+
+    def copy(self, text: str, payload: bytes) -> None:
+        """Executes a COPY FROM STDIN. payload: all its rows. Raises StorageError."""
+
+        def send() -> None:
+            with self._connection.cursor() as cursor, cursor.copy(text) as copy:
+                copy.write(payload)
+
+        self._call(send)
+
+    def begin(self) -> None:
+        assert not self._in_transaction, "transactions do not nest"
+        if self._end is not None:
+            raise self._end
+        if self._ownership is None:
+            self._command(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        else:
+            try:
+                self._ownership.begin(self._connection)
+            except ConnectionLost as error:
+                self._lose(error)
+                raise
+        self._in_transaction = True
+
+    def commit(self) -> None:
+        self._cancelled_wait = None
+        began_s = time.perf_counter()
+        try:
+            result = self._command(b"COMMIT")
+        finally:
+            self._in_transaction = False
+        if self._cancelled_wait is not None:
+            lost = ConnectionLost(f"the wait for a standby was cancelled: {self._cancelled_wait}")
+            self._lose(lost)
+            raise lost
+        if result.command_status != b"COMMIT":
+            raise OperationFailed("the database undid a transaction at its commit; report this mistake")
+        self._lost_since_s = None
+        self.sync_seconds.add(time.perf_counter() - began_s)
+
+    def rollback(self) -> None:
+        if self._in_transaction:
+            self._in_transaction = False
+            self._command(b"ROLLBACK")
+            if self._ownership is None:
+                self._lost_since_s = None
+
+    def savepoint(self) -> None:
+        self._command(b"SAVEPOINT part")
+
+    def release(self) -> None:
+        self._command(b"RELEASE SAVEPOINT part")
+
+    def rollback_to(self) -> None:
+        self._command(b"ROLLBACK TO SAVEPOINT part; RELEASE SAVEPOINT part")
+
+    def reclaim(self, pages: int, keep: int) -> int:
+        # Autovacuum makes room for new rows.
+        return 0
+
+    def recover(self, error: StorageError) -> bool:
+        if not isinstance(error, ConnectionLost):
+            return False
+        # A server that breaks every connection is not tried for ever.
+        waited_s = 0.0 if self._lost_since_s is None else time.monotonic() - self._lost_since_s
+        if self._connect_again() and waited_s <= self._server.wait_s:
+            return True
+        if self._end is not None:
+            # The next `begin` raises the reason for which this node may not write any more.
+            return True
+        # These operations fail. The next ones wait as long as these have waited.
+        self._lost_since_s = None
+        return False
+
+    def settle(self, error: StorageError) -> bool | None:
+        if not isinstance(error, ConnectionLost):
+            # The server has answered that it did not commit.
+            return False
+        assert self._ownership is not None, "only a session that writes commits"
+        number = self._ownership.number
+        if not self._connect_again():
+            return None
+        stored = self._stored_commits == number
+        logger.warning("lost_commit_settled", database=self._server.name, stored=stored)
+        return stored
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            self.rollback()
+        except ConnectionLost:
+            # The server undoes the transaction of a connection that is gone.
+            pass
+        finally:
+            self._connection.close()
+
+    def error_of(self, raised: BaseException) -> StorageError:
+        error = storage_error(raised, broken=self._connection.broken)
+        if error is not raised:
+            error.__cause__ = raised
+        return error
+
+    def _command(self, text: bytes) -> Any:
+        try:
+            return command(self._connection, self._server.deadlines, text)
+        except ConnectionLost as error:
+            self._lose(error)
+            raise
+
+    def _call(self, call: Callable[[], object]) -> None:
+        """Makes a call of the driver, which may take as long as `Deadlines` allows. Raises StorageError."""
+        if self._connection.closed:
+            raise ConnectionLost("the connection is closed")
+        descriptor = self._connection.fileno()
+        self._server.deadlines.begin(descriptor)
+        try:
+            call()
+        except psycopg.Error as raised:
+            error = storage_error(raised, broken=self._connection.broken or self._connection.closed)
+            if isinstance(error, ConnectionLost):
+                self._lose(error)
+            raise error from raised
+        finally:
+            self._server.deadlines.end(descriptor)
+
+    def _lose(self, error: ConnectionLost) -> None:
+        """The connection is gone, and with it the transaction that was open."""
+        self._in_transaction = False
+        self._connection.close()
+        if self._lost_since_s is None:
+            self._lost_since_s = time.monotonic()
+            logger.warning("database_connection_lost", database=self._server.name, reason=str(error))
+
+    def _connect_again(self) -> bool:
+        """Connects again, if the connection is lost. Waits for a server that takes writes, at most `Server.wait_s`
+        after the loss. Returns whether there is a connection.
+        """
+        lost_since_s = time.monotonic() if self._lost_since_s is None else self._lost_since_s
+        while self._connection.closed and self._end is None:
+            try:
+                connection = self._server.connect()
+                try:
+                    self._adopt(connection)
+                except BaseException:
+                    connection.close()
+                    raise
+                logger.info("database_connected_again", database=self._server.name)
+            except ConnectionLost as error:
+                if time.monotonic() - lost_since_s > self._server.wait_s:
+                    logger.error("database_not_reached", database=self._server.name, reason=str(error))
+                    return False
+                pause()
+            except StorageError as error:
+                # Another node has taken over, or the role was refused. The next `begin` says so.
+                self._end = error
+                self._end.fatal = True
+        return self._end is None
+
+    def _adopt(self, connection: psycopg.Connection[Any]) -> None:
+        connection.add_notice_handler(self._note)
+        if self._ownership is not None:
+            self._stored_commits = self._ownership.take(connection)
+        self._connection = connection
+
+    def _note(self, notice: psycopg.errors.Diagnostic) -> None:
+        if notice.sqlstate == CANCELLED_WAIT:
+            self._cancelled_wait = notice.message_primary or "no reason given"

@@ -1,0 +1,53 @@
+"""Opens the database of a node: an SQLite file in the data directory, or a PostgreSQL server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import structlog
+
+from storage.engine import Engine
+from storage.sqlite.database import Database
+from stream_node.config import Config, ConfigError
+
+logger = structlog.get_logger(__name__)
+
+SCHEMES = ("postgresql", "postgres")
+
+
+def open_database(config: Config) -> Engine:
+    """Opens the database that the settings name. Raises ConfigError, StorageError."""
+    if config.database is None:
+        return Database.open(Path(config.data_dir), migrate=config.migrate)
+    check_url(config.database)
+    try:
+        from storage.postgres.database import PostgresDatabase
+    except ImportError as error:
+        raise ConfigError(
+            f"database: {error.name} is not installed; install it with: pip install 'stream-node[postgres]'"
+        ) from error
+    database = PostgresDatabase.open(
+        config.database,
+        directory=Path(config.data_dir),
+        unsafe=config.database_unsafe,
+        wait_s=config.database_wait_s,
+        call_s=config.database_call_s,
+    )
+    logger.info("database_opened", database=database.name, meaning=database.durability.meaning)
+    return database
+
+
+def check_url(url: str) -> None:
+    """Raises ConfigError if the URL of a database is of another kind, or contains a password."""
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES:
+        raise ConfigError(
+            "database: the node knows postgresql://USER@HOST:PORT/DATABASE; without this setting, it keeps an SQLite "
+            "file in its data directory"
+        )
+    if parts.password is not None or "password=" in parts.query:
+        raise ConfigError(
+            "database: the URL contains a password, and settings are shown; put the password into a file for libpq, "
+            "and name it by PGPASSFILE or ?passfile=FILE"
+        )

@@ -1,0 +1,38 @@
+"""The check of `stream-node doctor` for a node whose streams are in PostgreSQL."""
+
+from __future__ import annotations
+
+from storage.errors import StorageError
+from stream_node.config import Config, ConfigError
+from stream_node.databases import check_url
+from stream_node.findings import Finding, Values
+
+CONNECT_WAIT_S = 5.0
+CHECK = "database"
+
+
+def examine_server(url: str, config: Config) -> Finding:
+    """Connects to the server of a PostgreSQL database, and says what a confirm means there. Changes nothing."""
+    try:
+        check_url(url)
+        from storage.postgres.server import Server
+    except ConfigError as error:
+        return Finding(CHECK, "wrong", str(error), {})
+    except ImportError:
+        return Finding(CHECK, "wrong", "psycopg is not installed; pip install 'stream-node[postgres]'", {})
+    try:
+        server = Server(url, wait_s=CONNECT_WAIT_S, call_s=config.database_call_s)
+    except StorageError as error:
+        return Finding(CHECK, "wrong", str(error), {})
+    try:
+        version, durability = server.examine()
+    except StorageError as error:
+        return Finding(CHECK, "wrong", f"{server.name}: {error}", {"database": server.name})
+    finally:
+        server.close()
+    values: Values = {"database": server.name, "version": version, "waits_for_standby": durability.waits_for_standby}
+    told = f"PostgreSQL {version} at {server.name}: {durability.meaning}"
+    if durability.unsafe:
+        unsafe = f"{', '.join(durability.unsafe)}: a confirmed message can be lost when the server crashes"
+        return Finding(CHECK, "warning" if config.database_unsafe else "wrong", f"{told}; {unsafe}", values)
+    return Finding(CHECK, "ok", told, values)

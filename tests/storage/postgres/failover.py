@@ -1,0 +1,109 @@
+"""A primary with a standby, and a writer that goes on through every failure of the primary."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import ExitStack
+from typing import Self
+
+from storage.commit import commit_batch
+from storage.contract import Append
+from storage.postgres.database import PostgresDatabase
+from tests.support.postgres import PostgresServer
+
+STREAMS = 5
+"""The streams of one commit."""
+STANDBY = "ANY 1 (*)"
+PATIENCE_S = 60.0
+
+
+class Pair:
+    """A primary and a standby that copies it. A context manager.
+
+    names: the setting synchronous_standby_names of a primary. With "", a confirm waits for no standby.
+    """
+
+    def __init__(self, names: str = STANDBY) -> None:
+        self.primary = PostgresServer()
+        self.standby: PostgresServer | None = None
+        self._names = names
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self.primary)
+        self.standby = self._stack.enter_context(PostgresServer(copy_of=self.primary))
+        # Set now, so that the standby waits for nobody when it is promoted.
+        self.primary.ask(f"ALTER SYSTEM SET synchronous_standby_names = '{self._names}'")
+        self.primary.ask("SELECT pg_reload_conf()")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    @property
+    def url(self) -> str:
+        assert self.standby is not None, "there is a standby"
+        hosts = f"127.0.0.1:{self.primary.port},127.0.0.1:{self.standby.port}"
+        return f"postgresql://someone@{hosts}/postgres"
+
+
+class Writer(threading.Thread):
+    """Appends one message to each of several streams in every commit, and notes which ones were confirmed.
+
+    confirmed: for each stream, the data of its confirmed messages in their order. commits: when each was confirmed.
+    """
+
+    def __init__(self, url: str, *, call_s: float = 2.0) -> None:
+        super().__init__(name="writer")
+        self.database = PostgresDatabase.open(url, wait_s=PATIENCE_S, call_s=call_s)
+        self.session = self.database.session()
+        self.confirmed: dict[int, list[bytes]] = {}
+        self.commits: list[float] = []
+        self.failure: object = None
+        self._ended = threading.Event()
+        self.session.begin()
+        for number in range(STREAMS):
+            self.confirmed[self.session.log.ensure_stream(f"s{number}", 0, 1).stream_id] = []
+        self.session.commit()
+
+    def run(self) -> None:
+        number = 0
+        while not self._ended.is_set():
+            number += 1
+            appends = [
+                Append(stream_id, len(known), 7, [b"%d" % number] * 3) for stream_id, known in self.confirmed.items()
+            ]
+            self.failure = commit_batch(self.session, appends) or next(
+                filter(None, (each.error for each in appends)), None
+            )
+            if self.failure is not None:
+                return
+            for append in appends:
+                self.confirmed[append.stream_id] += append.data
+            self.commits.append(time.monotonic())
+
+    def wait_commits(self, count: int) -> None:
+        """Returns after so many further commits."""
+        wanted = len(self.commits) + count
+        deadline_s = time.monotonic() + PATIENCE_S
+        while len(self.commits) < wanted:
+            assert self.is_alive(), self.failure
+            assert time.monotonic() < deadline_s, "no commit"
+            time.sleep(0.01)
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()
+        self.session.close()
+        self.database.close()
+
+    def is_whole(self, server: PostgresServer) -> bool:
+        """Whether the server has exactly the confirmed messages. Read by psql, in one statement for all streams."""
+        rows = server.ask("SELECT stream_id, idx, convert_from(data, 'UTF8') FROM messages ORDER BY 1, 2").splitlines()
+        wanted = [
+            f"{stream_id}|{index}|{data.decode()}"
+            for stream_id, known in sorted(self.confirmed.items())
+            for index, data in enumerate(known)
+        ]
+        return rows == wanted

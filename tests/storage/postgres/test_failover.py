@@ -1,0 +1,139 @@
+"""Goal: when the primary dies, freezes or comes back alone, no confirmed message is lost and none is stored twice.
+
+Method: a primary with a synchronous standby, and a writer that commits all the time to five streams. The primary is
+killed or frozen and the standby promoted; then psql reads all messages of the new primary, and they must be exactly the
+confirmed ones. With a standby that the primary does not wait for, the same test must find a loss.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+from storage.commit import commit_batch
+from storage.contract import Append
+from storage.postgres.database import PostgresDatabase
+from tests.storage.postgres.failover import Pair, Writer
+
+
+def test_a_killed_primary_loses_no_confirmed_message() -> None:
+    with Pair() as pair:
+        writer = Writer(pair.url)
+        writer.start()
+        writer.wait_commits(20)
+        pair.primary.kill()
+        assert pair.standby is not None
+        pair.standby.promote()
+        writer.wait_commits(20)
+        writer.end()
+        assert writer.failure is None
+        assert writer.is_whole(pair.standby)
+
+
+def test_a_frozen_primary_is_left_after_the_time_of_a_call() -> None:
+    with Pair() as pair:
+        writer = Writer(pair.url, call_s=1.0)
+        writer.start()
+        writer.wait_commits(20)
+        pair.primary.freeze()
+        assert pair.standby is not None
+        pair.standby.promote()
+        writer.wait_commits(20)
+        # The old primary goes on, and has nobody who writes to it.
+        pair.primary.thaw()
+        writer.wait_commits(20)
+        writer.end()
+        assert writer.failure is None
+        assert writer.is_whole(pair.standby)
+
+
+def test_a_cancelled_commit_is_not_confirmed_before_the_standby_has_it() -> None:
+    """Goal: a COMMIT that says OK without its standby is not believed. Method: the standby is stopped, the waiting
+    COMMIT is cancelled, and no confirm comes until the standby is back."""
+    with Pair() as pair:
+        writer = Writer(pair.url, call_s=30.0)
+        writer.start()
+        writer.wait_commits(20)
+        assert pair.standby is not None
+        pair.standby.freeze()
+        time.sleep(0.5)
+        before = len(writer.commits)
+        waiting = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        assert pair.primary.ask(waiting) == "1"
+        time.sleep(1.0)
+        assert len(writer.commits) == before
+        pair.standby.thaw()
+        writer.wait_commits(20)
+        writer.end()
+        assert writer.failure is None
+        assert writer.is_whole(pair.primary)
+
+
+def test_a_primary_that_comes_back_alone_confirms_nothing_until_its_standby_is_back() -> None:
+    with Pair() as pair:
+        writer = Writer(pair.url, call_s=2.0)
+        writer.start()
+        writer.wait_commits(20)
+        assert pair.standby is not None
+        pair.standby.freeze()
+        time.sleep(0.2)
+        before = len(writer.commits)
+        pair.primary.kill()
+        pair.primary.start()
+        time.sleep(3.0)
+        assert len(writer.commits) == before
+        pair.standby.thaw()
+        writer.wait_commits(20)
+        writer.end()
+        assert writer.failure is None
+        assert writer.is_whole(pair.primary)
+
+
+@pytest.mark.soak
+def test_many_kills_and_freezes_with_promotion() -> None:
+    """Goal: as above, over many rounds. Method: in each round the primary is killed or frozen, and the standby is
+    promoted."""
+    chance = random.Random(19)
+    pauses_s = []
+    for _ in range(4):
+        with Pair() as pair:
+            writer = Writer(pair.url, call_s=1.0)
+            writer.start()
+            writer.wait_commits(chance.randrange(5, 60))
+            assert pair.standby is not None
+            (pair.primary.freeze if chance.random() < 0.5 else pair.primary.kill)()
+            pair.standby.promote()
+            promoted_s = time.monotonic()
+            writer.wait_commits(1)
+            pauses_s.append(time.monotonic() - promoted_s)
+            writer.wait_commits(20)
+            writer.end()
+            assert writer.failure is None
+            assert writer.is_whole(pair.standby)
+    print(f"next confirm after a promotion: {sorted(pauses_s)} s")
+
+
+def test_without_a_synchronous_standby_the_check_finds_a_loss() -> None:
+    """Goal: the checks above can fail. Method: a standby that is stopped while the primary confirms, and then promoted,
+    lacks confirmed messages."""
+    with Pair(names="") as pair:
+        database = PostgresDatabase.open(pair.url, wait_s=5.0)
+        session = database.session()
+        session.begin()
+        stream_id = session.log.ensure_stream("s", 0, 1).stream_id
+        session.commit()
+        assert pair.standby is not None
+        pair.standby.kill()
+        append = Append(stream_id, 0, 7, [b"confirmed"])
+        assert commit_batch(session, [append]) is None
+        assert append.error is None
+        pair.primary.kill()
+        pair.standby.start()
+        pair.standby.promote()
+        assert pair.standby.ask("SELECT count(*) FROM messages") == "0"
+        session.close()
+        database.close()

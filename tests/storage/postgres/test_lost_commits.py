@@ -1,0 +1,207 @@
+"""Goal: a commit whose answer is lost is neither lost nor stored twice, and only the owner of a database writes.
+
+Method: a real server behind a proxy that cuts the connection at a COMMIT, before the server has it or after the server
+has done it. What is stored is read by another program, psql.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+import pytest
+
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+from index_service.lease_machine import StoredLease
+from index_service.lease_storage import WriteLeases
+from index_service.storage import Access, IndexRequests
+from storage.commit import apply_read, commit_batch
+from storage.contract import Append, Operation
+from storage.errors import CommitInDoubt, ConnectionLost, DatabaseTaken, NodeReplaced
+from storage.postgres.database import PostgresDatabase
+from storage.postgres.session import PostgresSession
+from tests.storage.storage_samples import Call
+from tests.support.cutting_proxy import CuttingProxy
+from tests.support.postgres import PostgresServer
+
+NOTHING = lambda operation: None  # noqa: E731
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def proxy(server: PostgresServer) -> Iterator[CuttingProxy]:
+    with CuttingProxy(server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def database(proxy: CuttingProxy) -> Iterator[PostgresDatabase]:
+    database = PostgresDatabase.open(url(proxy.port), wait_s=5.0, call_s=2.0)
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def session(database: PostgresDatabase) -> Iterator[PostgresSession]:
+    session = database.session()
+    yield session
+    session.close()
+
+
+def url(port: int) -> str:
+    return f"postgresql://someone@127.0.0.1:{port}/postgres"
+
+
+def make_stream(session: PostgresSession) -> int:
+    session.begin()
+    stream_id = session.log.ensure_stream("s", 0, 1).stream_id
+    session.commit()
+    return stream_id
+
+
+def stored(server: PostgresServer) -> list[str]:
+    """Index and data of all messages, as psql prints them."""
+    return server.ask("SELECT idx || ' ' || convert_from(data, 'UTF8') FROM messages ORDER BY idx").splitlines()
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+@pytest.mark.parametrize("count", [1, 5, 200], ids=["one", "run", "copy"])
+def test_messages_of_a_lost_commit_are_stored_once(
+    server: PostgresServer, proxy: CuttingProxy, session: PostgresSession, cut: Literal["before", "after"], count: int
+) -> None:
+    stream_id = make_stream(session)
+    proxy.cut = cut
+    append = Append(stream_id, 0, 7, [b"%d" % number for number in range(count)])
+    assert commit_batch(session, [append]) is None
+    assert append.error is None
+    assert proxy.cuts == 1
+    after = Append(stream_id, count, 8, [b"next"])
+    assert commit_batch(session, [after]) is None
+    assert after.error is None
+    assert stored(server) == [*(f"{number} {number}" for number in range(count)), f"{count} next"]
+
+
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_every_kind_of_write_bears_a_lost_commit(
+    server: PostgresServer, proxy: CuttingProxy, session: PostgresSession, cut: Literal["before", "after"]
+) -> None:
+    """Goal: also what is no append is there once: a stream, a position, a lease. Method: each is the only operation of
+    a commit that is cut."""
+    stream_id = make_stream(session)
+    lease = StoredLease(0, 3, "member")
+    operations: list[Operation] = [
+        Call(lambda session: session.log.ensure_stream("other", 0, 5), NOTHING),
+        IndexRequests([Access(("client", "s", 0), 17)], 5, NOTHING),
+        WriteLeases("client", "s", [lease], 1_000, NOTHING),
+        Append(stream_id, 0, 7, [b"a", b"b", b"c"]),
+        Call(lambda session: session.log.truncate_before(stream_id, 2), NOTHING),
+    ]
+    for operation in operations:
+        proxy.cut = cut
+        assert commit_batch(session, [operation]) is None
+        assert operation.error is None
+    assert proxy.cuts == len(operations)
+    assert server.ask("SELECT count(*) FROM streams") == "2"
+    assert server.ask("SELECT idx FROM saved_indexes") == "17"
+    assert server.ask("SELECT fence FROM lease_fences") == "3"
+    assert server.ask("SELECT first_index, next_index, size_bytes FROM streams ORDER BY id LIMIT 1") == "2|3|1"
+    assert stored(server) == ["2 c"]
+
+
+def test_a_bad_operation_fails_alone_also_when_the_commit_is_lost(
+    server: PostgresServer, proxy: CuttingProxy, session: PostgresSession
+) -> None:
+    stream_id = make_stream(session)
+    good, bad, last = (
+        Append(stream_id, 0, 7, [b"a"]),
+        Append(stream_id, 9, 7, [b"x"]),
+        Append(stream_id, 1, 7, [b"b"]),
+    )
+    proxy.cut = "before"
+    assert commit_batch(session, [good, bad, last]) is None
+    assert good.error is None
+    assert last.error is None
+    assert bad.error is not None
+    assert stored(server) == ["0 a", "1 b"]
+
+
+def test_a_read_goes_on_after_a_lost_connection(
+    server: PostgresServer, session: PostgresSession, database: PostgresDatabase
+) -> None:
+    stream_id = make_stream(session)
+    reader = database.read_session()
+    server.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    read = Call(lambda session: session.log.get_stream(stream_id).next_index, NOTHING)
+    apply_read(reader, read)
+    assert read.error is None
+    assert read.result == 0
+    reader.close()
+
+
+def test_without_a_server_a_write_waits_and_then_fails_and_is_not_stored(server: PostgresServer) -> None:
+    """Goal: the wait for a server has a bound, and after it the node goes on when the server is back. Method: the
+    server is killed and started again."""
+    database = PostgresDatabase.open(server.url, wait_s=1.0, call_s=2.0)
+    session = database.session()
+    stream_id = make_stream(session)
+    server.kill()
+    failed = Append(stream_id, 0, 7, [b"lost"])
+    assert commit_batch(session, [failed]) is None
+    assert isinstance(failed.error, ConnectionLost)
+    assert failed.error.retriable
+    server.start()
+    again = Append(stream_id, 0, 8, [b"stored"])
+    assert commit_batch(session, [again]) is None
+    assert again.error is None
+    assert stored(server) == ["0 stored"]
+    session.close()
+    database.close()
+
+
+def test_a_doubt_that_cannot_be_settled_stops_the_node(server: PostgresServer, proxy: CuttingProxy) -> None:
+    database = PostgresDatabase.open(url(proxy.port), wait_s=0.5, call_s=1.0)
+    session = database.session()
+    stream_id = make_stream(session)
+    proxy.cut = "after"
+    proxy.refuse_after_cut = True
+    append = Append(stream_id, 0, 7, [b"a"])
+    failure = commit_batch(session, [append])
+    assert failure is not None
+    assert failure.fatal
+    assert isinstance(append.error, CommitInDoubt)
+    assert append.error.in_doubt
+    session.close()
+    database.close()
+
+
+def test_a_second_node_is_refused(server: PostgresServer, session: PostgresSession) -> None:
+    second = PostgresDatabase.open(server.url)
+    with pytest.raises(DatabaseTaken, match=r"127\.0\.0\.1"):
+        second.session()
+    second.close()
+
+
+def test_a_node_that_was_replaced_stores_nothing_more(server: PostgresServer, session: PostgresSession) -> None:
+    """Goal: after a take-over, the node before cannot write, whatever it believes. Method: its connection is ended, and
+    another node takes the database before it comes back."""
+    stream_id = make_stream(session)
+    server.ask("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE pid <> pg_backend_pid()")
+    second = PostgresDatabase.open(server.url)
+    owner = second.session()
+    append = Append(stream_id, 0, 7, [b"late"])
+    commit_batch(session, [append])
+    assert append.error is not None
+    failure = commit_batch(session, [Append(stream_id, 0, 7, [b"later"])])
+    assert isinstance(failure, NodeReplaced)
+    ours = Append(stream_id, 0, 8, [b"ours"])
+    assert commit_batch(owner, [ours]) is None
+    assert ours.error is None
+    assert stored(server) == ["0 ours"]
+    owner.close()
+    second.close()
