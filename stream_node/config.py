@@ -66,6 +66,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """For how long a push waits for a PostgreSQL server that takes writes, before it fails and is not stored."""
     database_call_s: Seconds = 10.0
     """If one call of the PostgreSQL server takes longer than this, the node ends the connection and makes a new one."""
+    database_standby_reads: bool = False
+    """Whether pulls are served from a standby of the PostgreSQL server while no server takes writes. A standby is used
+    only if it has all messages that were confirmed."""
     migrate: bool = True
     """Whether the node brings a database of an earlier version up to date at its start. It first makes a backup in the
     data directory. If this setting is false, the node refuses to start with a database of an earlier version."""

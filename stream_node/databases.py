@@ -33,6 +33,7 @@ def open_database(config: Config) -> Engine:
         unsafe=config.database_unsafe,
         wait_s=config.database_wait_s,
         call_s=config.database_call_s,
+        standby_reads=config.database_standby_reads,
     )
     logger.info("database_opened", database=database.name, meaning=database.durability.meaning)
     return database

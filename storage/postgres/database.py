@@ -48,19 +48,21 @@ class PostgresDatabase:
         unsafe: bool = False,
         wait_s: float = WAIT_S,
         call_s: float = CALL_S,
+        standby_reads: bool = False,
     ) -> PostgresDatabase:
         """Connects to the server, checks its settings, and creates the tables that are missing.
 
         directory: the data directory of the node, which is locked until `close`; None: there is none.
         unsafe: whether to accept a server that confirms without a sync.
         wait_s: for how long an operation waits for a server that takes writes. call_s: the time that a call may take.
+        standby_reads: whether reads go on from a standby while no server takes writes.
 
         Raises StorageError.
         """
         lock = None if directory is None else _lock_directory(directory)
         server = None
         try:
-            server = Server(url, wait_s=wait_s, call_s=call_s)
+            server = Server(url, wait_s=wait_s, call_s=call_s, standby_reads=standby_reads)
             connection = server.wait_connected()
             try:
                 check_version(connection)
@@ -91,7 +93,7 @@ class PostgresDatabase:
         return self._writer
 
     def read_session(self) -> PostgresSession:
-        return PostgresSession(self._server, None)
+        return PostgresSession(self._server, None, writer=self._ownership)
 
     def upkeep(self, session: Session) -> NoUpkeep:
         assert isinstance(session, PostgresSession), "the session is one of this database"

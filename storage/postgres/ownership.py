@@ -35,7 +35,9 @@ LOCK_WAIT_S = 3.0
 class Ownership:
     """The right of this node to write.
 
-    number: the number of the transaction that began last.
+    number: the number of the transaction that began last. confirmed: the number of the last one that is known to be
+    stored.
+    connected: whether the session that writes has a connection.
     """
 
     def __init__(self, deadlines: Deadlines) -> None:
@@ -43,7 +45,8 @@ class Ownership:
         self._epoch = 0
         self._taken = False
         self._deadlines = deadlines
-        self.number = 0
+        self.number = self.confirmed = 0
+        self.connected = False
 
     def take(self, connection: Connection) -> int:
         """Takes the right to write for a new connection. Returns the number of the transaction that was stored last.
@@ -63,6 +66,8 @@ class Ownership:
         self._taken = True
         self._epoch, stored = (int(result.get_value(0, column) or b"0") for column in (0, 1))
         self.number = max(self.number, stored)
+        self.confirmed = max(self.confirmed, stored)
+        self.connected = True
         return stored
 
     def begin(self, connection: Connection) -> None:

@@ -94,9 +94,10 @@ class Server:
     url: postgresql://USER:PASSWORD@HOST:PORT,HOST:PORT/DATABASE
     name: the hosts and the database, without the password.
     wait_s: for how long an operation waits for a server that takes writes.
+    standby_reads: whether operations that read use a standby while no server takes writes.
     """
 
-    def __init__(self, url: str, *, wait_s: float, call_s: float) -> None:
+    def __init__(self, url: str, *, wait_s: float, call_s: float, standby_reads: bool = False) -> None:
         """call_s: the time that one call may take. Raises StorageError if the URL is not valid."""
         try:
             given = conninfo_to_dict(url)
@@ -111,13 +112,25 @@ class Server:
             raise StorageError(f"the URL of the database is not valid: the port {ports} is not a number")
         self.name = _name(str(given.get("host") or "this machine"), ports, str(given.get("dbname") or ""))
         self.wait_s = wait_s
+        self.standby_reads = standby_reads
         self.deadlines = Deadlines(call_s)
         self._conninfo = make_conninfo(**{**_DEFAULTS, **given})
 
-    def connect(self) -> Connection:
-        """Makes a connection to the server that takes writes. Tries each host once. Raises StorageError."""
+    def connect(self, *, to_write: bool = True) -> Connection:
+        """Makes a connection to the server that takes writes. Tries each host once. Raises StorageError.
+
+        to_write: if False, and no server takes writes, a connection to a standby serves, unless the settings forbid it.
+        """
         try:
-            connection = psycopg.connect(self._conninfo, autocommit=True, cursor_factory=psycopg.RawCursor)
+            return self._connect(self._conninfo)
+        except ConnectionLost:
+            if to_write or not self.standby_reads:
+                raise
+        return self._connect(make_conninfo(self._conninfo, target_session_attrs="any"))
+
+    def _connect(self, conninfo: str) -> Connection:
+        try:
+            connection = psycopg.connect(conninfo, autocommit=True, cursor_factory=psycopg.RawCursor)
         except psycopg.Error as error:
             refused = error.sqlstate is not None and error.sqlstate.startswith("28")
             raise storage_error(error, broken=not refused) from error

@@ -19,6 +19,8 @@ from storage.postgres.ownership import Ownership
 from storage.postgres.server import Server, pause
 from storage.statement import Statement, Values
 
+STANDBY_BEHIND_S = 2.0
+"""For how long a transaction that reads waits until the standby has all confirmed messages."""
 CANCELLED_WAIT = "01000"
 """The SQLSTATE of the warning with which a COMMIT succeeds though no standby has confirmed it."""
 
@@ -64,13 +66,18 @@ class PostgresSession:
     have synced.
     """
 
-    def __init__(self, server: Server, ownership: Ownership | None) -> None:
-        """ownership: the right to write; None: the session only reads. Raises StorageError."""
+    def __init__(self, server: Server, ownership: Ownership | None, writer: Ownership | None = None) -> None:
+        """ownership: the right to write; None: the session only reads.
+        writer: the right of the session whose confirmed writes this session must see, if it only reads.
+
+        Raises StorageError.
+        """
         self.sync_seconds = Histogram(SECONDS)
         self.closed = False
         self.log = PostgresLog(self)
         self._server = server
         self._ownership = ownership
+        self._writer = writer
         self._in_transaction = False
         self._cancelled_wait: str | None = None
         self._lost_since_s: float | None = None
@@ -123,7 +130,7 @@ class PostgresSession:
         if self._end is not None:
             raise self._end
         if self._ownership is None:
-            self._command(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            self._begin_reading()
         else:
             try:
                 self._ownership.begin(self._connection)
@@ -146,6 +153,8 @@ class PostgresSession:
         if result.command_status != b"COMMIT":
             raise OperationFailed("the database undid a transaction at its commit; report this mistake")
         self._lost_since_s = None
+        if self._ownership is not None:
+            self._ownership.confirmed = self._ownership.number
         self.sync_seconds.add(time.perf_counter() - began_s)
 
     def rollback(self) -> None:
@@ -212,6 +221,35 @@ class PostgresSession:
             error.__cause__ = raised
         return error
 
+    def _begin_reading(self) -> None:
+        """Begins a transaction that sees all confirmed writes. A standby can be behind, so it is asked which ones it
+        has. Raises StorageError."""
+        writer = self._writer
+        if self._is_on_standby and writer is not None and writer.connected:
+            # There is a server that takes writes again, and every standby is behind it.
+            self._connection.close()
+            raise ConnectionLost("a server takes writes again")
+        wanted = 0 if writer is None else writer.confirmed
+        end_s = time.monotonic() + STANDBY_BEHIND_S
+        while True:
+            self._command(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            if not self._is_on_standby:
+                return
+            result = self._command(b"SELECT commits FROM log_writer")
+            if result.ntuples == 1 and int(result.get_value(0, 0)) >= wanted:
+                return
+            self._command(b"ROLLBACK")
+            if time.monotonic() > end_s:
+                behind = ConnectionLost("the standby does not have all confirmed messages")
+                self._lose(behind)
+                raise behind
+            pause()
+
+    @property
+    def _is_on_standby(self) -> bool:
+        """Whether the server of this connection is a standby. The server tells when it is promoted."""
+        return bool(self._connection.pgconn.parameter_status(b"in_hot_standby") == b"on")
+
     def _command(self, text: bytes) -> Any:
         try:
             return command(self._connection, self._server.deadlines, text)
@@ -238,6 +276,8 @@ class PostgresSession:
     def _lose(self, error: ConnectionLost) -> None:
         """The connection is gone, and with it the transaction that was open."""
         self._in_transaction = False
+        if self._ownership is not None:
+            self._ownership.connected = False
         self._connection.close()
         if self._lost_since_s is None:
             self._lost_since_s = time.monotonic()
@@ -250,13 +290,13 @@ class PostgresSession:
         lost_since_s = time.monotonic() if self._lost_since_s is None else self._lost_since_s
         while self._connection.closed and self._end is None:
             try:
-                connection = self._server.connect()
+                connection = self._server.connect(to_write=self._ownership is not None)
                 try:
                     self._adopt(connection)
                 except BaseException:
                     connection.close()
                     raise
-                logger.info("database_connected_again", database=self._server.name)
+                logger.info("database_connected_again", database=self._server.name, standby=self._is_on_standby)
             except ConnectionLost as error:
                 if time.monotonic() - lost_since_s > self._server.wait_s:
                     logger.error("database_not_reached", database=self._server.name, reason=str(error))

@@ -172,6 +172,24 @@ def test_clients_wait_while_a_standby_takes_the_place_of_the_primary(failure: st
         assert "database_connected_again" in events
 
 
+def test_pulls_go_on_from_a_standby_where_asked(tmp_path: Path) -> None:
+    """Goal: while no server takes writes, pulls are answered, with every confirmed message. Method: the primary is
+    killed and nobody is promoted; later it comes back. The node was started anew, so it has no messages in memory."""
+    with Pair() as pair, node_on(pair.url, tmp_path, database_standby_reads="true") as node:
+        with blocking.connect(node.address, answer_timeout_s=PATIENCE_S) as client:
+            stream = client.create("s")
+            for number in range(20):
+                stream.push(b"%d" % number)
+            node.kill()
+            node.start()
+            pair.primary.kill()
+            assert [message.data for message in stream.pull(index=0)] == [b"%d" % number for number in range(20)]
+            pair.primary.start()
+            assert stream.push(b"20") == 20
+            assert [message.data for message in stream.pull(index=19)] == [b"19", b"20"]
+        assert [line["standby"] for line in log_lines(node) if line["event"] == "database_connected_again"].count(True)
+
+
 def test_a_server_that_would_confirm_without_a_sync_is_refused_unless_told(tmp_path: Path) -> None:
     with PostgresServer({"fsync": "off"}) as unsafe:
         with pytest.raises(NodeNotStarted, match=r"can lose what it has confirmed \(fsync = off\)"):

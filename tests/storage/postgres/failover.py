@@ -41,6 +41,15 @@ class Pair:
     def __exit__(self, *exception: object) -> None:
         self._stack.close()
 
+    def wait_copied(self) -> None:
+        """Returns when the standby has all that the primary has now."""
+        assert self.standby is not None, "there is a standby"
+        end = self.primary.ask("SELECT pg_current_wal_lsn()")
+        deadline_s = time.monotonic() + PATIENCE_S
+        while self.standby.ask(f"SELECT pg_last_wal_replay_lsn() >= '{end}'::pg_lsn") != "t":
+            assert time.monotonic() < deadline_s, "the standby is behind"
+            time.sleep(0.05)
+
     @property
     def url(self) -> str:
         assert self.standby is not None, "there is a standby"

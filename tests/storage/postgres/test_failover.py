@@ -14,10 +14,12 @@ import pytest
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from storage.commit import commit_batch
+from storage.commit import apply_read, commit_batch
 from storage.contract import Append
+from storage.errors import ConnectionLost
 from storage.postgres.database import PostgresDatabase
 from tests.storage.postgres.failover import Pair, Writer
+from tests.storage.storage_samples import Call
 
 
 def test_a_killed_primary_loses_no_confirmed_message() -> None:
@@ -126,6 +128,7 @@ def test_without_a_synchronous_standby_the_check_finds_a_loss() -> None:
         session.begin()
         stream_id = session.log.ensure_stream("s", 0, 1).stream_id
         session.commit()
+        pair.wait_copied()
         assert pair.standby is not None
         pair.standby.kill()
         append = Append(stream_id, 0, 7, [b"confirmed"])
@@ -137,3 +140,24 @@ def test_without_a_synchronous_standby_the_check_finds_a_loss() -> None:
         assert pair.standby.ask("SELECT count(*) FROM messages") == "0"
         session.close()
         database.close()
+
+
+def test_a_standby_that_lacks_a_confirmed_message_serves_no_reads() -> None:
+    """Method: the standby is stopped while the primary confirms alone, and is then the only server."""
+    with Pair(names="") as pair:
+        database = PostgresDatabase.open(pair.url, wait_s=1.0, standby_reads=True)
+        session, reader = database.session(), database.read_session()
+        session.begin()
+        stream_id = session.log.ensure_stream("s", 0, 1).stream_id
+        session.commit()
+        pair.wait_copied()
+        assert pair.standby is not None
+        pair.standby.kill()
+        assert commit_batch(session, [Append(stream_id, 0, 7, [b"confirmed"])]) is None
+        pair.primary.kill()
+        pair.standby.start()
+        found = Call(lambda session: session.log.read(stream_id, 0, 10, 100), lambda operation: None)
+        apply_read(reader, found)
+        assert isinstance(found.error, ConnectionLost)
+        for each in (session, reader, database):
+            each.close()
