@@ -50,7 +50,9 @@ def diagnose(error: StorageError, session: Session) -> StorageError:
     DiskReadFailed if the file is not damaged but a part of the file cannot be read. A wrong checksum of a message is
     damage without a test: the message was read.
     """
-    by_sqlite = isinstance(error, DatabaseCorrupt) and isinstance(error.__cause__, sqlite3.Error)
+    # A DatabaseCorrupt is fatal only if SQLite has reported it. Its `__cause__` would tell that too, but `raise … from`
+    # in a compiled module does not set `__cause__`.
+    by_sqlite = isinstance(error, DatabaseCorrupt) and error.fatal
     if not isinstance(error, WriteFailed) and not by_sqlite:
         return error
     path = connection_of(session).execute("PRAGMA database_list").fetchone()[2]

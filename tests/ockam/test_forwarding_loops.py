@@ -114,7 +114,7 @@ async def test_a_good_client_is_answered_during_and_after_a_flood_of_circles() -
             # Its way goes through both nodes, as the flood does.
             while not flooded.is_set() or asked < 10:
                 await good.send((tcp(second.address), local("echo")), b"%d" % asked)
-                assert (await good.receive()).payload == b"%d" % asked
+                assert (await good.receive(patience_s=30)).payload == b"%d" % asked
                 asked += 1
         await all_stopped(first, second, FLOOD)
         await good.send((tcp(second.address), local("echo")), b"after")
