@@ -217,8 +217,9 @@ class Authorizer:
         """Whether a message is allowed to leave over this connection. Messages of this node's own workers always are.
 
         A message of another peer must be the answer to a request that this node has forwarded. Or this node has made
-        the connection, and the sender has the right to forward messages to the node at its other end."""
-        if message.origin.kind == "local" or self._is_answer(connection, message):
+        the connection, and the sender has the right to forward messages to the node at its other end. Another member of
+        the cluster decides itself about what it gets."""
+        if message.origin.kind == "local" or connection.link is not None or self._is_answer(connection, message):
             return True
         if connection.open_requests is not None:
             return self.find_forward_refusal(message.origin, connection.peer) is None

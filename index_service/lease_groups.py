@@ -67,12 +67,16 @@ class LeaseGroups:
         *,
         now_us: Callable[[], int],
         monotonic_s: Callable[[], float],
+        served_since_s: Callable[[str], float] | None = None,
     ) -> None:
+        """served_since_s: returns the time of `monotonic_s` from which on this node serves the consumers of a stream of
+        this name; None: since now."""
         self.limits = limits
         self._storage = storage
         self._now_us = now_us
         self._monotonic_s = monotonic_s
-        self._started_s = monotonic_s()
+        started_s = monotonic_s()
+        self._served_since_s = (lambda stream_name: started_s) if served_since_s is None else served_since_s
         self._counters = LeaseCounters()
         self._groups: dict[GroupKey, Group] = {}
         self._entries = 0
@@ -134,7 +138,7 @@ class LeaseGroups:
         now_s = self._monotonic_s()
         if group is not None and group.machine is not None:
             return group.machine.find_holder(row.partition, now_s)
-        is_old = row.ttl_ms is not None and now_s < self._started_s + row.ttl_ms / 1000
+        is_old = row.ttl_ms is not None and now_s < self._served_since_s(row.stream_name) + row.ttl_ms / 1000
         return row.holder if is_old else None
 
     def sweep(self, spared: GroupKey | None = None) -> None:
@@ -166,10 +170,22 @@ class LeaseGroups:
 
     def _forget_idle(self, key: GroupKey) -> None:
         """Removes a group from memory if it has no members and no database write of the group is under way."""
-        group = self._groups[key]
-        if group.machine is not None and not group.machine.members and not group.writing:
+        group = self._groups.get(key)
+        if group is not None and group.machine is not None and not group.machine.members and not group.writing:
             self._entries -= group.machine.size
             del self._groups[key]
+
+    def forget(self, is_meant: Callable[[str], bool]) -> None:
+        """Forgets the groups of the streams that another node serves from now on. That node reads their rows.
+
+        is_meant: chooses streams by their names.
+        """
+        for key in [key for key in self._groups if is_meant(key[1])]:
+            group = self._groups.pop(key)
+            if group.machine is not None:
+                self._entries -= group.machine.size
+            for work in group.waiting:
+                work(Refusal("the stream has moved to another node of the cluster; ask again"))
 
     def statistics(self) -> LeaseStatistics:
         machines = [group.machine for group in self._groups.values() if group.machine is not None]
@@ -189,17 +205,19 @@ class LeaseGroups:
         elif group is not None:
             work(Refusal(f"{WAITING_MAX} requests wait for this group to be read; ask again later"))
         elif self._has_room(groups=1, entries=0):
-            self._storage.submit_read(LoadLeases(*key, on_done=self._loaded))
-            self._groups[key] = Group(None, [work])
+            self._groups[key] = group = Group(None, [work])
+            self._storage.submit_read(LoadLeases(*key, on_done=partial(self._loaded, group)))
         else:
             work(Refusal(f"{len(self._groups)} groups share streams already; ask again later"))
 
-    def _loaded(self, operation: LoadLeases) -> None:
+    def _loaded(self, group: Group, operation: LoadLeases) -> None:
         key = operation.client_id, operation.stream_name
-        group = self._groups[key]
+        if self._groups.get(key) is not group:
+            # The group was forgotten meanwhile.
+            return
         found: LeaseMachine | Refusal
         if operation.error is None:
-            old_until_s = self._started_s + operation.ttl_ms_max / 1000
+            old_until_s = self._served_since_s(operation.stream_name) + operation.ttl_ms_max / 1000
             found = group.machine = LeaseMachine(
                 operation.rows,
                 old_until_s=old_until_s,
@@ -287,8 +305,10 @@ class LeaseGroups:
         The callback tells the machine whether its rows are on disk, and then calls `on_done`.
         """
 
+        group = self._groups[key]
+
         def written(operation: WriteLeases) -> None:
-            self._groups[key].writing -= 1
+            group.writing -= 1
             machine.written(operation.changes, stored=operation.error is None)
             refusal = None if operation.error is None else Refusal("leases cannot be written", operation.error)
             on_done(operation if refusal is None else refusal)

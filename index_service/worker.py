@@ -9,6 +9,7 @@ for streams that do not exist.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import structlog
@@ -56,6 +57,7 @@ from index_service.protocol import (
 from index_service.requests import access_of, is_extension, read_extension, read_plain
 from index_service.storage import Access, IndexRequests, ListPositions, PositionRow, SetPosition
 from ockam.address import local
+from ockam.elsewhere import Elsewhere
 from ockam.log_rate import LogRate
 from ockam.message import Message, reply_to
 from ockam.node import Node
@@ -89,11 +91,15 @@ class IndexService:
         *,
         lease_limits: LeaseLimits = LEASE_LIMITS,
         monotonic_s: Callable[[], float] = trio.current_time,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
+        """elsewhere: tells which streams other nodes of a cluster serve; None: this node serves all streams."""
         self.storage = storage
         self.now_us = now_us
         self.node: Node | None = None
-        self.groups = LeaseGroups(storage, lease_limits, now_us=now_us, monotonic_s=monotonic_s)
+        self.elsewhere = elsewhere
+        since_s = None if elsewhere is None else partial(_served_since_s, elsewhere)
+        self.groups = LeaseGroups(storage, lease_limits, now_us=now_us, monotonic_s=monotonic_s, served_since_s=since_s)
         self.gets = self.saves = self.ignored = self.failed = 0
         self.refused = self.fenced = self.lists = self.sets = 0
         self.lists_waiting = 0
@@ -104,6 +110,14 @@ class IndexService:
         """Starts the worker of the service under these addresses."""
         self.node = node
         node.register([local(address) for address in addresses], lambda: IndexWorker(self))
+
+    def find_holder(self, row: PositionRow) -> str | None:
+        """Returns the member that has the lease of a position's partition now, or None if no member has it.
+
+        If another node of the cluster keeps the leases of the stream, the stored holder counts."""
+        if self.elsewhere is not None and self.elsewhere.is_elsewhere(self.elsewhere.home_of(row.stream_name)):
+            return row.holder
+        return self.groups.find_holder(row)
 
     def statistics(self) -> IndexStatistics:
         return IndexStatistics(
@@ -118,6 +132,10 @@ class IndexService:
             write_failure=self.write_failure,
             leases=self.groups.statistics(),
         )
+
+
+def _served_since_s(elsewhere: Elsewhere, stream_name: str) -> float:
+    return elsewhere.served_since_s(elsewhere.home_of(stream_name))
 
 
 class IndexWorker(Worker):
@@ -138,8 +156,11 @@ class IndexWorker(Worker):
         # Collect gets and saves until all messages are read, or until a request follows that must not overtake them.
         asked: list[tuple[Message, Request | FencedSave]] = []
         accesses: list[Access] = []
+        elsewhere = self._service.elsewhere
         for position, message in enumerate(run):
             try:
+                if elsewhere is not None and self._passed_on(elsewhere, message):
+                    continue
                 if is_extension(message.payload):
                     self._receive_extension(message, asked, accesses)
                     continue
@@ -177,6 +198,23 @@ class IndexWorker(Worker):
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason) if is_extension(message.payload) else None
+
+    def _passed_on(self, elsewhere: Elsewhere, message: Message) -> bool:
+        """Sends a request to the node of the cluster that keeps the consumers of its stream. Returns False if this is
+        that node. Raises ProtocolError if the request is not valid."""
+        if is_extension(message.payload):
+            request: object = read_extension(message.payload, self._service.groups.limits.partitions_max)
+        else:
+            request = read_plain(message.payload)[0]
+        # The database has all positions, so every node lists them.
+        if isinstance(request, PositionsRequest):
+            return False
+        name = request.key.stream_name if isinstance(request, SetRequest) else getattr(request, "stream_name")  # noqa: B009
+        home = elsewhere.home_of(name)
+        if not elsewhere.is_elsewhere(home):
+            return False
+        elsewhere.send(home, message)
+        return True
 
     def _receive_extension(
         self, message: Message, asked: list[tuple[Message, Request | FencedSave]], accesses: list[Access]
@@ -271,7 +309,7 @@ class IndexWorker(Worker):
                 return
             more = False
         service.lists += 1
-        positions = [SavedPosition(*row[:5], service.groups.find_holder(row)) for row in shown]
+        positions = [SavedPosition(*row[:5], service.find_holder(row)) for row in shown]
         self.reply(
             message,
             POSITIONS.encode_response(PositionsResponse(operation.request.request_id, positions, more)),

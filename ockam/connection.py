@@ -18,6 +18,7 @@ from ockam.authenticator import Authenticator
 from ockam.connection_identity import ConnectionIdentity
 from ockam.connection_machine import SEND_BYTES, ConnectionLimits, ConnectionMachine, ConnectionStatistics, State
 from ockam.connection_usage import TOO_MANY, ConnectionUsage
+from ockam.elsewhere import LinkEnd
 from ockam.errors import FrameTooLarge, RemoteProtocolError
 from ockam.forward_filter import ForwardFilter
 from ockam.forwarding import OpenRequests
@@ -29,7 +30,7 @@ from ockam.message import HERE, Message, Origin
 from ockam.node import Node
 from ockam.opening import open_framing
 from ockam.partial_frames import PARTIAL_FREE_BYTES, PartialFrames
-from ockam.sockets import send_nowait
+from ockam.sockets import end_stream, send_nowait
 from ockam.tls_faults import TlsFault
 from ockam.tls_layer import PeerCertificate, TlsLayer
 from ockam.tls_listener import TlsListener
@@ -65,6 +66,7 @@ class Connection(Worker):
         tls_listener: TlsListener | None = None,
         authenticator: Authenticator | None = None,
         identity: Identity | None = None,
+        link: LinkEnd | None = None,
     ) -> None:
         """Creates the worker.
 
@@ -73,6 +75,7 @@ class Connection(Worker):
         tls: if we have connected to the peer with TLS, the TLS connection after its handshake; else None.
         tls_listener: completes the TLS handshake of a peer that has connected to us; None if that peer uses no TLS.
         authenticator: judges the token of such a peer. identity: what the peer has proved already; None: nothing.
+        link: takes what arrives, because the peer is another member of this node's cluster; None: it is not.
         """
         self._node = node
         self._stream = stream
@@ -93,7 +96,10 @@ class Connection(Worker):
         # Nodes that we have called have no limits: we want their answers.
         if wire is None:
             self._usage.join(identity or ANONYMOUS)
-        self._machine = ConnectionMachine(wire, address, limits, memory.share_bytes, self._origin)
+        self.link = link
+        self._machine = ConnectionMachine(
+            wire, address, limits, memory.share_bytes, self._origin, is_named=link is None
+        )
         if tls is not None:
             self._use(tls)
             self._machine.encrypt_hello(tls.encrypt)
@@ -135,6 +141,10 @@ class Connection(Worker):
                 self._node.count_drop("connection_closed")
             return
         machine.sent_at_s = trio.current_time()
+        if self.link is not None:
+            # Another member of the cluster gets everything in order, also what this node sends itself.
+            machine.backlog.forwarded.extend(run)
+            return self._send_forwarded()
         # Our own workers send no answers while the backlog is large, so the answers that they do send never wait here.
         # Messages from other peers must wait, also those behind an answer. Else two peers could fill our memory here.
         forwarded = [message for message in run if message.origin is not HERE and message.origin.kind != "local"]
@@ -161,7 +171,7 @@ class Connection(Worker):
 
     def _refuse(self, error: FrameTooLarge) -> None:
         self._node.count_drop("frame_too_large")
-        logger.warning("frame_too_large", peer=self.peer, framing=self.framing, reason=str(error))
+        logger.warning("frame_too_large", peer=self.peer, framing=self._machine.framing, reason=str(error))
 
     def _put(self, data: bytes) -> None:
         """Sends the bytes that the socket accepts at once, and queues the other bytes for the sending task."""
@@ -267,14 +277,8 @@ class Connection(Worker):
                 self._node.count_drop("connection_closed")
             self.holdings.end()
             self._usage.leave()
-            # Closing a socket does not await. Any other stream awaits while closing, so cancellation is shielded off.
-            if self._socket is not None:
-                if self._tls is not None and is_all_sent:
-                    send_nowait(self._socket, self._tls.goodbye())
-                self._socket.close()
-            else:
-                with trio.CancelScope(shield=True):
-                    await trio.aclose_forcefully(self._stream)
+            goodbye = self._tls.goodbye() if self._tls is not None and is_all_sent else b""
+            await end_stream(self._stream, goodbye)
         return machine.end_reason
 
     def close(self, reason: str) -> None:
@@ -391,6 +395,8 @@ class Connection(Worker):
             return False
         if self.open_requests:
             self.open_requests.answered(messages)
+        if self.link is not None:
+            messages = self.link.receive(messages)
         # All messages are delivered in one batch, so that every worker gets its messages as one run and answers them
         # with one commit and one send.
         with self._node.batch():
@@ -449,6 +455,9 @@ class Connection(Worker):
     # The memory of this connection.
 
     def _origin(self, wire: Wire) -> Origin:
+        # Another member of the cluster has checked what it sends here, and its answers wait for nobody.
+        if self.link is not None:
+            return HERE
         return Origin(
             "tcp",
             self.peer,
@@ -473,8 +482,6 @@ class Connection(Worker):
             self._machine.forget_headers()
             self._note_held()
 
-    # Statistics and logs.
-
     @property
     def identity(self) -> Identity:
         """The identity that a peer which connected to us has proved. A node that we called is anonymous here."""
@@ -486,14 +493,8 @@ class Connection(Worker):
         return self._tls.certificate if self._tls is not None else None
 
     @property
-    def framing(self) -> str:
-        return self._machine.wire.name if self._machine.wire is not None else "undecided"
-
-    @property
     def backlog_bytes(self) -> int:
         return self._machine.backlog.size_bytes
 
     def statistics(self) -> ConnectionStatistics:
-        of = self._machine
-        moved = (of.received, of.received_bytes, of.sent, of.sent_bytes)
-        return ConnectionStatistics(self.peer, self.framing, *moved, self.backlog_bytes)
+        return self._machine.statistics(self.peer)

@@ -215,6 +215,8 @@ class ConnectionMachine:
         limits: ConnectionLimits,
         share_bytes: Callable[[int], int],
         origin: Callable[[Wire], Origin],
+        *,
+        is_named: bool = True,
     ) -> None:
         """Creates the state of a new connection.
 
@@ -223,11 +225,12 @@ class ConnectionMachine:
         share_bytes: lowers a limit of the backlog while the memory for all peers is nearly used up
         (`ockam.memory.PeerMemory.share_bytes`).
         origin: creates the `Origin` of the received messages.
+        is_named: whether return routes name the connection. If not, they go on as they came.
         """
         self.limits = limits
         self._share_bytes = share_bytes
         self.backlog = Backlog()
-        self._address = address
+        self._prefix = (address,) if is_named else ()
         self._origin = origin
         self._detector = FramingDetector()
         self._reader: FrameReader | None = None
@@ -254,6 +257,14 @@ class ConnectionMachine:
         self.backlog.note_sent(len(hello))
         if hello:
             self.backlog.add(encrypt(hello))
+
+    @property
+    def framing(self) -> str:
+        return self.wire.name if self.wire is not None else "undecided"
+
+    def statistics(self, peer: str) -> ConnectionStatistics:
+        moved = (self.received, self.received_bytes, self.sent, self.sent_bytes)
+        return ConnectionStatistics(peer, self.framing, *moved, self.backlog.size_bytes)
 
     # The state.
 
@@ -337,7 +348,7 @@ class ConnectionMachine:
 
     def _speak(self, wire: Wire) -> None:
         self.wire = wire
-        self._reader = FrameReader(wire, self._origin(wire), (self._address,))
+        self._reader = FrameReader(wire, self._origin(wire), self._prefix)
         self.writer = FrameWriter(wire)
 
     def renew_origin(self, messages: Sequence[Message]) -> Sequence[Message]:

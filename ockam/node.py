@@ -132,11 +132,13 @@ class Node:
         cell = self._cells.get(address)
         return cell.worker if cell is not None else None
 
-    def register_forward(self, address_type: int, forward: Forward) -> None:
-        """Registers a function of a transport for one address type.
+    def register_forward(self, address_type: int, forward: Forward) -> Forward | None:
+        """Registers a function of a transport for one address type. Returns the function that was registered before.
 
         The function gets each message whose next hop has this type and is not a worker of this node."""
+        before = self._forwards.get(address_type)
         self._forwards[address_type] = forward
+        return before
 
     def send(self, message: Message) -> bool:
         """Puts a message into the mailbox of its next hop, and runs the worker unless a batch is open.

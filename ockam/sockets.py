@@ -1,9 +1,11 @@
-"""Sends on a socket without waiting; trio has no function for this. This module closes no sockets."""
+"""Sends on a socket without waiting, for which trio has no function. Names and closes sockets."""
 
 from __future__ import annotations
 
 import os
-from typing import Protocol
+from typing import Any, Protocol
+
+import trio
 
 
 class HasDescriptor(Protocol):
@@ -25,3 +27,21 @@ def send_nowait(socket: HasDescriptor, data: bytes) -> bytes:
     except OSError:
         return data
     return data[sent:]
+
+
+def socket_name(address: tuple[Any, ...]) -> str:
+    """Returns the `host:port` of a socket address, with brackets around an IPv6 host."""
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+
+
+async def end_stream(stream: trio.abc.Stream, goodbye: bytes) -> None:
+    """Closes a stream at once. goodbye: bytes that are sent before, if the socket takes them."""
+    # Closing a socket does not await. Any other stream awaits while closing, so cancellation is shielded off.
+    if isinstance(stream, trio.SocketStream):
+        if goodbye:
+            send_nowait(stream.socket, goodbye)
+        stream.socket.close()
+    else:
+        with trio.CancelScope(shield=True):
+            await trio.aclose_forcefully(stream)

@@ -11,7 +11,7 @@ import math
 import secrets
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 import structlog
@@ -22,6 +22,7 @@ from ockam.authenticator import Authenticator
 from ockam.connection import Connection
 from ockam.connection_machine import ConnectionLimits
 from ockam.connection_usage import TOO_MANY
+from ockam.elsewhere import LinkEnd
 from ockam.errors import ConnectFailed, InvalidAddress
 from ockam.forwarding import CONNECTION_PREFIX, destination_unreachable, forward_refused, is_sender_told
 from ockam.identity import ANONYMOUS, Identity
@@ -33,6 +34,7 @@ from ockam.message import Message
 from ockam.node import Node
 from ockam.outgoing_tokens import OutgoingTokens
 from ockam.partial_frames import PartialFrames
+from ockam.sockets import socket_name
 from ockam.tcp_statistics import TcpStatistics, Traffic
 from ockam.tls import PLAINTEXT, OutgoingTls, TlsFilesError
 from ockam.tls_faults import TlsFault
@@ -161,11 +163,17 @@ class TcpTransport:
         connection = self._add(stream, None, peer, None, identity)
         self._nursery.start_soon(self._run, connection)
 
-    async def _connect(self, destination: str, framing: Framing = "head", is_own: bool = True) -> Connection:
+    async def connect_link(self, destination: str, link: LinkEnd) -> Connection:
+        """Connects to another member of this node's cluster. Raises ConnectFailed, InvalidAddress."""
+        return await self._connect(destination, link=link)
+
+    async def _connect(
+        self, destination: str, framing: Framing = "head", is_own: bool = True, link: LinkEnd | None = None
+    ) -> Connection:
         tokens = self._outgoing_tokens
         has_token = is_own and tokens.has(destination)
         stream, wire, tls = await self._call(destination, framing, is_own and not has_token)
-        connection = self._add(stream, wire, destination, tls)
+        connection = self._add(stream, wire, destination, tls, link=link)
         self._nursery.start_soon(self._run, connection)
         if has_token:
             try:
@@ -310,6 +318,7 @@ class TcpTransport:
         peer: str,
         tls: TlsLayer | None,
         identity: Identity | None = None,
+        link: LinkEnd | None = None,
     ) -> Connection:
         """Makes the worker of a connection. identity: what the peer has proved already; None: it proves it here."""
         address = local(CONNECTION_PREFIX + self._new_id().encode())
@@ -328,6 +337,7 @@ class TcpTransport:
             tls_listener=self._tls if wire is None and identity is None else None,
             authenticator=self._authenticator if wire is None and identity is None else None,
             identity=identity,
+            link=link,
         )
         self._node.register([address], lambda: connection)
         self._connections.add(connection)
@@ -372,7 +382,9 @@ class TcpTransport:
         The destination cannot answer these requests any more.
         """
         reason = ENDED if connection.fault is None else f"{ENDED}: {connection.fault}"
-        if connection.open_requests is not None:
+        if connection.open_requests is not None and connection.link is not None:
+            connection.link.ended(connection.open_requests)
+        elif connection.open_requests is not None:
             with self._node.batch():
                 for route in connection.open_requests.take():
                     self._node.deliver(destination_unreachable(route, connection.peer, reason))
@@ -486,9 +498,3 @@ class TcpTransport:
 def _through(connection: Address, message: Message) -> Message:
     """Returns the message with its first hop replaced by the address of a connection."""
     return Message((connection, *message.onward_route[1:]), message.return_route, message.payload, message.origin)
-
-
-def socket_name(address: tuple[Any, ...]) -> str:
-    """Returns the `host:port` of a socket address, with brackets around an IPv6 host."""
-    host, port = address[:2]
-    return f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"

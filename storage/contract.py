@@ -307,6 +307,15 @@ class Session(Protocol):
         `keep` of them stay. Returns the number of free pages left; 0 if the database does this by itself."""
         ...
 
+    def fence(self, owner: str) -> bool:
+        """Fences another member of the cluster, in the open transaction: from its commit on, that member can never
+        commit again. Waits for a transaction of that member that still runs. Returns False if it was fenced before.
+
+        owner: the text that stands for the process of that member, see `storage.engine.SharedEngine`.
+        Raises StorageError; OperationFailed if the database has only one writer.
+        """
+        ...
+
     def recover(self, error: StorageError) -> bool:
         """Called after an operation has failed. Returns whether the operations are to be done again, from the beginning
         of their transaction: the connection to a database server was lost, and there is a new one. Can take as long as

@@ -46,3 +46,13 @@ class Engine(SessionSource, Protocol):
     def close(self) -> None:
         """Closes the database, whose sessions are closed. Safe to repeat."""
         ...
+
+
+class SharedEngine(Engine, Protocol):
+    """The interface of a database to which several nodes write, the members of a cluster."""
+
+    @property
+    def owner(self) -> str:
+        """The text that stands for this process in the database, by which another member can fence it
+        (`storage.contract.Session.fence`). No other process has the same."""
+        ...

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import msgspec
+from sqlalchemy import Table
 
 from storage.contract import Append, Record, StreamRecord
-from storage.errors import IndexConflict, StorageError, StorageReadOnly, StreamNotFound
+from storage.errors import IndexConflict, NodeReplaced, StorageError, StorageReadOnly, StreamNotFound
 from storage.sqlite.errors import caused_error
 from storage.sqlite.free_pages import reclaim
 from storage.sqlite.rows import SqliteRows, execute, execute_many
@@ -54,10 +55,12 @@ class MemoryDatabase:
     these tables, unlike in the log, a reading session sees changes before they are committed.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, further_tables: Sequence[Table] = ()) -> None:
+        """further_tables: tables to create that are not in `storage.schema.metadata`."""
         self.committed = _State({}, {}, 0)
+        self.fenced: set[str] = set()
         self.connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        for statement in create_statements():
+        for statement in create_statements(further_tables):
             self.connection.execute(statement)
         self._writer: MemorySession | None = None
 
@@ -73,14 +76,33 @@ class MemoryDatabase:
         self.connection.close()
 
 
+class SharedMemoryDatabase:
+    """The database in memory as one member of a cluster has it. Each member can write.
+
+    owner: the text by which other members fence this one.
+    """
+
+    def __init__(self, database: MemoryDatabase, owner: str) -> None:
+        self.owner = owner
+        self._database = database
+
+    def session(self) -> MemorySession:
+        return MemorySession(self._database, writes=True, owner=self.owner)
+
+    def read_session(self) -> MemorySession:
+        return self._database.read_session()
+
+
 class MemorySession:
     """A session of the database in memory: a `storage.contract.Session`."""
 
-    def __init__(self, database: MemoryDatabase, *, writes: bool) -> None:
+    def __init__(self, database: MemoryDatabase, *, writes: bool, owner: str = "") -> None:
+        """owner: the member of a cluster that writes; empty without a cluster."""
         self.log = MemoryLog(self)
         self.writes = writes
         self.closed = False
         self._database = database
+        self._owner = owner
         self._working: _State | None = None
         self._parts: list[_State] = []
 
@@ -103,6 +125,8 @@ class MemorySession:
 
     def begin(self) -> None:
         assert self._working is None, "transactions do not nest"
+        if self._owner in self._database.fenced:
+            raise NodeReplaced
         self._working = self._database.committed
         if self.writes:
             self._working = self._working.copy()
@@ -124,6 +148,13 @@ class MemorySession:
 
     def reclaim(self, pages: int, keep: int) -> int:
         return reclaim(self.connection, pages, keep)
+
+    def fence(self, owner: str) -> bool:
+        if owner in self._database.fenced:
+            return False
+        # The transaction cannot fail any more: members have no transactions at the same time.
+        self._database.fenced.add(owner)
+        return True
 
     def recover(self, error: StorageError) -> bool:
         return False

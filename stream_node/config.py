@@ -69,6 +69,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     database_standby_reads: bool = False
     """Whether pulls are served from a standby of the PostgreSQL server while no server takes writes. A standby is used
     only if it has all messages that were confirmed."""
+    cluster: str | None = None
+    """The name of this node in its cluster. The nodes of a cluster have the same `database`, and share its streams. See
+    [cluster.md](cluster.md)."""
+    cluster_address: str | None = None
+    """The HOST:PORT at which the other nodes of the cluster reach this one. Without this setting, it is the address at
+    which the node listens."""
     migrate: bool = True
     """Whether the node brings a database of an earlier version up to date at its start. It first makes a backup in the
     data directory. If this setting is false, the node refuses to start with a database of an earlier version."""

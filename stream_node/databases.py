@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from cluster.tables import TABLES
 from storage.engine import Engine
 from storage.sqlite.database import Database
 from stream_node.config import Config, ConfigError
@@ -34,9 +35,17 @@ def open_database(config: Config) -> Engine:
         wait_s=config.database_wait_s,
         call_s=config.database_call_s,
         standby_reads=config.database_standby_reads,
+        member=config.cluster,
+        further_tables=() if config.cluster is None else TABLES,
     )
     logger.info("database_opened", database=database.name, meaning=database.durability.meaning)
     return database
+
+
+def owner_of(database: Engine) -> str:
+    """Returns the text that stands for this process in a database that the nodes of a cluster share."""
+    owner: str = getattr(database, "owner")  # noqa: B009
+    return owner
 
 
 def check_url(url: str) -> None:

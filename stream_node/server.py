@@ -30,20 +30,22 @@ from ockam.tcp import TcpTransport
 from ockam.tls import ServerTls
 from secure_channel.workers.channels import SecureChannels
 from storage.thread_runner import ThreadRunner
-from stream_node.access import NodeAccess, check_exposure, open_access
+from stream_node.access import NodeAccess, open_access
 from stream_node.block_services import program_version
 from stream_node.channel_services import start_channels
 from stream_node.clock_note import read_known, since_boot_s, write_note
-from stream_node.config import Config, without_effect
-from stream_node.databases import open_database
+from stream_node.cluster_services import NodeCluster
+from stream_node.config import Config
+from stream_node.databases import open_database, owner_of
 from stream_node.identity_limits import make_usages
-from stream_node.live_settings import LiveParts, change_settings, connection_limits
+from stream_node.live_settings import LiveParts, change_settings
 from stream_node.node_status import register_status
 from stream_node.notify import Notifier
 from stream_node.parts import NodeCondition, NodeParts
+from stream_node.preparing import check_settings, make_tcp
 from stream_node.services import Services, stored_streams, wall_clock_us
 from stream_node.statistics import ServerStatistics
-from stream_node.tls_settings import TlsWatch, make_listener, make_outgoing_tls, make_tls
+from stream_node.tls_settings import TlsWatch, make_tls
 from stream_node.token_services import NodeTokens
 from stream_node.traces import end_traces, start_traces
 
@@ -90,6 +92,7 @@ class Server:
         self._parts: LiveParts | None = None
         self._http: HttpListener | None = None
         self._tracing: Tracing | None = None
+        self._cluster: NodeCluster | None = None
 
     @property
     def refusing_pushes(self) -> bool:
@@ -138,13 +141,12 @@ class Server:
         """Serves until `stop` is called. Reports the addresses at which the node listens to `task_status`. Raises
         StorageError, CannotListen, ConfigError."""
         config = self.config
-        check_exposure(config)
-        for setting, reason in without_effect(config).items():
-            logger.warning("setting_without_effect", setting=setting, reason=reason)
+        check_settings(config)
         self._tracing = start_traces(config)
         database = await trio.to_thread.run_sync(open_database, config)
         try:
-            stored = await trio.to_thread.run_sync(stored_streams, database)
+            # A member of a cluster reads the streams of a shard when it takes the shard.
+            stored = [] if config.cluster else await trio.to_thread.run_sync(stored_streams, database)
             newest_us = max((each.last_time_us for each in stored), default=0)
             async with trio.open_nursery() as nursery:
                 node = Node(nursery, make_usages(config))
@@ -152,9 +154,11 @@ class Server:
                 try:
                     tls = make_tls(config)
                     tokens = NodeTokens(config)
-                    tcp = _make_tcp(config, node, nursery, tls, tokens)
+                    tcp = make_tcp(config, node, nursery, tls, tokens)
                     self._access = open_access(config, node, tcp, wall_clock_us, nursery)
                     tokens.start(node, partial(self._close_identities, tcp), nursery, self._audit)
+                    if config.cluster is not None:
+                        self._cluster = NodeCluster(config, node, tcp, nursery, owner_of(database))
                     services = Services(
                         node,
                         runner,
@@ -163,11 +167,11 @@ class Server:
                         known_time=read_known(Path(config.data_dir), newest_us, wall_clock_us()),
                         note_offset=partial(write_note, Path(config.data_dir)),
                         tracing=self._tracing,
+                        elsewhere=None if self._cluster is None else self._cluster.router,
                     )
                     services.start(stored)
                     channels = start_channels(node, nursery, config, self._access)
                     self._statistics = partial(self._gather, node, tcp, runner, services, channels)
-                    authorizer = None if self._access is None else self._access.authorizer
                     parts = NodeParts(
                         config=config,
                         node=node,
@@ -175,7 +179,7 @@ class Server:
                         runner=runner,
                         services=services,
                         authenticator=tokens.authenticator,
-                        authorizer=authorizer,
+                        authorizer=None if self._access is None else self._access.authorizer,
                         tls=tls,
                         statistics=self.statistics,
                         condition=self.condition,
@@ -183,13 +187,10 @@ class Server:
                     register_status(parts, wall_clock_us, program_version())
                     await self._listen(parts, nursery)
                     self._parts = LiveParts(node, tcp, services, channels)
-                    # This is logged at debug level, because the command prints the addresses on stdout.
                     logger.debug("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))
-                    nursery.start_soon(self._watch_disk, services, runner)
-                    nursery.start_soon(self._notifier.report_progress, runner)
-                    if tls is not None:
-                        self._tls_watch = TlsWatch(tls, partial(self._end_refused, tcp), self._audit)
-                        nursery.start_soon(self._tls_watch.run)
+                    self._watch(nursery, services, runner, tls, tcp)
+                    if self._cluster is not None:
+                        await self._cluster.start(runner, services.shards, self.addresses[0])
                     self._listening.set()
                     task_status.started(self.addresses)
                     await self._stop.wait()
@@ -204,6 +205,16 @@ class Server:
         finally:
             database.close()
             await end_traces(self._tracing)
+
+    def _watch(
+        self, nursery: trio.Nursery, services: Services, runner: ThreadRunner, tls: ServerTls | None, tcp: TcpTransport
+    ) -> None:
+        """Starts the tasks that look at the disk, at the writing thread, and at the files of certificates."""
+        nursery.start_soon(self._watch_disk, services, runner)
+        nursery.start_soon(self._notifier.report_progress, runner)
+        if tls is not None:
+            self._tls_watch = TlsWatch(tls, partial(self._end_refused, tcp), self._audit)
+            nursery.start_soon(self._tls_watch.run)
 
     def _gather(
         self,
@@ -223,6 +234,7 @@ class Server:
             node.usages.statistics(),
             None if self._http is None else self._http.statistics(),
             None if self._tracing is None else self._tracing.statistics(),
+            None if self._cluster is None else self._cluster.statistics(),
         )
 
     async def _listen(self, parts: NodeParts, nursery: trio.Nursery) -> None:
@@ -296,6 +308,9 @@ class Server:
         deadline_s = trio.current_time() + self.config.drain_timeout_s
         if self._http is not None:
             await self._http.stop_accepting()
+        # Other nodes of a cluster serve the streams from here on, and clients go on through this node meanwhile.
+        if self._cluster is not None:
+            await self._cluster.leave(deadline_s)
         # Take no new work. Otherwise a busy peer could prevent that the node ever becomes idle.
         tcp.stop_accepting()
         tcp.stop_reading()
@@ -317,20 +332,3 @@ class Server:
         stored = {"commits": statistics.storage.commits, "stored": statistics.storage.rows}
         connections = statistics.tcp.accepted
         logger.info("stopped", connections=connections, **stored, statistics=msgspec.to_builtins(statistics))
-
-
-def _make_tcp(
-    config: Config, node: Node, nursery: trio.Nursery, tls: ServerTls | None, tokens: NodeTokens
-) -> TcpTransport:
-    return TcpTransport(
-        node,
-        nursery,
-        tls=None if tls is None else make_listener(config, tls),
-        outgoing_tls=make_outgoing_tls(config),
-        allow_forward=config.allow_forward,
-        limits=connection_limits(config),
-        connections_max=config.connections_max,
-        memory_bytes_max=config.peer_memory_bytes_max,
-        authenticator=tokens.authenticator,
-        outgoing_tokens=tokens.outgoing,
-    )

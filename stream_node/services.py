@@ -15,11 +15,13 @@ import trio
 
 from index_service.limits import IndexStatistics, LeaseLimits
 from index_service.worker import IndexService
+from ockam.elsewhere import Elsewhere
 from ockam.node import Node
 from storage.engine import Engine
 from storage.runner import Runner
 from stream_node.block_services import KEEPERS, BlockServices, BlockServicesStatistics
 from stream_node.clock_note import Known
+from stream_node.cluster_services import StreamShards
 from stream_node.config import Config
 from stream_service.counters import StreamCounters
 from stream_service.extensions import Retention
@@ -81,6 +83,7 @@ class Services:
     known_time: what is known about the time from earlier runs of this node.
     note_offset: stores the trusted clock offset for the next start, see `stream_service.workers.clock.Clock`.
     tracing: makes the spans of pushes; None: the node does not trace.
+    elsewhere: tells which streams other nodes of a cluster serve; None: the node is not in a cluster.
     """
 
     def __init__(
@@ -95,6 +98,7 @@ class Services:
         known_time: Known = Known(0, None),  # noqa: B008  (immutable)
         note_offset: Callable[[int], None] | None = None,
         tracing: Tracing | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         clock = Clock(
             now_us,
@@ -115,10 +119,12 @@ class Services:
             default_retention=_default_retention(config),
             keepers=KEEPERS,
             tracing=tracing,
+            elsewhere=elsewhere,
         )
-        self._index = IndexService(storage, now_us, lease_limits=LeaseLimits(ttl_s=config.lease_ttl_s))
+        limits = LeaseLimits(ttl_s=config.lease_ttl_s)
+        self._index = IndexService(storage, now_us, lease_limits=limits, elsewhere=elsewhere)
         self._blocks: BlockServices | None = None
-        if config.block_node:
+        if config.block_node and elsewhere is None:
             self._blocks = BlockServices(node, storage, config, self._directory, now_us=now_us, new_id=new_id)
 
     def start(self, stored: list[StoredStream]) -> None:
@@ -130,6 +136,11 @@ class Services:
         self._index.register(self._node, self._config.index_addresses)
         if self._blocks is not None:
             self._blocks.start()
+
+    @property
+    def shards(self) -> StreamShards:
+        """What starts and stops the workers of shards, if the node is in a cluster."""
+        return StreamShards(self._directory, self._index.groups)
 
     def statistics(self) -> ServicesStatistics:
         counters = self._directory.counters

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from access.authorizer import AccessStatistics
+from cluster.member import MemberStatistics
 from ockam.node import NodeStatistics
 from ockam.tcp_statistics import TcpStatistics
 from ockam.usage import LimitStatistics
@@ -23,6 +24,7 @@ class ServerStatistics(msgspec.Struct, frozen=True):
     limits: the statistics of the limits per identity.
     http: the statistics of HTTP; None if it is off.
     traces: what became of the node's spans; None if it makes none.
+    cluster: the statistics of the node as a member of its cluster; None without a cluster.
     """
 
     node: NodeStatistics
@@ -34,3 +36,4 @@ class ServerStatistics(msgspec.Struct, frozen=True):
     limits: LimitStatistics
     http: HttpStatistics | None = None
     traces: TracingStatistics | None = None
+    cluster: MemberStatistics | None = None

@@ -57,6 +57,23 @@ class EnsureStreams(Operation):
         self.streams = [stored.stored_stream(session, record) for record in records]
 
 
+class ListStored(Operation):
+    """Reads the streams of the database that are wanted. is_wanted: must not change while the operation runs.
+
+    streams: after the operation, these streams.
+    """
+
+    __slots__ = ("is_wanted", "streams")
+
+    def __init__(self, is_wanted: Callable[[StreamRecord], bool], on_done: Callable[[ListStored], None]) -> None:
+        super().__init__(on_done)
+        self.is_wanted = is_wanted
+        self.streams: list[StoredStream] = []
+
+    def apply(self, session: Session) -> None:
+        self.streams = list(stored.list_stored(session, self.is_wanted))
+
+
 class Page:
     """One page of messages: the request of a pull, and after the read also the result.
 

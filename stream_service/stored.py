@@ -7,7 +7,7 @@ storage threads convert each sqlite3.Error to a StorageError.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import msgspec
@@ -188,11 +188,13 @@ def stored_stream(session: Session, record: StreamRecord) -> StoredStream:
     return StoredStream(record, last or 0, get_retention(session, record.stream_id))
 
 
-def list_stored(session: Session) -> Iterator[StoredStream]:
-    """Iterates over all streams of the database, sorted by name and partition."""
+def list_stored(
+    session: Session, is_wanted: Callable[[StreamRecord], bool] = lambda record: True
+) -> Iterator[StoredStream]:
+    """Iterates over the streams of the database that are wanted, sorted by name and partition."""
     after = None
     while page := session.log.list_streams(after=after, limit=LIST_PAGE):
-        for record in page:
+        for record in filter(is_wanted, page):
             yield stored_stream(session, record)
         after = (page[-1].name, page[-1].partition)
 

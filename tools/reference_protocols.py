@@ -46,6 +46,7 @@ MODULES = (
     "block_node.protocol_reading",
     "block_node.backfill.protocol",
     "stream_node.node_status",
+    "cluster.protocol",
 )
 """The modules that define protocols. `tests/style/test_reference.py` looks for others."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import psycopg
+from sqlalchemy import Table
 
 from storage.contract import Session
 from storage.directory_lock import DirectoryLock
@@ -32,11 +34,13 @@ class PostgresDatabase:
     is_local = False
     path = None
 
-    def __init__(self, server: Server, durability: Durability, lock: DirectoryLock | None) -> None:
+    def __init__(
+        self, server: Server, durability: Durability, lock: DirectoryLock | None, member: str | None = None
+    ) -> None:
         self.durability = durability
         self._lock = lock
         self._server = server
-        self._ownership = Ownership(server.deadlines)
+        self._ownership = Ownership(server.deadlines, member)
         self._writer: PostgresSession | None = None
 
     @classmethod
@@ -49,6 +53,8 @@ class PostgresDatabase:
         wait_s: float = WAIT_S,
         call_s: float = CALL_S,
         standby_reads: bool = False,
+        member: str | None = None,
+        further_tables: Sequence[Table] = (),
     ) -> PostgresDatabase:
         """Connects to the server, checks its settings, and creates the tables that are missing.
 
@@ -56,6 +62,8 @@ class PostgresDatabase:
         unsafe: whether to accept a server that confirms without a sync.
         wait_s: for how long an operation waits for a server that takes writes. call_s: the time that a call may take.
         standby_reads: whether reads go on from a standby while no server takes writes.
+        member: the name of the node in its cluster, whose members all write; None: the node writes alone.
+        further_tables: tables to create that are not in `storage.schema.metadata`.
 
         Raises StorageError.
         """
@@ -69,7 +77,7 @@ class PostgresDatabase:
                 durability = read_durability(connection)
                 if not unsafe:
                     check_safe(durability)
-                _create_tables(connection)
+                _create_tables(connection, further_tables)
             except psycopg.Error as error:
                 raise storage_error(error, broken=connection.broken) from error
             finally:
@@ -80,12 +88,17 @@ class PostgresDatabase:
             if lock is not None:
                 lock.release(clean=True)
             raise
-        return cls(server, durability, lock)
+        return cls(server, durability, lock, member)
 
     @property
     def name(self) -> str:
         """The hosts and the database, without the password."""
         return self._server.name
+
+    @property
+    def owner(self) -> str:
+        """The text that stands for this process in the database, see `storage.contract.Session.fence`."""
+        return self._ownership.token
 
     def session(self) -> PostgresSession:
         assert self._writer is None or self._writer.closed, "one session that writes is open already"
@@ -117,11 +130,11 @@ def _lock_directory(directory: Path) -> DirectoryLock:
     return DirectoryLock(directory)
 
 
-def _create_tables(connection: Connection) -> None:
+def _create_tables(connection: Connection, further: Sequence[Table]) -> None:
     """Creates the missing tables, while no other node does the same. Raises psycopg.Error, StorageError."""
     with connection.transaction():
         connection.execute(f"SELECT pg_advisory_xact_lock({LOCK + 1})")
-        for statement in create_statements():
+        for statement in create_statements(further):
             connection.execute(statement)
         version = connection.execute("SELECT version FROM schema_version").fetchone()
         if version is None:

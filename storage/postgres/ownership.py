@@ -1,7 +1,8 @@
 """Ownership: the right of one node to write, and the way to find out whether a lost commit is stored.
 
-The table `log_writer` has one row with the node that writes, an epoch, and the number of the last transaction. Each
-transaction of the node begins with an update of that row:
+The table `log_writer` has one row with the node that writes, an epoch, and the number of the last transaction. In a
+cluster, where several nodes write, the table `cluster_writers` has such a row for each member. Each transaction of a
+node begins with an update of its row:
 
     UPDATE log_writer SET commits = 17 WHERE owner = 'me' AND epoch = 4
 
@@ -14,6 +15,13 @@ This update waits for a transaction that still runs, since that one has locked t
 begun its work finds the wrong epoch. So after the update, the number tells whether the transaction is stored. The
 update is a write with the same promise as every commit. A plain read would not do: a primary that has lost its standby
 shows a transaction to readers that no standby has.
+
+A member of a cluster fences another one, so that it can never commit again, by an update of the other one's row:
+
+    UPDATE cluster_writers SET owner = '', epoch = epoch + 1 WHERE owner = 'the other one'
+
+A lone node holds an advisory lock alone, and all members of a cluster share that lock. So a database has either a lone
+node or a cluster. A second lock for each name keeps two members with the same name apart.
 """
 
 from __future__ import annotations
@@ -35,13 +43,19 @@ LOCK_WAIT_S = 3.0
 class Ownership:
     """The right of this node to write.
 
+    token: a random text that stands for this process in the database.
     number: the number of the transaction that began last. confirmed: the number of the last one that is known to be
     stored.
     connected: whether the session that writes has a connection.
     """
 
-    def __init__(self, deadlines: Deadlines) -> None:
-        self._token = secrets.token_hex(16)
+    def __init__(self, deadlines: Deadlines, member: str | None = None) -> None:
+        """member: the name of the node in its cluster; None: the node writes alone."""
+        self.token = secrets.token_hex(16)
+        self._member = None if member is None else member.encode().hex()
+        self._table = "log_writer" if member is None else "cluster_writers"
+        self._row = "id = 1" if member is None else f"member = '\\x{self._member}'::bytea"
+        self.commits_query = f"SELECT commits FROM {self._table} WHERE {self._row}".encode()
         self._epoch = 0
         self._taken = False
         self._deadlines = deadlines
@@ -56,8 +70,13 @@ class Ownership:
         # A node that was the writer before needs no lock to find out whether it still is.
         if not self._taken:
             self._lock(connection)
-        where = f"owner = '{self._token}'" if self._taken else "id = 1"
-        change = f"UPDATE log_writer SET owner = '{self._token}', epoch = epoch + 1"
+            if self._member is not None:
+                new = (
+                    f"INSERT INTO cluster_writers VALUES ('\\x{self._member}'::bytea, '', 0, 0) ON CONFLICT DO NOTHING"
+                )
+                command(connection, self._deadlines, new.encode())
+        where = f"owner = '{self.token}'" if self._taken else self._row
+        change = f"UPDATE {self._table} SET owner = '{self.token}', epoch = epoch + 1"
         result = command(connection, self._deadlines, f"{change} WHERE {where} RETURNING epoch, commits".encode())
         if result.ntuples != 1:
             raise NodeReplaced
@@ -74,16 +93,21 @@ class Ownership:
         """Begins a transaction. Raises NodeReplaced if another node has taken over."""
         self.number += 1
         text = (
-            f"BEGIN; UPDATE log_writer SET commits = {self.number} "
-            f"WHERE owner = '{self._token}' AND epoch = {self._epoch}"
+            f"BEGIN; UPDATE {self._table} SET commits = {self.number} "
+            f"WHERE owner = '{self.token}' AND epoch = {self._epoch}"
         )
         if command(connection, self._deadlines, text.encode()).command_tuples != 1:
             command(connection, self._deadlines, b"ROLLBACK")
             raise NodeReplaced
 
     def _lock(self, connection: Connection) -> None:
+        self._wait_lock(connection, f"SELECT pg_try_advisory_lock{'' if self._member is None else '_shared'}({LOCK})")
+        if self._member is not None:
+            self._wait_lock(connection, f"SELECT pg_try_advisory_lock({LOCK}, hashtext('{self._member}'))")
+
+    def _wait_lock(self, connection: Connection, ask: str) -> None:
         end_s = time.monotonic() + LOCK_WAIT_S
-        text = f"SELECT pg_try_advisory_lock({LOCK})".encode()
+        text = ask.encode()
         while command(connection, self._deadlines, text).get_value(0, 0) != b"t":
             if time.monotonic() > end_s:
                 if self._taken:
@@ -95,10 +119,23 @@ class Ownership:
         text = (
             "SELECT activity.pid, coalesce(host(activity.client_addr), 'its own machine') FROM pg_locks "
             "JOIN pg_stat_activity AS activity ON activity.pid = pg_locks.pid "
-            f"WHERE locktype = 'advisory' AND classid = 0 AND objid = {LOCK} AND objsubid = 1 AND granted"
+            f"WHERE locktype = 'advisory' AND {LOCK} IN (classid, objid) AND granted "
+            "AND pg_locks.pid != pg_backend_pid()"
         )
         found = command(connection, self._deadlines, text.encode())
         if found.ntuples == 0:
             return DatabaseTaken("another connection")
         pid, host = ((found.get_value(0, column) or b"?").decode() for column in (0, 1))
         return DatabaseTaken(f"a connection from {host} (process {pid} of the server)")
+
+
+def fence(connection: Connection, deadlines: Deadlines, token: str) -> bool:
+    """Fences a member of the cluster, in the open transaction: from its commit on, the member can never commit again.
+    Waits for a transaction of that member that still runs. Returns False if the member was fenced or replaced before.
+
+    token: the token of the member. Raises StorageError.
+    """
+    # A token comes from the database, where every member has written its own.
+    assert token.isalnum(), "a token has hexadecimal digits only"
+    text = f"UPDATE cluster_writers SET owner = '', epoch = epoch + 1 WHERE owner = '{token}'"
+    return bool(command(connection, deadlines, text.encode()).command_tuples == 1)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from sqlalchemy import Table
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from storage.postgres.dialect import compile_statement
@@ -19,6 +22,9 @@ LOG_TABLES = (
     "CREATE TABLE IF NOT EXISTS log_writer (id int PRIMARY KEY CHECK (id = 1), owner text NOT NULL, "
     "epoch bigint NOT NULL, commits bigint NOT NULL) WITH (fillfactor = 50)",
     "INSERT INTO log_writer VALUES (1, '', 0, 0) ON CONFLICT DO NOTHING",
+    # One row for each member of a cluster, in place of the row above.
+    "CREATE TABLE IF NOT EXISTS cluster_writers (member bytea PRIMARY KEY, owner text NOT NULL, epoch bigint NOT NULL, "
+    "commits bigint NOT NULL) WITH (fillfactor = 50)",
     # Rows of streams change with every append. With room in its page, the new version of a row needs no index entry.
     "CREATE TABLE IF NOT EXISTS streams (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name bytea NOT NULL, "
     "partition bigint NOT NULL, first_index bigint NOT NULL, next_index bigint NOT NULL, size_bytes bigint NOT NULL, "
@@ -34,9 +40,11 @@ LOG_TABLES = (
 """The tables of the log. They have the columns of `storage.schema`."""
 
 
-def create_statements() -> list[str]:
-    """Returns the statements that create all tables and indexes. What exists already is not changed."""
-    others = [table for table in metadata.sorted_tables if table not in (streams, messages)]
+def create_statements(further: Sequence[Table] = ()) -> list[str]:
+    """Returns the statements that create all tables and indexes. What exists already is not changed.
+
+    further: tables that are not in `metadata`."""
+    others = [table for table in (*metadata.sorted_tables, *further) if table not in (streams, messages)]
     made = [compiled(CreateTable(table, if_not_exists=True)) for table in others]
     made += [
         compiled(CreateIndex(index, if_not_exists=True))

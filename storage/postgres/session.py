@@ -15,7 +15,7 @@ from storage.postgres.commands import command
 from storage.postgres.dialect import compile_statement, in_order
 from storage.postgres.errors import storage_error
 from storage.postgres.log import PostgresLog
-from storage.postgres.ownership import Ownership
+from storage.postgres.ownership import Ownership, fence
 from storage.postgres.server import Server, pause
 from storage.statement import Statement, Values
 
@@ -177,6 +177,13 @@ class PostgresSession:
         # Autovacuum makes room for new rows.
         return 0
 
+    def fence(self, owner: str) -> bool:
+        try:
+            return fence(self._connection, self._server.deadlines, owner)
+        except ConnectionLost as error:
+            self._lose(error)
+            raise
+
     def recover(self, error: StorageError) -> bool:
         if not isinstance(error, ConnectionLost):
             return False
@@ -235,7 +242,9 @@ class PostgresSession:
             self._command(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             if not self._is_on_standby:
                 return
-            result = self._command(b"SELECT commits FROM log_writer")
+            if writer is None:
+                return
+            result = self._command(writer.commits_query)
             if result.ntuples == 1 and int(result.get_value(0, 0)) >= wanted:
                 return
             self._command(b"ROLLBACK")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import Index
+from collections.abc import Sequence
+
+from sqlalchemy import Index, Table
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
@@ -16,12 +18,14 @@ APPLICATION_ID = 0x53744E64
 `application_id`. The program neither opens nor changes a database with another number, unless the file is empty."""
 
 
-def create_statements() -> list[str]:
+def create_statements(further: Sequence[Table] = ()) -> list[str]:
     """Returns the SQL statements that create the tables and indexes of `metadata`. Tables and indexes that exist
-    already are not changed."""
+    already are not changed.
+
+    further: tables that are not in `metadata`."""
     dialect = sqlite.dialect()
     made: list[str] = []
-    for table in metadata.sorted_tables:
+    for table in (*metadata.sorted_tables, *further):
         made.append(str(CreateTable(table, if_not_exists=True).compile(dialect=dialect)))
         indexes: list[Index] = sorted(table.indexes, key=lambda index: str(index.name))
         made += [str(CreateIndex(index, if_not_exists=True).compile(dialect=dialect)) for index in indexes]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from storage.errors import StorageError
+from storage.errors import OperationFailed, StorageError
 from storage.histogram import SECONDS, Histogram
 from storage.sqlite.disk_diagnosis import diagnose
 from storage.sqlite.errors import caused_error, storage_error
@@ -74,6 +74,9 @@ class SqliteSession:
 
     def reclaim(self, pages: int, keep: int) -> int:
         return reclaim(self.connection, pages, keep)
+
+    def fence(self, owner: str) -> bool:
+        raise OperationFailed("a database file has one writer, and no other one to fence")
 
     def recover(self, error: StorageError) -> bool:
         return False

@@ -44,6 +44,7 @@ def build() -> typer.Typer:
         block,
         cardinal,
         cert,
+        cluster,
         consume,
         demo,
         export,
@@ -86,6 +87,7 @@ def build() -> typer.Typer:
         identity,
         cardinal,
         block,
+        cluster,
     )
     for module in modules:
         module.register(app)

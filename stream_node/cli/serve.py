@@ -34,6 +34,7 @@ def serve(
         str | None,
         typer.Option(metavar="postgresql://USER@HOST:PORT/NAME", help="A PostgreSQL database for the streams."),
     ] = None,
+    cluster: Annotated[str | None, typer.Option(metavar="NAME", help="The name of this node in its cluster.")] = None,
     listen: ListenOption = None,
     http: HttpOption = None,
     allow_forward: ForwardOption = None,
@@ -69,6 +70,7 @@ def serve(
     flags = {
         "data_dir": data_dir,
         "database": database,
+        "cluster": cluster,
         "listen": listen,
         "http": tuple(http) if http else None,
         "allow_forward": tuple(allow_forward) if allow_forward else None,

@@ -23,8 +23,7 @@ from ockam.errors import RemoteProtocolError
 from ockam.identity import ANONYMOUS, Identity
 from ockam.listener import accept_all, has_unread
 from ockam.log_rate import LogRate
-from ockam.sockets import send_nowait
-from ockam.tcp import socket_name
+from ockam.sockets import send_nowait, socket_name
 from ockam.tls_faults import TlsFault
 from ockam.tls_layer import TlsLayer
 from ockam.turns import READ_BYTES_MAX, Share, Turns

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from stream_node.metrics.block_catalogue import BLOCK_METRICS
+from stream_node.metrics.cluster_catalogue import CLUSTER
 from stream_node.metrics.family import Metric, Values, node_metric
 from stream_node.metrics.peer_catalogue import HTTP, PEERS, TRACES
 from stream_node.metrics.reading import ConsumerFigures, StreamFigures
@@ -228,6 +229,7 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
     "Peers": PEERS,
     "HTTP": HTTP,
     "Traces": TRACES,
+    "Cluster": CLUSTER,
     "Blocks": BLOCK_METRICS,
 }
 """The metrics in groups, as `docs/metrics.md` shows them."""

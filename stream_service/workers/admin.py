@@ -16,7 +16,7 @@ import structlog
 from ockam.message import Message
 from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload
 from storage.contract import Operation, Session
-from storage.errors import StorageError, StreamNotFound
+from storage.errors import StorageBusy, StorageError, StreamNotFound
 from stream_service import stored
 from stream_service.extensions import (
     DELETE,
@@ -73,6 +73,7 @@ class StreamAdmin:
         self._removed = removed
         self._cuts: list[tuple[int, Finish]] = []
         self._cutting = False
+        self._is_handed_over = False
         self.retention: Retention | None = None
 
     def receive(self, message: Message) -> bool:
@@ -95,6 +96,10 @@ class StreamAdmin:
         else:
             return False
         return True
+
+    def hand_over(self) -> None:
+        """Ends all truncations after their present step, because another node serves the stream from now on."""
+        self._is_handed_over = True
 
     def apply_retention(self, default: Retention | None) -> None:
         """Deletes the messages that exceed the stream's retention: its limits of age, number and size.
@@ -249,6 +254,9 @@ class StreamAdmin:
 
     def _next_step(self, deleted: int) -> None:
         index = self._cuts[0][0]
+        if self._is_handed_over:
+            self._finish(deleted, StorageBusy("the stream has moved to another node of the cluster; ask again"))
+            return
         # Another truncation may have deleted these messages already.
         if self._bounds.first_index >= min(index, self._bounds.next_index):
             self._finish(deleted, None)

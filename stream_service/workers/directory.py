@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from access.rights import Demand, Right
 from access.rules import ANYTHING_TO_ANYBODY, Rule, Rules
 from ockam.address import Address
+from ockam.elsewhere import Elsewhere
 from ockam.errors import AddressInUse
 from ockam.message import Message
 from ockam.node import Node
@@ -39,6 +40,7 @@ class StreamDirectory:
     making: the number of stream-partitions that are being created now.
     keepers: rules for the streams that a part of the node writes, such as the block node. Clients may only read them.
     tracing: makes the spans of pushes; None: the node does not trace.
+    elsewhere: tells which streams other nodes of a cluster serve; None: this node serves all streams.
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class StreamDirectory:
         default_retention: Retention | None = None,
         keepers: Sequence[Rule] = (),
         tracing: Tracing | None = None,
+        elsewhere: Elsewhere | None = None,
     ) -> None:
         self.counters = StreamCounters()
+        self.elsewhere = elsewhere
         self.tails = Tails(limits.tails_bytes_max, limits.tail_bytes_max)
         self.node = node
         self.storage = storage
@@ -153,6 +157,20 @@ class StreamDirectory:
         worker = self.node.find_worker(address)
         if isinstance(worker, StreamWorker):
             worker.admin.apply_retention(self.default_retention)
+
+    def hand_over(self, address: Address) -> list[Message]:
+        """Stops the worker of a stream that another node serves from now on. Returns the messages that the worker has
+        not served, in order."""
+        worker, mailbox = self.node.find_worker(address), self.node.find_mailbox(address)
+        waiting = worker.hand_over() if isinstance(worker, ReadableStream) else []
+        while mailbox is not None and (run := mailbox.take_run()):
+            waiting += run
+        self._close_stream(address)
+        return waiting
+
+    def is_elsewhere(self, address: Address) -> bool:
+        """Whether another node of the cluster serves the stream at this address."""
+        return self.elsewhere is not None and self.elsewhere.is_elsewhere(address)
 
     def _close_stream(self, address: Address) -> None:
         """Stops the worker of a deleted stream and frees its address."""

@@ -355,6 +355,11 @@ class PullMachine(Generic[P]):
             place.clear()
         return taken
 
+    def take_batch(self) -> list[P]:
+        """Removes and returns the pulls that are being read. The end of the read changes nothing after that."""
+        batch, self._batch = self._batch, []
+        return batch
+
     def check(self) -> None:
         """Asserts the invariant of this class. Only tests call this method."""
         assert bool(self._batch) == (self.state in (READING, READING_HELD)) or self.state is CLOSED

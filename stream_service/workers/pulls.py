@@ -116,9 +116,19 @@ class PullQueue:
     def refuse(self, reason: str) -> None:
         """Answers all waiting pulls with `error`, because the stream has been deleted."""
         address = self._worker.context.address
-        self._worker.context.send_run(
-            [reply_to(pull.message, address, error_payload(reason)) for pull in self._clear()]
-        )
+        waiting, blocked, long_polls = self._clear()
+        refused = [*waiting, *long_polls, *blocked]
+        self._worker.context.send_run([reply_to(pull.message, address, error_payload(reason)) for pull in refused])
+
+    def hand_over(self) -> list[Message]:
+        """Ends all pulls, because another node serves the stream from now on. Answers the long polls, without a
+        message. Returns the requests of the other pulls, in order."""
+        self._machine.note(CLOSE)
+        self._tail.close()
+        read = self._machine.take_batch()
+        waiting, blocked, long_polls = self._clear()
+        self._worker.context.send_run([self._pages.answer(pull) for pull in long_polls])
+        return [pull.message for pull in (*read, *waiting, *blocked)]
 
     def close(self) -> None:
         """Drops all pulls and the messages that are kept in memory, because the worker has stopped."""
@@ -151,7 +161,7 @@ class PullQueue:
         for pull in unblocked:
             self._count(pull, -1)
             if not self._machine.has_blocked(pull.consumer):
-                pull.consumer.holdings.unwatch(self)
+                pull.consumer.holdings.unwatch((self, pull.consumer))
         if blocked:
             # All connections are watched before the first pull is counted. Counting may exceed the memory limit, which
             # ends the connections that use the most memory. If such a connection were not watched, its pulls would
@@ -281,13 +291,13 @@ class PullQueue:
         if consumer.holdings.has_ended:
             self._machine.drop_blocked(consumer)
             return False
-        consumer.holdings.watch(self, partial(self._told, consumer))
+        consumer.holdings.watch((self, consumer), partial(self._told, consumer))
         return True
 
     def _told(self, consumer: Origin, is_gone: bool) -> None:
         """Called when a slow consumer has taken some of its answers, or when its connection has ended (`is_gone`)."""
         if is_gone:
-            consumer.holdings.unwatch(self)
+            consumer.holdings.unwatch((self, consumer))
             for pull in self._machine.drop_blocked(consumer):
                 self._count(pull, -1)
         elif self._machine.unblock(consumer):
@@ -305,15 +315,16 @@ class PullQueue:
     def _count(self, pull: Pull, sign: int) -> None:
         pull.consumer.holdings.note_waiting(sign * _size_in_memory(pull))
 
-    def _clear(self) -> list[Pull]:
-        """Removes and returns all pulls. Their memory is no longer counted."""
+    def _clear(self) -> tuple[list[Pull], list[Pull], list[Pull]]:
+        """Removes and returns all waiting pulls, all blocked pulls and all long polls. Their memory is no longer
+        counted."""
         waiting, blocked, long_polls = self._machine.clear()
         for pull in long_polls:
             _unpark(pull)
         for pull in blocked:
-            pull.consumer.holdings.unwatch(self)
+            pull.consumer.holdings.unwatch((self, pull.consumer))
             self._count(pull, -1)
-        return [*waiting, *long_polls, *blocked]
+        return waiting, blocked, long_polls
 
 
 def _is_slow(consumer: Origin) -> bool:

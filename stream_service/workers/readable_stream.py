@@ -103,6 +103,12 @@ class ReadableStream(Worker):
     def stopped(self) -> None:
         self._pulls.close()
 
+    def hand_over(self) -> list[Message]:
+        """Ends serving the stream, because another node serves it from now on. What was submitted to the storage is
+        still stored and confirmed. Returns the messages that were not served, in order. The mailbox has later ones."""
+        self.admin.hand_over()
+        return self._pulls.hand_over()
+
     def demand(self, message: Message) -> Demand:
         """Returns the right that the sender of this message needs (see `access.authorizer.Guarded`)."""
         payload = message.payload

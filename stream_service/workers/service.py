@@ -12,7 +12,7 @@ import structlog
 import trio
 
 from access.rights import STREAM_RIGHTS, Demand, Right, rights_text
-from ockam.address import local
+from ockam.address import Address, local
 from ockam.errors import AddressInUse
 from ockam.gate import DENIED
 from ockam.message import Message
@@ -28,6 +28,11 @@ from stream_service.workers.directory import StreamDirectory
 
 SERVICE_ADDRESSES = ("stream_service", "stream", "stream_kafka")
 """The addresses of the stream service: the address in the specification, and two that real clients use."""
+
+PART_ADDRESS = local("stream_service_part")
+"""The address to which another node of a cluster sends a create for one partition. The number of the partition is the
+next hop."""
+PART_DIGITS_MAX = 9
 
 PARTITIONS_PER_TURN = 4_096
 """The number of requested partitions after which the service worker lets the other workers of the node run."""
@@ -102,8 +107,10 @@ class ServiceWorker(Worker):
         if refusal is not None:
             raise ProtocolError(refusal)
         # Two lookups, because anybody may send creates. `_check_may_create` refuses if a partition between is missing.
-        is_there = self._directory.node.is_registered
-        exists = all(is_there(stream_address(name, partition)) for partition in (0, partitions - 1))
+        # The node that serves a stream decides about it.
+        part = _part_of(message)
+        looked_at = (0, partitions - 1) if part is None else (part, part)
+        exists = all(self._may_exist(stream_address(name, partition)) for partition in looked_at)
         return Demand(STREAM_RIGHTS if exists else Right.CREATE, name)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
@@ -123,11 +130,17 @@ class ServiceWorker(Worker):
             self._check_partitions(partitions)
             forwarded = partitioned.encode_request(CreatePartitions(name, partitions))
         # Each partition's worker gets a copy of the request, and answers the client from its own address.
-        routes = [(stream_address(name, partition),) for partition in range(partitions)]
-        missing = [
-            partition for partition, route in enumerate(routes) if not self._directory.node.is_registered(route[0])
-        ]
-        requests = [Message(route, message.return_route, forwarded, message.origin) for route in routes]
+        part = _part_of(message)
+        wanted = range(partitions) if part is None else range(part, min(part + 1, partitions))
+        missing, requests = [], []
+        for partition in wanted:
+            address = stream_address(name, partition)
+            if self._directory.is_elsewhere(address):
+                self._send_elsewhere(address, partition, message, forwarded)
+                continue
+            if not self._directory.node.is_registered(address):
+                missing.append(partition)
+            requests.append(Message((address,), message.return_route, forwarded, message.origin))
         # A stream that a part of the node writes is created only by this part. For an existing one, a client may get
         # the Init.
         if missing:
@@ -147,6 +160,16 @@ class ServiceWorker(Worker):
         made = self.context.guard(lambda operation: self._made(operation, message, requests))
         directory.storage.submit_write(EnsureStreams(name, missing, directory.now_us(), on_done=made))
         return partitions
+
+    def _may_exist(self, address: Address) -> bool:
+        return self._directory.node.is_registered(address) or self._directory.is_elsewhere(address)
+
+    def _send_elsewhere(self, address: Address, partition: int, message: Message, payload: bytes) -> None:
+        """Sends a create for one partition to the node that serves the partition, or will serve it."""
+        elsewhere = self._directory.elsewhere
+        assert elsewhere is not None, "another node serves the partition"
+        route = (PART_ADDRESS, local(str(partition)))
+        elsewhere.send(address, Message(route, message.return_route, payload, message.origin))
 
     def _check_may_create(self, message: Message, name: str) -> None:
         """Raises ProtocolError if the sender of this message may not create the stream.
@@ -169,9 +192,11 @@ class ServiceWorker(Worker):
             self._later(message, operation.error)
             return
         try:
-            # The workers must run before the requests are forwarded to them.
+            # The workers must run before the requests are forwarded to them. If a shard has moved meanwhile, another
+            # node serves the stream, and the directory sends the request there.
             for stream in operation.streams:
-                self._directory.open_stream(stream)
+                if not self._directory.is_elsewhere(stream_address(stream.record.name, stream.record.partition)):
+                    self._directory.open_stream(stream)
         except AddressInUse as error:
             self._directory.counters.refuse(self, message, str(error))
             return
@@ -238,6 +263,16 @@ class ServiceWorker(Worker):
             raise ProtocolError(f"{partitions} partitions; a stream has 1 to {most}")
 
 
+def _part_of(message: Message) -> int | None:
+    """Returns the partition for which another node has sent a create; None if a client has sent it."""
+    if message.onward_route[0] != PART_ADDRESS:
+        return None
+    part = message.onward_route[1].value if len(message.onward_route) > 1 else b""
+    if not part.isdigit() or len(part) > PART_DIGITS_MAX:
+        raise ProtocolError("a create for one partition names the partition in its route")
+    return int(part)
+
+
 def _partitioned_protocol(payload: bytes) -> Protocol[CreatePartitions, protocol.PartitionCreated]:
     for candidate in (CREATE_PARTITIONED, CREATE_PARTITIONS):
         if candidate.is_in(payload):
@@ -250,4 +285,5 @@ def _partitioned_protocol(payload: bytes) -> Protocol[CreatePartitions, protocol
 
 def register_service(directory: StreamDirectory, addresses: Sequence[str] = SERVICE_ADDRESSES) -> None:
     """Starts the stream service of a node under the given addresses."""
-    directory.node.register([local(address) for address in addresses], lambda: ServiceWorker(directory))
+    part = (PART_ADDRESS,) if directory.elsewhere is not None else ()
+    directory.node.register([*map(local, addresses), *part], lambda: ServiceWorker(directory))

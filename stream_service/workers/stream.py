@@ -77,6 +77,13 @@ class StreamWorker(ReadableStream):
         self.context.send_run(self._take_gathered().refused(self._route, failure))
         self._refuse_held(self._machine.close(), failure)
 
+    def hand_over(self) -> list[Message]:
+        pulls = super().hand_over()
+        # Pushes that are decoded but not submitted come before the messages that wait behind them.
+        gathered = self._take_gathered()
+        self.context.send_run(gathered.answers_behind)
+        return [*pulls, *gathered.messages, *self._machine.close()]
+
     def receive(self, run: Sequence[Message]) -> None:
         self._decode(run)
         self._proceed()

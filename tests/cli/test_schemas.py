@@ -12,6 +12,7 @@ import pytest
 from tests.cli.block_schemas import BLOCK_SCHEMAS
 from tests.cli.cardinal_schemas import CARDINAL_SCHEMAS
 from tests.cli.cert_schemas import CERT_SCHEMAS
+from tests.cli.cluster_schemas import CLUSTER_SCHEMAS
 from tests.cli.export_schemas import EXPORT_SCHEMAS
 from tests.cli.health_schemas import HEALTH_SCHEMAS
 from tests.cli.identity_schemas import IDENTITY_SCHEMAS
@@ -34,6 +35,7 @@ def test_every_command_has_a_schema() -> None:
         *HEALTH_SCHEMAS,
         *TOP_SCHEMAS,
         *STATUS_SCHEMAS,
+        *CLUSTER_SCHEMAS,
     }
     assert sorted(" ".join(name) for name in COMMANDS) == sorted(promised)
 

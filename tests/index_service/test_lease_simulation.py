@@ -96,7 +96,7 @@ class World:
                 runner = InlineRunner(database, nursery, batches=node)
                 service = IndexService(runner, lambda: 0)
                 if not self._ttl_honoured:
-                    service.groups._started_s = float("-inf")
+                    service.groups._served_since_s = lambda stream_name: float("-inf")
                 service.register(node)
                 network.attach(node)
                 all_held = False

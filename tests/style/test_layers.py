@@ -20,7 +20,8 @@ LINES = (
     ("secure_channel",),
     ("stream_service", "index_service", "block_manager"),
     # The client of both services, a floor above them: a consumer of streams keeps its position in the index service.
-    ("stream_client",),
+    # A cluster moves streams between nodes.
+    ("stream_client", "cluster"),
     ("block_node", "cardinal_streams"),
     ("spark_export",),
     ("pyspark_stream_node",),

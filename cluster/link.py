@@ -1,0 +1,142 @@
+"""Link: this node's connection to another member of its cluster, over which it sends messages of clients.
+
+Both ends prove that they know the tokens of both members, which only those know who can read the database:
+
+    caller                                          called
+    name, nonce            ───────────────────▶
+                           ◀───────────────────     nonce, proof
+    proof                  ───────────────────▶
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from cluster.protocol import CLUSTER, LINK, MARK, PROVE, LinkRequest, Mark, ProveRequest, Role
+from cluster.view import Member
+from ockam.address import Address, Route
+from ockam.forwarding import OpenRequests
+from ockam.mailbox import Mailbox
+from ockam.message import Message
+from ockam.protocol import ProtocolError
+
+ROUTES_MAX = 10_000
+"""The number of routes that a link remembers, since making a route for each message takes longer."""
+
+logger = structlog.get_logger(__name__)
+
+
+def prove(role: Role, tokens: tuple[str, str], nonces: tuple[bytes, bytes]) -> bytes:
+    """Returns the proof of one end. tokens, nonces: of the caller and of the called member."""
+    key = "\0".join(tokens).encode()
+    return hmac.new(key, role + b"".join(nonces), hashlib.sha256).digest()
+
+
+class Link:
+    """One connection to one process of another member, from the call to its end.
+
+    member: the other member. is_up: whether messages can be sent. was_up: whether they ever could.
+    """
+
+    def __init__(
+        self,
+        own_name: str,
+        own_token: str,
+        member: Member,
+        nonce: bytes,
+        *,
+        deliver: Callable[[Message], Mailbox | None],
+        on_up: Callable[[Link], None],
+        on_ended: Callable[[Link, OpenRequests], None],
+    ) -> None:
+        """nonce: random bytes. deliver: puts a message into the mailbox of its next hop.
+
+        on_up, on_ended: called once, when messages can be sent and when the connection has ended.
+        """
+        self.member = member
+        self.is_up = self.was_up = False
+        self.connection: Address | None = None
+        self._own_name = own_name
+        self._tokens = own_token, member.token
+        self._nonce = nonce
+        self._deliver = deliver
+        self._on_up = on_up
+        self._on_ended = on_ended
+        self._marks: dict[int, Callable[[], None]] = {}
+        self._routes: dict[Route, Route] = {}
+
+    def begin(self, connection: Address) -> None:
+        """Begins the proof. connection: the address of the connection, which is open."""
+        self.connection = connection
+        self._send(LINK.encode_request(LinkRequest(self._own_name, self._nonce)))
+
+    def send(self, message: Message) -> Mailbox | None:
+        """Sends a message to the member, by the hops that its route has there."""
+        onward = message.onward_route
+        route = self._routes.get(onward)
+        if route is None:
+            assert self.connection is not None, "the link is up"
+            if len(self._routes) >= ROUTES_MAX:
+                self._routes.clear()
+            route = self._routes[onward] = (self.connection, *onward)
+        return self._deliver(Message(route, message.return_route, message.payload, message.origin))
+
+    def mark(self, number: int, message: Message, on_back: Callable[[], None]) -> None:
+        """Sends a mark behind all earlier messages. on_back: called when the mark is back, or the link has ended."""
+        self._marks[number] = on_back
+        self.send(message)
+
+    def receive(self, messages: Sequence[Message]) -> Sequence[Message]:
+        if not self.is_up:
+            # Nothing else may come before the proof. Until then, the other end may be anybody.
+            for message in messages[:1]:
+                self._prove(message)
+            messages = messages[1:] if self.is_up else ()
+        if not self._marks:
+            return messages
+        rest = []
+        for message in messages:
+            if message.onward_route == (CLUSTER,) and MARK.is_in(message.payload):
+                self._mark_back(message)
+            else:
+                rest.append(message)
+        return rest
+
+    def ended(self, requests: OpenRequests) -> None:
+        self.is_up = False
+        self._on_ended(self, requests)
+        marks, self._marks = self._marks, {}
+        for on_back in marks.values():
+            on_back()
+
+    def _prove(self, message: Message) -> None:
+        try:
+            response = LINK.decode_response(message.payload)
+        except ProtocolError as error:
+            logger.warning("cluster_link_refused", member=self.member.name, reason=str(error))
+            return
+        nonces = self._nonce, response.nonce
+        if not hmac.compare_digest(response.proof, prove(b"called", self._tokens, nonces)):
+            logger.warning("cluster_link_refused", member=self.member.name, reason="another process answers there")
+            return
+        self._send(PROVE.encode_request(ProveRequest(prove(b"caller", self._tokens, nonces))))
+        self.is_up = self.was_up = True
+        self._on_up(self)
+
+    def _send(self, payload: bytes) -> None:
+        assert self.connection is not None, "the connection is open"
+        self._deliver(Message((self.connection, CLUSTER), (CLUSTER,), payload))
+
+    def _mark_back(self, message: Message) -> None:
+        try:
+            mark: Mark = MARK.decode_response(message.payload)
+        except ProtocolError as error:
+            logger.warning("cluster_mark_refused", member=self.member.name, reason=str(error))
+            return
+        on_back = self._marks.pop(mark.id, None)
+        if on_back is not None:
+            on_back()

@@ -1,0 +1,41 @@
+"""View: what one member has read about its cluster in the database."""
+
+from __future__ import annotations
+
+import msgspec
+
+UNOWNED = ""
+"""The owner of a shard that no member owns."""
+
+
+class Member(msgspec.Struct, frozen=True):
+    """A member of the cluster, as the database has it.
+
+    address: the `host:port` at which the other members reach it.
+    token: a random text that stands for its process; empty if the member was fenced.
+    beats: how often it has written that it lives.
+    leaves: whether it gives its shards away, because it stops or the operator wants it.
+    """
+
+    name: str
+    address: str
+    token: str
+    beats: int
+    leaves: bool
+
+
+class Shard(msgspec.Struct, frozen=True):
+    """A shard, as the database has it. owner: the name of a member, or UNOWNED. epoch: rises with every new owner."""
+
+    owner: str
+    epoch: int
+
+
+class View(msgspec.Struct, frozen=True):
+    """The members by name, and all shards."""
+
+    members: dict[str, Member]
+    shards: tuple[Shard, ...]
+
+    def owned_by(self, name: str) -> list[int]:
+        return [number for number, shard in enumerate(self.shards) if shard.owner == name]

@@ -1,0 +1,50 @@
+"""Elsewhere: the streams of a cluster that other nodes serve, and the links to these nodes. Only interfaces.
+
+The package `cluster` implements both. The services ask an `Elsewhere` where a stream is served; without a cluster there
+is none. A connection gives a `LinkEnd` what arrives from another member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from ockam.address import Address
+from ockam.forwarding import OpenRequests
+from ockam.message import Message
+
+
+class Elsewhere(Protocol):
+    """Tells which streams this node does not serve, and sends messages to the nodes that serve them."""
+
+    def is_elsewhere(self, stream: Address) -> bool:
+        """Whether this node does not serve the stream at this address now."""
+        ...
+
+    def send(self, stream: Address, message: Message) -> None:
+        """Sends a message to the node that serves a stream, in the order of the calls for this stream. The message
+        waits while no node does.
+
+        stream: the address of the stream. message: its route goes on at that node, to the stream or another worker.
+        """
+        ...
+
+    def home_of(self, stream_name: str) -> Address:
+        """Returns the address of the first partition of a stream. Its node keeps the consumers of the stream."""
+        ...
+
+    def served_since_s(self, stream: Address) -> float:
+        """Returns the time from which on this node serves a stream, on trio's clock."""
+        ...
+
+
+class LinkEnd(Protocol):
+    """This node's end of a connection that it has made to another member of its cluster."""
+
+    def receive(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """Takes the messages that arrived. Returns those that the node delivers, as messages of its own."""
+        ...
+
+    def ended(self, requests: OpenRequests) -> None:
+        """Called when the connection has ended. requests: what was forwarded over it."""
+        ...

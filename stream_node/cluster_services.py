@@ -1,0 +1,161 @@
+"""The membership of a node in its cluster: combines the packages `cluster`, `stream_service` and `index_service`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+
+import structlog
+import trio
+
+from cluster.link import Link
+from cluster.member import ClusterMember, MemberStatistics
+from cluster.protocol import CLUSTER
+from cluster.router import Router
+from cluster.shards import shard_of
+from cluster.worker import ClusterWorker, Links
+from index_service.lease_groups import LeaseGroups
+from ockam.address import Address, complete_address
+from ockam.connection import Connection
+from ockam.errors import AddressInUse, ConnectFailed, InvalidAddress
+from ockam.forwarding import OpenRequests
+from ockam.message import Message
+from ockam.node import Node
+from ockam.tcp import TcpTransport
+from storage.contract import StreamRecord
+from storage.errors import StorageError
+from storage.runner import Runner
+from stream_node.config import Config, ConfigError
+from stream_service.names import stream_address
+from stream_service.operations import ListStored
+from stream_service.workers.directory import StreamDirectory
+
+NONCE_BYTES = 32
+LINK_LOST = "cluster_link_lost"
+"""The reason for the end of a client's connection whose messages were sent to a member that has died."""
+
+logger = structlog.get_logger(__name__)
+
+
+def check_cluster(config: Config) -> None:
+    """Raises ConfigError if the settings of the cluster do not fit together."""
+    if config.cluster is None:
+        if config.cluster_address is not None:
+            raise ConfigError("cluster_address: it needs the setting cluster, the name of this node in its cluster")
+        return
+    if config.database is None:
+        raise ConfigError("cluster: its members need a database that they share; set database to a PostgreSQL URL")
+    if not config.cluster:
+        raise ConfigError("cluster: the name of this node in its cluster is empty")
+    if config.cluster_address is not None:
+        try:
+            complete_address(config.cluster_address)
+        except InvalidAddress as error:
+            raise ConfigError(f"cluster_address: {error}") from error
+
+
+class StreamShards:
+    """Starts and stops the workers of the streams of a shard: a `cluster.member.ShardServices`."""
+
+    def __init__(self, directory: StreamDirectory, groups: LeaseGroups) -> None:
+        self._directory = directory
+        self._groups = groups
+
+    def open_shards(self, shards: Sequence[int], on_done: Callable[[StorageError | None], None]) -> None:
+        wanted = frozenset(shards)
+
+        def is_wanted(record: StreamRecord) -> bool:
+            return shard_of(stream_address(record.name, record.partition)) in wanted
+
+        def listed(operation: ListStored) -> None:
+            if operation.error is None:
+                for stream in operation.streams:
+                    try:
+                        self._directory.open_stream(stream)
+                    except AddressInUse as error:
+                        logger.error("stream_not_served", stream=stream.record.name, reason=str(error))
+            on_done(operation.error)
+
+        self._directory.storage.submit_read(ListStored(is_wanted, listed))
+
+    def close_shards(self, shards: Sequence[int]) -> dict[int, list[Message]]:
+        waiting: dict[int, list[Message]] = {shard: [] for shard in shards}
+        for address in self._directory.addresses():
+            of_shard = waiting.get(shard_of(address))
+            if of_shard is not None:
+                of_shard += self._directory.hand_over(address)
+        self._groups.forget(lambda name: shard_of(stream_address(name, 0)) in waiting)
+        return waiting
+
+
+class NodeCluster:
+    """The membership of one node, from its start to its end.
+
+    router: tells which streams other members serve, and sends messages there.
+    """
+
+    def __init__(self, config: Config, node: Node, tcp: TcpTransport, nursery: trio.Nursery, token: str) -> None:
+        """token: the text that stands for this process in the database."""
+        assert config.cluster is not None, "the node is a member of a cluster"
+        self._config = config
+        self._node = node
+        self._tcp = tcp
+        self._nursery = nursery
+        self._token = token
+        self._member: ClusterMember | None = None
+        self.router = Router(
+            node,
+            config.cluster,
+            token,
+            call=self._call,
+            hang_up=self._hang_up,
+            new_nonce=_new_nonce,
+            refresh=self._refresh,
+        )
+
+    async def start(self, storage: Runner, shards: StreamShards, address: str) -> None:
+        """Joins the cluster, and returns when this is done. address: where the node listens."""
+        member = self._member = ClusterMember(
+            self.router,
+            storage,
+            shards,
+            token=self._token,
+            address=complete_address(self._config.cluster_address or address),
+        )
+        links = Links(self._token, _new_nonce)
+        self._node.register([CLUSTER], lambda: ClusterWorker(member, links))
+        await self._nursery.start(member.run)
+
+    async def leave(self, deadline_s: float) -> None:
+        """Gives all shards away, and ends the membership. deadline_s: a time on trio's clock."""
+        if self._member is not None:
+            await self._member.leave(deadline_s)
+
+    def statistics(self) -> MemberStatistics | None:
+        return None if self._member is None else self._member.statistics()
+
+    def _refresh(self) -> None:
+        if self._member is not None:
+            self._member.refresh()
+
+    def _call(self, link: Link) -> None:
+        self._nursery.start_soon(self._connect, link)
+
+    async def _connect(self, link: Link) -> None:
+        try:
+            connection = await self._tcp.connect_link(link.member.address, link)
+        except (ConnectFailed, InvalidAddress) as error:
+            logger.warning("cluster_member_not_reached", member=link.member.name, reason=str(error))
+            link.ended(OpenRequests())
+        else:
+            link.begin(connection.own_address)
+
+    def _hang_up(self, connections: Sequence[Address]) -> None:
+        for address in connections:
+            connection = self._node.find_worker(address)
+            if isinstance(connection, Connection):
+                connection.close(LINK_LOST)
+
+
+def _new_nonce() -> bytes:
+    return secrets.token_bytes(NONCE_BYTES)
