@@ -2,9 +2,11 @@
 stop was clean.
 
 The file holds the owner's process id while the directory is in use, and is empty after a clean stop. A killed process
-loses the lock, but its id stays in the file. The second line of the file is the boot id of the machine, if the system
-has one. If the boot id is still the same, the machine has not restarted, so no power cut can have lost data of the
-killed process.
+loses the lock, but its id stays in the file. If another program was reading the database at a clean stop, commits stay
+in the write-ahead log, and the file holds the word KEPT in place of the process id.
+
+The second line of the file is the boot id of the machine, if the system has one. If the boot id is still the same, the
+machine has not restarted since the write-ahead log was begun, so no power cut can have lost a part of the log.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from storage.errors import DatabaseInUse, system_error
 
 FILE_NAME = "node.lock"
 OWNER_BYTES_MAX = 128
+KEPT = b"kept"
+"""The first line of the lock file after a clean stop that left commits in the write-ahead log. The log is complete and
+synced, so the next owner has nothing to check."""
 
 
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
@@ -70,6 +75,7 @@ class DirectoryLock:
     """The lock on one data directory. The object owns the lock from its creation until `release`.
 
     left_unclean: whether the last stop was not clean.
+    log_kept: whether the last stop was clean and left commits in the write-ahead log.
     same_boot: True if the machine has certainly not restarted since the last owner wrote to the directory.
     """
 
@@ -83,7 +89,8 @@ class DirectoryLock:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             owner, _, self._boot = os.pread(self._file, OWNER_BYTES_MAX, 0).strip().partition(b"\n")
-            self.left_unclean = owner != b""
+            self.log_kept = owner == KEPT
+            self.left_unclean = owner != b"" and not self.log_kept
             self.same_boot = self._boot != b"" and self._boot == boot_id()
             # Keep the old boot id in the file until the database is recovered: it shows whether the machine has
             # restarted since the database was written.
@@ -101,27 +108,32 @@ class DirectoryLock:
 
         A boot id in the file says that all data in the write-ahead log was written in that boot of the machine.
 
-        emptied: whether the write-ahead log is empty. If it is not, no boot id is written, because its data can be
-            older than the last restart of the machine.
+        emptied: whether the write-ahead log is empty. If it is not, and the machine may have restarted since the log
+            was begun, no boot id is written.
         """
-        self._boot = boot_id() if emptied else b""
+        self._boot = boot_id() if emptied or self.same_boot else b""
         try:
             self._write_owner(b"%d\n%s\n" % (os.getpid(), self._boot))
         except OSError as error:
             raise system_error(error) from error
 
-    def release(self, *, clean: bool) -> None:
+    def release(self, *, clean: bool, log_kept: bool = False) -> None:
         """Release the lock.
 
         clean: whether the next owner has nothing to recover or check.
+        log_kept: whether a clean stop leaves commits in the write-ahead log.
         """
         try:
             if clean:
-                self._write_owner(b"")
+                self._write_owner(b"%s\n%s\n" % (KEPT, self._boot) if log_kept else b"")
         except OSError as error:
             raise system_error(error) from error
         finally:
             os.close(self._file)
+
+    def release_as_found(self) -> None:
+        """Release the lock of an owner that has changed nothing, so that the next owner makes the same checks."""
+        self.release(clean=not self.left_unclean, log_kept=self.log_kept)
 
     def _read_owner(self) -> bytes:
         return os.pread(self._file, OWNER_BYTES_MAX, 0).strip().partition(b"\n")[0]

@@ -118,7 +118,7 @@ def repair(directory: Path, *, accept_loss: bool = False) -> tuple[Plan, Path | 
     accept_loss: whether to repair even if something is lost.
     Raises DatabaseInUse, RepairFailed and other StorageErrors.
     """
-    with _locked_directory(directory) as (database, rebooted):
+    with _locked_directory(directory, changes=True) as (database, rebooted):
         with examined(database, rebooted=rebooted) as log:
             plan = _plan(database, log)
             if log is None or not plan.needed:
@@ -135,11 +135,13 @@ def repair(directory: Path, *, accept_loss: bool = False) -> tuple[Plan, Path | 
 
 
 @contextmanager
-def _locked_directory(directory: Path) -> Iterator[tuple[Path, bool]]:
+def _locked_directory(directory: Path, *, changes: bool = False) -> Iterator[tuple[Path, bool]]:
     """Locks the data directory while the block runs. Raises StorageError if there is no database.
 
     Yields the path of the database, and whether the machine may have restarted since the directory was last used. If
     the last node did not stop cleanly, the directory stays marked as not cleanly stopped.
+
+    changes: whether the block may change the log. If so, the next start checks the database.
     """
     database = directory / FILE_NAME
     if not database.exists():
@@ -151,7 +153,7 @@ def _locked_directory(directory: Path) -> Iterator[tuple[Path, bool]]:
     except (OSError, sqlite3.Error) as error:
         raise storage_error(error) from error
     finally:
-        lock.release(clean=not lock.left_unclean)
+        lock.release(clean=not lock.left_unclean, log_kept=lock.log_kept and not changes)
 
 
 def _plan(database: Path, log: Examined | None) -> Plan:

@@ -182,7 +182,7 @@ def _locked_directory(target: Path) -> Iterator[list[str]]:
     try:
         yield was_there
     except BaseException:
-        lock.release(clean=not lock.left_unclean)
+        lock.release_as_found()
         if LOCK_NAME not in was_there:
             (target / LOCK_NAME).unlink(missing_ok=True)
         remove_folders(made)
@@ -206,7 +206,7 @@ def _owned_as_it_is(target: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.release(clean=not lock.left_unclean)
+        lock.release_as_found()
 
 
 def _replaceable(target: Path, over: bool, names: list[str]) -> Present:

@@ -57,6 +57,8 @@ class Checkpointer:
     checkpoint_failures: the number of checkpoints that failed.
     checkpoint_s_last: the duration of the last checkpoint, in seconds.
     wal_pages: the number of pages in the WAL at the last checkpoint.
+    settled: whether `close` was called and its checkpoint did not fail, so that every commit is in the database file or
+        in the WAL, and synced.
 
     The methods `after_commit` and `copy` return None, or a fatal error, after which the session must not write
     any more.
@@ -69,6 +71,7 @@ class Checkpointer:
         self.checkpoint_failures = 0
         self.checkpoint_s_last = 0.0
         self.wal_pages = 0
+        self.settled = False
         self._session = session
         self._copied_bytes = 0
         self._copied_commits = 0
@@ -151,11 +154,20 @@ class Checkpointer:
 
     def close(self) -> None:
         """Copy the WAL into the database file and empty the WAL, before a clean stop. If the copy fails, the WAL keeps
-        its content, and the next open of the database copies it."""
+        its content, and the next open of the database copies it.
+
+        While another program reads the database, the WAL cannot be emptied. The stop does not wait for such a program
+        longer than CHECKPOINT_WAIT_MS: each commit in the WAL was synced before it was confirmed.
+        """
         try:
-            self._session.checkpoint("TRUNCATE")
+            with self._session.busy_timeout(CHECKPOINT_WAIT_MS):
+                checkpoint = self._session.checkpoint("TRUNCATE")
         except StorageError as error:
             self._note_failure(error)
+            return
+        self.settled = True
+        if checkpoint.blocked:
+            logger.info("log_kept", pages=checkpoint.wal_pages, reason="another program is reading the database")
 
     def _extend(self) -> StorageError | None:
         """Extend the WAL to EXTENDED_BYTES. Returns a fatal error, or None. Other errors are only logged, since a WAL

@@ -79,6 +79,7 @@ class Database:
         self._migrate = migrate
         self._migrations = migrations
         self._writer: SqliteSession | None = None
+        self._upkeep: Checkpointer | None = None
         self._distrusted = False
 
     @classmethod
@@ -113,12 +114,13 @@ class Database:
             # Check the log before SQLite opens the file: SQLite stops reading the log at a damaged place and ignores
             # all commits after that place.
             prepare_log(database.path, rebooted=not lock.same_boot)
-            database._prepare(lock.left_unclean or _has_log(database.path))
+            # Commits that stay in the log after a clean stop are announced in the lock file.
+            database._prepare(lock.left_unclean or (_has_log(database.path) and not lock.log_kept))
             lock.confirm_boot(emptied=not _has_log(database.path))
             return database
         except BaseException:
             # Nothing was recovered, so the next start must make the same checks as this start.
-            lock.release(clean=not lock.left_unclean)
+            lock.release_as_found()
             raise
 
     def session(self) -> SqliteSession:
@@ -133,18 +135,25 @@ class Database:
         return SqliteSession(self._connect(query_only=True), writes=False)
 
     def close(self) -> None:
-        """Release the lock on the directory. All reading sessions must be closed already. Safe to repeat."""
+        """Release the lock on the directory. All reading sessions must be closed already. Safe to repeat.
+
+        Commits can stay in the write-ahead log while another program reads the database. The stop is clean
+        nevertheless if the last checkpoint did not fail: every commit in the log is synced.
+        """
         lock, self._lock = self._lock, None
         if lock is None:
             return
         if self._writer is not None:
             self._writer.close()
-        lock.release(clean=not self._distrusted and not _has_log(self.path))
+        log_kept = _has_log(self.path)
+        is_settled = not log_kept or (self._upkeep is not None and self._upkeep.settled)
+        lock.release(clean=is_settled and not self._distrusted, log_kept=log_kept)
 
     def upkeep(self, session: Session) -> Checkpointer:
         """Returns what keeps the write-ahead log of the writing session short."""
         assert isinstance(session, SqliteSession), "the session is one of this database"
-        return Checkpointer(session)
+        self._upkeep = Checkpointer(session)
+        return self._upkeep
 
     def distrust(self) -> None:
         """Make the next `open` check the structure of the file, even after a clean stop. Called when the disk
