@@ -1,6 +1,7 @@
 """Restores a backup into a new data directory, or replaces the database of an existing one.
 
-`storage.sqlite.backup` takes backups.
+`storage.sqlite.backup` takes backups. A database file that Litestream has restored from its copy can take the place of
+a backup.
 
 The new database is written to a separate file in the data directory. When this file is complete, checked and synced,
 one rename replaces the old database. So a power cut at any moment leaves either the old database or the new one.
@@ -37,12 +38,14 @@ from storage.sqlite.backup import (
     verify_file,
 )
 from storage.sqlite.database import BUSY_TIMEOUT_MS, FILE_NAME, Database
+from storage.sqlite.database_file import opened_file
 from storage.sqlite.errors import storage_error
 from storage.sqlite.leftovers import FILE_SUFFIXES, UPGRADE_PREFIX, find_parts, part_path, remove_parts
 from storage.sqlite.migrate import migrate
 from storage.sqlite.session import SqliteSession
 from storage.sqlite.wal.check import prepare_log
 from stream_node.clock_note import FILE_NAME as CLOCK_NAME
+from stream_service.stored import list_stored
 
 logger = structlog.get_logger(__name__)
 
@@ -58,6 +61,19 @@ class Present(msgspec.Struct, frozen=True):
     found: bool
     streams: int | None = None
     messages: int | None = None
+
+
+class FileContents(msgspec.Struct, frozen=True):
+    """The contents of a database file.
+
+    streams, messages: the numbers of partitions and messages. data_bytes: the total size of the data of all messages.
+    newest_us: the time of the newest message, in microseconds since 1970; None if there is no message.
+    """
+
+    streams: int
+    messages: int
+    data_bytes: int
+    newest_us: int | None
 
 
 def restore(
@@ -83,16 +99,55 @@ def restore(
             return manifest, present
         with _locked_directory(target) as was_there:
             present = _replaceable(target, over, was_there)
-            _replace_database(backup, target, manifest, check, progress)
+            copied = _Source(backup / FILE_NAME, manifest.sha256, manifest.messages if check else None)
+            _replace_database(copied, target, progress)
             return manifest, present
     except (OSError, sqlite3.Error) as error:
         raise storage_error(error) from error
 
 
-def _replace_database(backup: Path, target: Path, manifest: Manifest, check: bool, progress: Progress) -> None:
-    """Replaces the database of a data directory, if it has one, by the database of the backup.
+def restore_file(
+    file: Path, target: Path, *, over: bool = False, dry_run: bool = False, progress: Progress
+) -> tuple[FileContents, Present]:
+    """Restores a database file, which Litestream has written, into the data directory `target`. The file must not
+    change meanwhile, and stays as it is.
 
-    1. Copy the backup to a separate file in the data directory, sync the copy, and check it.
+    A file has no SHA-256 to compare with, so every message is read and checked. `over`, `dry_run`, the second result
+    and the errors are those of `restore`. The first result tells what the file has.
+    """
+    try:
+        with opened_file(file) as session:
+            streams, messages, data_bytes = count_stored(session)
+            newest_us = max((stream.last_time_us for stream in list_stored(session)), default=0) or None
+        contents = FileContents(streams, messages, data_bytes, newest_us)
+        if dry_run:
+            present = _inspect(target, over)
+            verify_file(file, messages, progress)
+            return contents, present
+        with _locked_directory(target) as was_there:
+            present = _replaceable(target, over, was_there)
+            _replace_database(_Source(file, None, messages), target, progress)
+            return contents, present
+    except (OSError, sqlite3.Error) as error:
+        raise storage_error(error) from error
+
+
+class _Source(msgspec.Struct, frozen=True):
+    """The database file that a restore copies.
+
+    sha256: the hash that the file must have, or None if nobody has noted it.
+    messages: the number of messages if each one is to be checked, else None.
+    """
+
+    file: Path
+    sha256: str | None
+    messages: int | None
+
+
+def _replace_database(source: _Source, target: Path, progress: Progress) -> None:
+    """Replaces the database of a data directory, if it has one, by the database of the source.
+
+    1. Copy the source to a separate file in the data directory, sync the copy, and check it.
     2. Raise the fences (lease numbers) in the copy. The copy is then complete.
     3. Move the content of the old database's write-ahead log into the old database file, and remove the log. If the old
        log stayed, SQLite would use it as the log of the new database.
@@ -103,10 +158,11 @@ def _replace_database(backup: Path, target: Path, manifest: Manifest, check: boo
     # An interrupted restore may have left these files. SQLite would use their log as the log of the new copy.
     remove_parts(database)
     try:
-        if _copy_file(backup / FILE_NAME, part, progress) != manifest.sha256:
-            raise _damaged(backup)
-        if check:
-            verify_file(part, manifest.messages, progress)
+        digest = _copy_file(source.file, part, progress)
+        if source.sha256 not in (None, digest):
+            raise _damaged(source.file.parent)
+        if source.messages is not None:
+            verify_file(part, source.messages, progress)
         _forget_leases(part)
         _merge_log(database)
         rename_durably(part, database)

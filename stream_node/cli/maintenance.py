@@ -5,17 +5,31 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
 from stream_node.cli.options import ConfigOption, DataDirOption, DryRunOption, JsonOption, ListenOption
 from stream_node.cli.output import columns, counted, say
 from stream_node.cli.progress import progress_shown
+from stream_node.cli.values import UsageError
+
+if TYPE_CHECKING:
+    from stream_node.restore import Present
 
 STREAMS_LISTED = 2**31
 """A number above the number of streams of any node. The command `verify` lists all streams, because its progress needs
 the total number of messages."""
+
+
+class Held(NamedTuple):
+    """What a backup or a database file holds, for the report of a restore."""
+
+    streams: int
+    messages: int
+    data_bytes: int
+    created_us: int | None
+    newest_us: int | None
 
 
 def register(app: typer.Typer) -> None:
@@ -60,16 +74,26 @@ def backup(
 
 
 def restore(
-    source: Annotated[Path, typer.Argument(metavar="BACKUP", help="A folder that `backup` made.")],
+    source: Annotated[
+        Path | None, typer.Argument(metavar="[BACKUP]", help="A folder that `backup` made.", show_default=False)
+    ] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="A database file that Litestream restored, in place of BACKUP.")
+    ] = None,
     data_dir: Annotated[
         str | None, typer.Option(help="The data directory to restore to: new or empty, unless --over is given.")
     ] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Check every message of the backup first.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check every message first. With --file, this is always done.")
+    ] = False,
     over: Annotated[bool, typer.Option("--over", help="Replace the database of a node that is stopped.")] = False,
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Restore a backup into a data directory that a node can serve. The SHA-256 of the backup is always checked.
+
+    With --file, the source is a database file that `litestream restore` wrote. It has no SHA-256, so every message
+    is checked.
 
     Messages and positions that were stored after the backup are lost. If the position of a consumer is after the end of
     its stream, the consumer gets an error that says so. Leases of shared streams start again, with fences (lease
@@ -78,38 +102,56 @@ def restore(
     Example: stream-node restore /backups/monday --data-dir ./data --verify
 
     See what would be lost: stream-node restore /backups/monday --data-dir ./data --over --dry-run
+
+    From Litestream: stream-node restore --file ./restored.sqlite --data-dir ./data
     """
     from stream_node.config_sources import load_config
     from stream_node.restore import restore as put_back
+    from stream_node.restore import restore_file
 
     config = load_config({"data_dir": data_dir})
+    target = Path(config.data_dir)
     with progress_shown() as progress:
-        manifest, present = put_back(
-            source, Path(config.data_dir), check=verify, over=over, dry_run=dry_run, progress=progress
-        )
+        if file is None and source is not None:
+            manifest, present = put_back(source, target, check=verify, over=over, dry_run=dry_run, progress=progress)
+            held = Held(manifest.streams, manifest.messages, manifest.data_bytes, manifest.created_us, None)
+        elif file is not None and source is None:
+            contents, present = restore_file(file, target, over=over, dry_run=dry_run, progress=progress)
+            held = Held(contents.streams, contents.messages, contents.data_bytes, None, contents.newest_us)
+        else:
+            raise UsageError("name a folder that `backup` made, or a database with --file, and not both")
+    checked = verify or file is not None
     report = {
-        "backup": str(source),
+        "backup": None if source is None else str(source),
+        "file": None if file is None else str(file),
         "data_dir": config.data_dir,
-        "streams": manifest.streams,
-        "messages": manifest.messages,
-        "bytes": manifest.data_bytes,
-        "created_us": manifest.created_us,
-        "verified": verify,
+        "streams": held.streams,
+        "messages": held.messages,
+        "bytes": held.data_bytes,
+        "created_us": held.created_us,
+        "newest_us": held.newest_us,
+        "verified": checked,
         "dry_run": dry_run,
         "replaced": present.found,
         "replaced_streams": present.streams,
         "replaced_messages": present.messages,
     }
-    held = f"{counted(manifest.streams, 'stream')}, {counted(manifest.messages, 'message')}"
-    text = f"{held} {'would be restored' if dry_run else 'restored'} to {config.data_dir}"
-    if verify:
+    counts = f"{counted(held.streams, 'stream')}, {counted(held.messages, 'message')}"
+    text = f"{counts} {'would be restored' if dry_run else 'restored'} to {config.data_dir}"
+    if checked:
         text += ", verified"
-    if present.found:
-        what = "a database that cannot be read"
-        if present.streams is not None and present.messages is not None:
-            what = f"{counted(present.streams, 'stream')}, {counted(present.messages, 'message')}"
-        text += f", in place of {what}"
-    say(as_json, report, text)
+    if held.newest_us is not None:
+        text += f", the newest from {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(held.newest_us // 1_000_000))}"
+    say(as_json, report, text + _replaced(present))
+
+
+def _replaced(present: Present) -> str:
+    """Returns the words about the database that a restore has replaced."""
+    if not present.found:
+        return ""
+    if present.streams is None or present.messages is None:
+        return ", in place of a database that cannot be read"
+    return f", in place of {counted(present.streams, 'stream')}, {counted(present.messages, 'message')}"
 
 
 def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:

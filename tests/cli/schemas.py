@@ -34,12 +34,14 @@ class BackedUp(Strict, frozen=True):
 
 
 class Restored(Strict, frozen=True):
-    backup: str
+    backup: str | None
+    file: str | None
     data_dir: str
     streams: int
     messages: int
     bytes: int
-    created_us: int
+    created_us: int | None
+    newest_us: int | None
     verified: bool
     dry_run: bool
     replaced: bool
