@@ -26,18 +26,10 @@ from storage.sqlite.schema import SCHEMA_VERSION
 from stream_node.config import Config
 from stream_node.doctor_access import examine_access
 from stream_node.doctor_database import examine_server
+from stream_node.doctor_sqlite import check_litestream, check_sqlite
 from stream_node.findings import Finding, Values
 from stream_service.stored import list_stored
 
-SQLITE_BUGS: tuple[tuple[tuple[int, int, int], str], ...] = (
-    (
-        (3, 51, 3),
-        "the WAL-reset bug, which damages a database that two connections checkpoint at once; "
-        "in a node one alone does, so run no other program that writes to the database",
-    ),
-)
-"""The known bugs of SQLite: the first version without the bug, and what the bug does. The source is SQLite's
-documentation (wal.html)."""
 NETWORK_FILE_SYSTEMS = {
     "9p", "afs", "beegfs", "ceph", "cifs", "fuse.glusterfs", "fuse.s3fs", "fuse.sshfs", "gfs2", "glusterfs", "gpfs",
     "lustre", "ncpfs", "nfs", "nfs4", "ocfs2", "smb3", "smbfs",
@@ -70,7 +62,12 @@ def examine(config: Config) -> list[Finding]:
     directory = Path(config.data_dir)
     there = nearest_directory(directory)
     owner = check_owner(directory)
-    findings = [] if config.database else [check_sqlite(sqlite3.sqlite_version_info)]
+    findings = []
+    if config.database is None:
+        findings += [
+            check_sqlite(sqlite3.sqlite_version_info),
+            check_litestream(directory, sqlite3.sqlite_version_info),
+        ]
     findings.append(check_companion(COMPANION))
     findings += [check_directory(directory, there), owner]
     findings.append(check_file_system(there, _mounts()))
@@ -85,14 +82,6 @@ def examine(config: Config) -> list[Finding]:
     findings += [database, check_clock(time.time_ns() // 1000, newest_us)]
     findings.append(check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], config))
     return findings + examine_access(config, is_running=owner.status == "ok" and owner.values["pid"] is not None)
-
-
-def check_sqlite(version: tuple[int, int, int]) -> Finding:
-    text = ".".join(map(str, version))
-    bugs = [bug for fixed, bug in SQLITE_BUGS if version < fixed]
-    if bugs:
-        return Finding("sqlite", "warning", f"{text} has {'; and '.join(bugs)}", {"version": text})
-    return Finding("sqlite", "ok", f"{text}, no bug known here", {"version": text})
 
 
 def check_companion(companion: Companion) -> Finding:

@@ -197,9 +197,9 @@ def doctor(
 ) -> None:
     """Check whether this machine and these settings are suitable for a node. The exit code is 1 if something is wrong.
 
-    The checks are: SQLite and its known bugs, the file system, the duration of a sync, free disk space, the database
-    file or the PostgreSQL server, the clock, the limit on open files, the addresses, and the files of TLS, rules,
-    tokens and identities.
+    The checks are: SQLite and its known bugs, a Litestream beside the database, the file system, the duration of a
+    sync, free disk space, the database file or the PostgreSQL server, the clock, the limit on open files, the
+    addresses, and the files of TLS, rules, tokens and identities.
 
     Example: stream-node doctor --data-dir ./data --json
     """

@@ -24,13 +24,13 @@ from stream_node.doctor import (
     check_free,
     check_open_files,
     check_owner,
-    check_sqlite,
     check_syncs,
     file_system,
     measure_syncs,
     nearest_directory,
 )
 from stream_node.doctor_access import check_listen, check_tls
+from stream_node.doctor_sqlite import LITESTREAM_FOLDER, check_litestream, check_sqlite
 from tests.cli.command import CommandLine
 from tests.cli.schemas import Examined
 from tests.support.backups import NOW_US, store
@@ -56,6 +56,21 @@ def test_sqlite_and_its_known_bugs(version: tuple[int, int, int], status: str) -
     finding = check_sqlite(version)
     assert finding.status == status
     assert ("WAL-reset" in finding.text) == (status == "warning")
+
+
+@pytest.mark.parametrize(
+    ("version", "status"),
+    [((3, 40, 1), "wrong"), ((3, 51, 2), "wrong"), ((3, 51, 3), "ok"), ((3, 53, 0), "ok"), ((4, 0, 0), "ok")],
+)
+def test_litestream_beside_a_sqlite_with_the_bug_is_wrong(
+    tmp_path: Path, version: tuple[int, int, int], status: str
+) -> None:
+    without = check_litestream(tmp_path, version)
+    assert (without.status, without.values["folder"]) == ("ok", None)
+    (tmp_path / LITESTREAM_FOLDER).mkdir()
+    beside = check_litestream(tmp_path, version)
+    assert (beside.status, beside.values["folder"]) == (status, str(tmp_path / LITESTREAM_FOLDER))
+    assert ("3.51.3 or newer" in beside.text) == (status == "wrong")
 
 
 @pytest.mark.parametrize(
@@ -237,6 +252,7 @@ def test_the_command_reports_all_of_it(command: CommandLine, tmp_path: Path) -> 
     assert report.ok == all(finding.status != "wrong" for finding in report.findings)
     assert [finding.check for finding in report.findings] == [
         "sqlite",
+        "litestream",
         "compiled modules",
         "data directory",
         "node",
