@@ -25,6 +25,7 @@ from storage.sqlite.schema import APPLICATION_ID
 from storage.sqlite.session import SqliteSession
 from storage.sqlite.structure import check_streams, check_structure, create_schema
 from storage.sqlite.wal.check import prepare_log, refuse_damaged
+from storage.sqlite.wal.settle import settle_log
 
 logger = structlog.get_logger(__name__)
 
@@ -166,9 +167,9 @@ class Database:
         1. Check that the file is empty, or is a database of this program with a version that this program knows.
            Nothing is written before this check.
         2. Write the settings that belong to the file.
-        3. After an unclean stop, check the structure of the file (up to CHECKED_BYTES_MAX), copy the write-ahead log
-           into the file, and sync the file. If a sync failed before the stop, some pages can be readable but not
-           on the disk.
+        3. After an unclean stop, check the structure of the file (up to CHECKED_BYTES_MAX), and write the pages of the
+           write-ahead log once more (`settle_log`). If a sync failed before the stop, some pages can be readable but
+           not on the disk.
         4. Bring an older database up to date, after a backup. Create missing tables.
         5. Check the row of every stream: with a wrong next index, an index would be assigned twice.
         """
@@ -180,7 +181,7 @@ class Database:
         try:
             if unclean and version:
                 check_structure(session.connection, self.path)
-                session.checkpoint("TRUNCATE")
+                settle_log(session, self.path)
             if 0 < version < head:
                 # Imported here, since a database is usually up to date.
                 from storage.sqlite.upgrade import upgrade

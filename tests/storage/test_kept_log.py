@@ -7,6 +7,7 @@ transaction that is older than the last commits; the next start is asked through
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from collections.abc import Iterator
@@ -179,3 +180,41 @@ def test_a_look_at_a_kept_log_keeps_the_mark_and_a_repair_removes_it(kept: Path)
     assert mark_of(kept) == MARK
     assert repair(kept)[1] is None
     assert mark_of(kept) == b""
+
+
+async def test_after_a_kill_beside_a_reader_the_whole_log_is_written_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: pages whose sync failed before the kill reach the disk although the log cannot be emptied. Method: every
+    write at a place of the log, put together; at each one, another program is kept from writing."""
+    await live(tmp_path, 0)
+    log, written, refused = tmp_path / WAL_NAME, bytearray(), 0
+    pwrite = os.pwrite
+
+    def noted(file: int, data: bytes, offset: int) -> int:
+        nonlocal refused
+        if os.path.samestat(os.fstat(file), log.stat()):
+            assert offset == len(written)
+            written.extend(data)
+            with (
+                closing(sqlite3.connect(tmp_path / FILE_NAME, isolation_level=None, timeout=0)) as other,
+                pytest.raises(sqlite3.OperationalError, match="locked"),
+            ):
+                other.execute("BEGIN IMMEDIATE")
+            refused += 1
+        return pwrite(file, data, offset)
+
+    with reading_program(tmp_path):
+        await live(tmp_path, 1)
+        (tmp_path / LOCK_NAME).write_bytes(b"4242\n" + boot_id() + b"\n")
+        before = log.read_bytes()
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", noted)
+            database = Database.open(tmp_path)
+        assert refused >= 1
+        # What was behind the last commit has been cut off before.
+        assert written == log.read_bytes()
+        assert before.startswith(written)
+        assert len(written) > COMMITS * FRAME_BYTES
+        database.close()
+    assert stored(tmp_path) == [*data_of(0), *data_of(1)]
