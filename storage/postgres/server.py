@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import psycopg
 import structlog
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.types.array import ListBinaryDumper
 from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader
 from psycopg.types.string import BytesBinaryDumper
 
@@ -136,6 +137,8 @@ class Server:
             raise storage_error(error, broken=not refused) from error
         connection.adapters.register_dumper(int, Int8BinaryDumper)
         connection.adapters.register_dumper(bytes, BytesBinaryDumper)
+        # As text, the driver would send all lists of one statement as arrays of the type that fits the first list.
+        connection.adapters.register_dumper(list, ListBinaryDumper)
         connection.adapters.register_loader("numeric", _WholeLoader)
         try:
             connection.pgconn.exec_(_SETTINGS)

@@ -44,6 +44,26 @@ def test_any_count_of_messages_is_stored(source: Source, count: int) -> None:
     assert stored_data(source, make_stream(source, data)) == data
 
 
+@pytest.mark.parametrize("sizes", [(1, 100), (200, 40_000), (1, 40_000)], ids=str)
+def test_any_sizes_are_stored_at_any_index(source: Source, sizes: tuple[int, int]) -> None:
+    """Goal: no number is too large for the column or parameter that takes it. Method: small and large totals at small
+    and large indexes, of one stream and of two in one append, with and without keys."""
+    with writing(source) as session:
+        ids = [session.log.ensure_stream("s", partition, 1).stream_id for partition in range(2)]
+        session.log.begin_at(ids[1], 2**40)
+        for index, size in enumerate(sizes * 3):
+            appends = [
+                Append(stream_id, first + index * 100, 2**50, [bytes(size)] * 100, [b"k"] * 100 if index % 2 else None)
+                for stream_id, first in zip(ids, (0, 2**40), strict=True)
+            ]
+            session.log.append(appends)
+    with reading(source) as session:
+        for stream_id in ids:
+            found = session.log.get_stream(stream_id)
+            assert found.size_bytes == 300 * sum(sizes)
+            assert len(session.log.read(stream_id, 0, 1_000, EVERYTHING)) == 600
+
+
 def test_messages_of_many_streams_in_one_append(source: Source) -> None:
     with writing(source) as session:
         ids = [session.log.ensure_stream("s", partition, 1).stream_id for partition in range(700)]
