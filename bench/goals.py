@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import median
 
-from bench import backfill, block, cardinal, export, export_start, flood, security, share, watching
+from bench import backfill, block, cardinal, export, export_start, flood, postgres, security, share, watching
 from bench.compared import BLOCKING, DELIVERED
 from bench.measure import PAGE_MESSAGES
 from bench.own import COMPILED
@@ -65,6 +65,7 @@ def goals(report: Report) -> Iterator[Goal]:
     yield _of_rounds(what, 1.02, ruled, at_most=True)
     yield from _of_flood(report)
     yield from _of_watching(report)
+    yield from _of_postgres(report)
     yield from _of_growth(report)
     whole = typical(report.find(cardinal.REASSEMBLE), rate)
     yield Goal("Cardinal messages put together and ordered a second, in one process", False, 150_000.0, whole)
@@ -132,6 +133,23 @@ def _of_watching(report: Report) -> Iterator[Goal]:
         report.find(watching.PUSHED, system=watching.WATCHED), report.find(watching.PUSHED, system=OURS), rate
     )
     yield _of_rounds("pushes beside metrics, dashboard and a follower, to those without", 0.98, beside)
+
+
+def _of_postgres(report: Report) -> Iterator[Goal]:
+    """What a node on PostgreSQL gives, to one on SQLite."""
+    for system, wanted, single_wanted in ((postgres.ALONE, 0.7, 2.5), (postgres.WITH_STANDBY, 0.55, 3.0)):
+        single, many = (
+            ratios(
+                report.find(postgres.PUSHED, system=system, window=window),
+                report.find(postgres.PUSHED, system=OURS, window=window),
+                figure,
+            )
+            for window, figure in ((1, p50_us), (1_000, rate))
+        )
+        yield _of_rounds(f"{system}: pushes, window 1,000, to those on SQLite", wanted, many)
+        yield _of_rounds(f"{system}: p50 of a single push, to that on SQLite", single_wanted, single, at_most=True)
+        pulled = ratios(report.find(postgres.PULLED, system=system), report.find(postgres.PULLED, system=OURS), rate)
+        yield _of_rounds(f"{system}: pulled messages, to those on SQLite", 0.5, pulled)
 
 
 def _of_growth(report: Report) -> Iterator[Goal]:

@@ -16,7 +16,21 @@ from pathlib import Path
 import msgspec
 from rich.console import Console
 
-from bench import backfill, block, cardinal, compared, export, export_start, flood, s3, scale, security, share, watching
+from bench import (
+    backfill,
+    block,
+    cardinal,
+    compared,
+    export,
+    export_start,
+    flood,
+    postgres,
+    s3,
+    scale,
+    security,
+    share,
+    watching,
+)
 from bench.codec import compare
 from bench.errors import UnknownBench
 from bench.goals import goals
@@ -97,6 +111,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "security": lambda bench: security.samples(bench.plan, bench.place),
     "flood": lambda bench: flood.samples(bench.plan, bench.place),
     "watching": lambda bench: watching.samples(bench.plan),
+    "postgres": lambda bench: postgres.samples(bench.plan, bench.owns[0], bench.absent),
 }
 
 

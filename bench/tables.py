@@ -88,6 +88,8 @@ TITLES = {
     "flood: pushed beside a flood": "Pushes beside a flood, with limits for the flooders and with the default limits",
     "watching: pushed": "Pushes beside metrics, an open dashboard and a follower of another stream",
     "watching: a nearly idle node": "A node of a thousand streams that gets ten messages a second",
+    "postgres: pushed": "Durable pushes to a node on PostgreSQL, beside one on SQLite",
+    "postgres: pulled": "Stored messages pulled, 1,000 a page, from a node on PostgreSQL, beside one on SQLite",
     "export": "Messages of 200 bytes brought into Parquet by Spark, local[2] (CPU of Spark, Python and the node)",
     "export by other ways": "The same by other ways",
     "push beside an export": "Pushes as long as an export runs on the same two cores, and alone",

@@ -176,7 +176,7 @@ def test_what_cannot_be_compared_with_is_told(tmp_path: Path, monkeypatch: pytes
 def test_every_part_can_be_asked_for() -> None:
     assert list(PARTS) == [
         *("push", "pull", "latency", "deliver", "loads", "share", "fanout", "codec", "scale", "cardinal", "export"),
-        *("export-ways", "export-start", "block", "backfill", "security", "flood", "watching"),
+        *("export-ways", "export-start", "block", "backfill", "security", "flood", "watching", "postgres"),
     ]
 
 
