@@ -88,22 +88,6 @@ class Mark(msgspec.Struct, frozen=True):
     shard: bare.UInt
 
 
-# type WhereRequest struct { request_id: uint, stream_name: string, partition: uint }
-class WhereRequest(msgspec.Struct, frozen=True):
-    request_id: bare.UInt
-    stream_name: str
-    partition: bare.UInt
-
-
-# type WhereResponse struct { request_id: uint, address: string, epoch: uint }
-class WhereResponse(msgspec.Struct, frozen=True):
-    """address: the `host:port` of the member that serves the stream; empty while none does."""
-
-    request_id: bare.UInt
-    address: str
-    epoch: bare.UInt
-
-
 # type StatusRequest struct { request_id: uint }
 class StatusRequest(msgspec.Struct, frozen=True):
     request_id: bare.UInt
@@ -148,7 +132,6 @@ class DrainRequest(msgspec.Struct, frozen=True):
 LINK = Protocol("node/cluster_link/1", LinkRequest, LinkResponse)
 PROVE = Protocol("node/cluster_prove/1", ProveRequest, Nothing)
 MARK = Protocol("node/cluster_mark/1", Mark, Mark)
-WHERE = Protocol("node/where/1", WhereRequest, WhereResponse)
 STATUS = Protocol("node/cluster/1", StatusRequest, StatusResponse)
 DRAIN = Protocol("node/cluster_drain/1", DrainRequest, StatusResponse)
 

@@ -14,22 +14,24 @@ import msgspec
 import structlog
 import trio
 
+from cluster.envelopes import Envelopes
+from cluster.gather import Gather
 from cluster.link import Link
-from cluster.protocol import CLUSTER, MARK, Envelope, Mark, envelope_hop, read_envelope
+from cluster.protocol import CLUSTER, MARK, Mark, envelope_hop, read_envelope
 from cluster.shards import SHARDS, find_shard, shard_of
 from cluster.view import UNOWNED, Member, Shard, View
-from ockam.address import LOCAL, Address
-from ockam.forwarding import OpenRequests, destination_unreachable
-from ockam.identity import Identity
+from ockam.address import LOCAL, Address, local
+from ockam.forwarding import CONNECTION_PREFIX, OpenRequests, destination_unreachable
 from ockam.mailbox import Mailbox
-from ockam.message import HERE, Message, Origin
+from ockam.message import HERE, Message
 from ockam.node import Forward, Node
 from stream_service.names import stream_address
 
 MOVES_MAX = 16
 """A message that was sent on by so many members is dropped: they do not agree who owns the shard."""
-ENVELOPES_MAX = 10_000
-"""The number of envelopes that are remembered, in each direction."""
+
+GATHER_PREFIX = "gather_"
+"""The beginning of the addresses of workers that collect answers."""
 
 logger = structlog.get_logger(__name__)
 
@@ -65,10 +67,15 @@ class Router:
         hang_up: Callable[[Sequence[Address]], None],
         new_nonce: Callable[[], bytes],
         refresh: Callable[[], None],
+        has_own_database: bool = False,
+        others_at: Address | None = None,
     ) -> None:
         """call: begins to connect a link; then its `begin` is called, or `ended`.
         hang_up: ends the connections with these addresses. new_nonce: returns 32 random bytes.
         refresh: makes the member read the tables of the cluster again, and then call `update`.
+        has_own_database: whether each member has its streams in a database of its own.
+        others_at: the address of the stream whose owner gets the messages for addresses that are no streams and that
+        this node does not have; None: they are dropped.
         """
         self.name = name
         self._node = node
@@ -77,6 +84,8 @@ class Router:
         self._hang_up = hang_up
         self._new_nonce = new_nonce
         self._refresh = refresh
+        self._has_own_database = has_own_database
+        self._others_at = None if others_at is None else shard_of(others_at)
         self._view = View({}, (Shard(UNOWNED, 0),) * SHARDS)
         self._served: dict[int, float] = {}
         self._held: dict[int, Mailbox] = {}
@@ -88,8 +97,7 @@ class Router:
         self._links: dict[str, Link] = {}
         self._ended: list[tuple[Link, OpenRequests]] = []
         self._sent: Counter[str] = Counter()
-        self._hops: dict[tuple[int, Identity, str], Address] = {}
-        self._origins: dict[tuple[Origin, bytes], Origin] = {}
+        self._envelopes = Envelopes()
         self._missed: Forward | None = node.register_forward(LOCAL, self._forward)
 
     # What the services of this node ask: see `ockam.elsewhere.Elsewhere`.
@@ -98,13 +106,35 @@ class Router:
         return shard_of(stream) not in self._served
 
     def send(self, stream: Address, message: Message) -> None:
-        self._route(shard_of(stream), self._wrapped(shard_of(stream), message))
+        self._route(shard_of(stream), self._envelopes.wrap(shard_of(stream), message))
 
     def home_of(self, stream_name: str) -> Address:
         return stream_address(stream_name, 0)
 
     def served_since_s(self, stream: Address) -> float:
         return self._served.get(shard_of(stream), trio.current_time())
+
+    def owner_of(self, stream: Address) -> tuple[str, int]:
+        shard = self._view.shards[shard_of(stream)]
+        member = self._view.members.get(shard.owner)
+        return ("" if member is None or member.name == self.name else member.address), shard.epoch
+
+    def ask_all(self, message: Message, on_done: Callable[[list[bytes] | None], None]) -> bool:
+        if not self._has_own_database:
+            return False
+        # Each member serves at least one shard. Its envelope leads there.
+        shards = {shard.owner: number for number, shard in enumerate(self._view.shards)}
+        back = local(GATHER_PREFIX + self._new_nonce()[:8].hex())
+        gather = Gather(len(shards), on_done, lambda: self._node.unregister(back))
+        self._node.register([back], lambda: gather, restarts=False)
+        with self._node.batch():
+            for owner, shard in shards.items():
+                asked = Message(message.onward_route, (back,), message.payload, message.origin)
+                if owner == self.name:
+                    self._node.deliver(asked)
+                else:
+                    self._route(shard, self._envelopes.wrap(shard, asked))
+        return True
 
     # What the member tells.
 
@@ -135,7 +165,7 @@ class Router:
         del self._served[shard]
         held = self._held[shard] = Mailbox()
         for message in waiting:
-            held.put(self._wrapped(shard, message))
+            held.put(self._envelopes.wrap(shard, message))
 
     def update(self, view: View) -> None:
         """Takes what was just read about the cluster."""
@@ -170,16 +200,19 @@ class Router:
 
     def _forward(self, message: Message) -> Mailbox | None:
         """Takes a message whose next hop is not a worker of this node."""
-        shard = find_shard(message.onward_route[0])
+        hop = message.onward_route[0]
+        shard = find_shard(hop)
+        if shard is None and not hop.value.startswith((CONNECTION_PREFIX, GATHER_PREFIX.encode())):
+            shard = self._others_at
         if shard is None or shard in self._served:
             return None if self._missed is None else self._missed(message)
-        return self._route(shard, self._wrapped(shard, message))
+        return self._route(shard, self._envelopes.wrap(shard, message))
 
     def arrived(self, message: Message) -> None:
         """Takes a message that another member has sent, or that waited here. Raises ProtocolError."""
         envelope = read_envelope(message.onward_route[1])
         if envelope.shard in self._served:
-            self._node.deliver(self._unwrapped(message, envelope))
+            self._node.deliver(self._envelopes.unwrap(message, envelope))
             return
         if envelope.moves >= MOVES_MAX:
             self._node.count_drop("cluster_moves")
@@ -191,31 +224,6 @@ class Router:
         hop = envelope_hop(msgspec.structs.replace(envelope, moves=envelope.moves + 1))
         route = (CLUSTER, hop, *message.onward_route[2:])
         self._route(envelope.shard, Message(route, message.return_route, message.payload, message.origin))
-
-    def _wrapped(self, shard: int, message: Message) -> Message:
-        """Returns a message of a client with the hops to the same worker of another member."""
-        origin = message.origin
-        key = shard, origin.identity, origin.peer
-        hop = self._hops.get(key)
-        if hop is None:
-            if len(self._hops) >= ENVELOPES_MAX:
-                self._hops.clear()
-            identity = origin.identity
-            hop = self._hops[key] = envelope_hop(Envelope(shard, 0, identity.source, identity.name, origin.peer))
-        return Message((CLUSTER, hop, *message.onward_route), message.return_route, message.payload, origin)
-
-    def _unwrapped(self, message: Message, envelope: Envelope) -> Message:
-        """Returns the message of the client, with the identity that it has proved to the other member."""
-        key = message.origin, message.onward_route[1].value
-        origin = self._origins.get(key)
-        if origin is None:
-            if len(self._origins) >= ENVELOPES_MAX:
-                self._origins.clear()
-            origin = message.origin
-            if origin.kind != "local" or origin is not HERE:
-                origin = msgspec.structs.replace(origin, identity=envelope.identity, peer=envelope.peer)
-            self._origins[key] = origin
-        return Message(message.onward_route[2:], message.return_route, message.payload, origin)
 
     def _route(self, shard: int, wrapped: Message) -> Mailbox | None:
         held = self._held.get(shard)
@@ -264,7 +272,7 @@ class Router:
         self._marked.add(shard)
         number = int.from_bytes(self._new_nonce()[:8], "big")
         payload = MARK.encode_request(Mark(number, shard))
-        message = self._wrapped(shard, Message((CLUSTER,), (CLUSTER,), payload, HERE))
+        message = self._envelopes.wrap(shard, Message((CLUSTER,), (CLUSTER,), payload, HERE))
         link.mark(number, message, lambda: self._marked_back(shard))
 
     def _marked_back(self, shard: int) -> None:

@@ -1,4 +1,4 @@
-"""ClusterWorker: takes the messages that other members send, and tells clients about the cluster."""
+"""ClusterWorker: takes the messages that other members send, and tells operators about the cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 import structlog
 
-from access.rights import NOTHING, STREAM_RIGHTS, Demand, Right
+from access.rights import NOTHING, Demand, Right
 from cluster.link import prove
 from cluster.protocol import (
     DRAIN,
@@ -16,15 +16,12 @@ from cluster.protocol import (
     MARK,
     PROVE,
     STATUS,
-    WHERE,
     LinkResponse,
     MemberStatus,
     ShardStatus,
     StatusResponse,
-    WhereResponse,
 )
 from cluster.router import Router
-from cluster.shards import shard_of
 from cluster.view import View
 from ockam.address import Address
 from ockam.log_rate import LogRate
@@ -32,7 +29,6 @@ from ockam.message import Message
 from ockam.protocol import ProtocolError, error_payload, failed_payload
 from ockam.worker import HandlingFailed, Worker
 from storage.errors import StorageError
-from stream_service.names import refusal_of_name, stream_address
 
 logger = structlog.get_logger(__name__)
 
@@ -76,8 +72,6 @@ class ClusterWorker(Worker):
     def demand(self, message: Message) -> Demand | None:
         """Returns the right that the sender of this message needs (see `access.authorizer.Guarded`). Members prove who
         they are themselves. Raises ProtocolError."""
-        if WHERE.is_in(message.payload):
-            return Demand(STREAM_RIGHTS, WHERE.decode_request(message.payload).stream_name)
         if STATUS.is_in(message.payload) or DRAIN.is_in(message.payload):
             return Demand(Right.OPERATE, "cluster")
         return NOTHING
@@ -101,8 +95,6 @@ class ClusterWorker(Worker):
             self._link(message)
         elif PROVE.is_in(message.payload):
             self._prove(message)
-        elif WHERE.is_in(message.payload):
-            self._where(message)
         elif STATUS.is_in(message.payload):
             self.reply(message, STATUS.encode_response(self._status(STATUS.decode_request(message.payload).request_id)))
         elif DRAIN.is_in(message.payload):
@@ -157,17 +149,6 @@ class ClusterWorker(Worker):
         links.expected = {each: proof for each, proof in links.expected.items() if node(each)}
 
     # What clients ask.
-
-    def _where(self, message: Message) -> None:
-        request = WHERE.decode_request(message.payload)
-        refusal = refusal_of_name(request.stream_name)
-        if refusal is not None:
-            raise ProtocolError(refusal)
-        view = self._member.router.view
-        shard = view.shards[shard_of(stream_address(request.stream_name, request.partition))]
-        member = view.members.get(shard.owner)
-        address = member.address if member is not None and self._member.lives(member.name) else ""
-        self.reply(message, WHERE.encode_response(WhereResponse(request.request_id, address, shard.epoch)))
 
     def _status(self, request_id: int) -> StatusResponse:
         view: View = self._member.router.view

@@ -61,6 +61,7 @@ from ockam.elsewhere import Elsewhere
 from ockam.log_rate import LogRate
 from ockam.message import Message, reply_to
 from ockam.node import Node
+from ockam.pages import join_pages
 from ockam.protocol import ProtocolError, error_payload, failed_payload
 from ockam.worker import HandlingFailed, Worker
 from storage.errors import StorageError
@@ -68,6 +69,8 @@ from storage.runner import Runner
 
 SERVICE_ADDRESSES = ("stream_index_service", "stream_index", "stream_kafka_index")
 """The addresses of the index service: the address in the specification, and two that real clients use."""
+PART_ADDRESS = local("index_service_part")
+"""The address to which another node sends a list request that it joins with its own answer."""
 ROW_OVERHEAD_BYTES = 64
 """The space that a listed position takes in addition to its texts, in bytes: lengths of the texts, numbers and time."""
 HOP_OVERHEAD_BYTES = 16
@@ -109,7 +112,8 @@ class IndexService:
     def register(self, node: Node, addresses: Sequence[str] = SERVICE_ADDRESSES) -> None:
         """Starts the worker of the service under these addresses."""
         self.node = node
-        node.register([local(address) for address in addresses], lambda: IndexWorker(self))
+        part = (PART_ADDRESS,) if self.elsewhere is not None else ()
+        node.register([*map(local, addresses), *part], lambda: IndexWorker(self))
 
     def find_holder(self, row: PositionRow) -> str | None:
         """Returns the member that has the lease of a position's partition now, or None if no member has it.
@@ -283,11 +287,35 @@ class IndexWorker(Worker):
 
     def _list(self, message: Message, request: PositionsRequest) -> None:
         service = self._service
+        if service.elsewhere is not None and message.onward_route[0] != PART_ADDRESS:
+            # Other nodes may have positions in databases of their own.
+            asked = Message((PART_ADDRESS,), (), message.payload, message.origin)
+            joined = self.context.guard(lambda found: self._join_lists(message, request, found))
+            if service.elsewhere.ask_all(asked, joined):
+                return
         if service.lists_waiting >= LISTS_WAITING_MAX:
             raise ProtocolError(f"{LISTS_WAITING_MAX} lists are being read; ask again later")
         listed = self.context.guard(lambda operation: self._listed(message, operation))
         service.storage.submit_read(ListPositions(request, min(request.limit, PAGE_POSITIONS_MAX), on_done=listed))
         service.lists_waiting += 1
+
+    def _join_lists(self, message: Message, request: PositionsRequest, found: list[bytes] | None) -> None:
+        """Answers a list request with the answers of all nodes. None: a node did not answer."""
+        if found is None:
+            self.reply(message, failed_payload("a worker of this node does not answer; ask again"))
+            return
+        try:
+            pages = [POSITIONS.decode_response(payload) for payload in found]
+        except ProtocolError as error:
+            # One of them has answered with an error.
+            self.reply(message, failed_payload(f"the positions of a worker cannot be listed: {error}"))
+            return
+        positions, more = join_pages(
+            [(page.positions, page.more) for page in pages],
+            lambda row: (row.client_id, row.stream_name, row.partition),
+            min(request.limit, PAGE_POSITIONS_MAX),
+        )
+        self.reply(message, POSITIONS.encode_response(PositionsResponse(request.request_id, positions, more)))
 
     def _listed(self, message: Message, operation: ListPositions) -> None:
         service = self._service

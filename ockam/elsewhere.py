@@ -6,7 +6,7 @@ is none. A connection gives a `LinkEnd` what arrives from another member.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ockam.address import Address
@@ -35,6 +35,20 @@ class Elsewhere(Protocol):
 
     def served_since_s(self, stream: Address) -> float:
         """Returns the time from which on this node serves a stream, on trio's clock."""
+        ...
+
+    def owner_of(self, stream: Address) -> tuple[str, int]:
+        """Returns the `host:port` of the node that serves a stream, and the epoch of its ownership. The `host:port` is
+        empty if this node serves the stream, or if no node does now."""
+        ...
+
+    def ask_all(self, message: Message, on_done: Callable[[list[bytes] | None], None]) -> bool:
+        """Sends a request to every node that has streams in a database of its own, also to this one.
+
+        message: its next hop is a worker that all these nodes have.
+        on_done: called once with the payloads of the answers, or with None if a node does not answer in time.
+        Returns False, and does nothing, if all nodes have the same database.
+        """
         ...
 
 

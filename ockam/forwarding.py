@@ -65,6 +65,11 @@ def _answer(route: Route, payload: bytes) -> Message:
     return Message(route, (), payload, HERE)
 
 
+def through(connection: Address, message: Message) -> Message:
+    """Returns the message with its first hop replaced by the address of a connection."""
+    return Message((connection, *message.onward_route[1:]), message.return_route, message.payload, message.origin)
+
+
 def has_looped(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
     """Whether a message with this return route has passed through this node before, over a still open connection.
 

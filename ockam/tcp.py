@@ -24,7 +24,7 @@ from ockam.connection_machine import ConnectionLimits
 from ockam.connection_usage import TOO_MANY
 from ockam.elsewhere import LinkEnd
 from ockam.errors import ConnectFailed, InvalidAddress
-from ockam.forwarding import CONNECTION_PREFIX, destination_unreachable, forward_refused, is_sender_told
+from ockam.forwarding import CONNECTION_PREFIX, destination_unreachable, forward_refused, is_sender_told, through
 from ockam.identity import ANONYMOUS, Identity
 from ockam.listener import SilentConnections, accept_all, connections_that_fit
 from ockam.log_rate import LogRate
@@ -142,11 +142,16 @@ class TcpTransport:
     async def listen(self, host: str, port: int) -> list[str]:
         """Starts to accept connections. Returns the `host:port` of each listening socket; port 0 picks a free port.
 
-        Increases the process's soft limit of open files, and accepts only as many connections as this limit allows.
         Raises OSError if a listening socket cannot be opened.
         """
+        return self.listen_at(await trio.open_tcp_listeners(port, host=host))
+
+    def listen_at(self, listeners: Sequence[trio.SocketListener]) -> list[str]:
+        """Starts to accept connections at sockets that listen already. Returns their `host:port`.
+
+        Increases the process's soft limit of open files, and accepts only as many connections as this limit allows.
+        """
         self._connections_max = connections_that_fit(self._connections_max)
-        listeners = await trio.open_tcp_listeners(port, host=host)
         self._nursery.start_soon(self._serve, listeners)
         return [socket_name(listener.socket.getsockname()) for listener in listeners]
 
@@ -453,7 +458,7 @@ class TcpTransport:
         # whose limits make the peers that send them wait.
         connection = self._calls.get(call)
         if connection is not None and self._node.is_registered(connection.own_address):
-            return self._node.deliver(_through(connection.own_address, message))
+            return self._node.deliver(through(connection.own_address, message))
         waiting = self._dialling.get(call)
         if waiting is None:
             waiting = self._dialling[call] = Mailbox()
@@ -492,9 +497,4 @@ class TcpTransport:
         with self._node.batch():
             while run := waiting.take_run():
                 for message in run:
-                    self._node.deliver(_through(connection.own_address, message))
-
-
-def _through(connection: Address, message: Message) -> Message:
-    """Returns the message with its first hop replaced by the address of a connection."""
-    return Message((connection, *message.onward_route[1:]), message.return_route, message.payload, message.origin)
+                    self._node.deliver(through(connection.own_address, message))

@@ -13,6 +13,7 @@ from stream_client.session import Session
 from stream_client.streams import PartitionedStream, Stream, create_streams
 from stream_service.extensions import LIST, ListRequest
 from stream_service.names import near_names
+from stream_service.where import WHERE, WhereRequest
 
 
 class StreamClient(Session):
@@ -96,6 +97,14 @@ class StreamClient(Session):
         page_streams: the number of partitions fetched with one request.
         """
         return StreamListing(self, prefix, page_streams)
+
+    async def find_owner(self, name: str, partition: int = 0) -> str | None:
+        """Return the `host:port` of the process that serves a partition, if it is another one than this client is
+        connected to. Every node of a cluster, and every worker of a node, passes messages on to it; a client that
+        connects there saves that way. None: the connected process serves the partition, or no process does now.
+        """
+        found = await self.ask(STREAM_SERVICE, WHERE, WhereRequest(0, name, partition))
+        return found.address or None
 
     async def correspondent(self, inbox: str | None = None) -> Correspondent:
         """Create a Correspondent: a party that sends messages to other parties over streams and receives their answers.

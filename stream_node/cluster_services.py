@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 import structlog
 import trio
 
+from block_node.persist.chain_log import STREAM_PREFIX
+from cluster.fixed_member import FixedMember, fixed_view
 from cluster.link import Link
 from cluster.member import ClusterMember, MemberStatistics
 from cluster.protocol import CLUSTER
@@ -23,9 +25,12 @@ from ockam.message import Message
 from ockam.node import Node
 from ockam.tcp import TcpTransport
 from storage.contract import StreamRecord
+from storage.engine import Engine
 from storage.errors import StorageError
 from storage.runner import Runner
 from stream_node.config import Config, ConfigError
+from stream_node.databases import owner_of
+from stream_node.worker_place import WorkerPlace
 from stream_service.names import stream_address
 from stream_service.operations import ListStored
 from stream_service.workers.directory import StreamDirectory
@@ -89,46 +94,64 @@ class StreamShards:
 
 
 class NodeCluster:
-    """The membership of one node, from its start to its end.
+    """The membership of one node, or of one of several worker processes, from its start to its end.
 
     router: tells which streams other members serve, and sends messages there.
+    has_blocks: whether this process has the block node. In a cluster, none has it.
     """
 
-    def __init__(self, config: Config, node: Node, tcp: TcpTransport, nursery: trio.Nursery, token: str) -> None:
-        """token: the text that stands for this process in the database."""
-        assert config.cluster is not None, "the node is a member of a cluster"
+    def __init__(
+        self,
+        config: Config,
+        node: Node,
+        tcp: TcpTransport,
+        nursery: trio.Nursery,
+        database: Engine,
+        place: WorkerPlace | None,
+    ) -> None:
+        """place: the place of a worker process; None: the node has one process."""
         self._config = config
         self._node = node
         self._tcp = tcp
         self._nursery = nursery
-        self._token = token
-        self._member: ClusterMember | None = None
+        # Workers with a database each share the shards for good.
+        self._view = fixed_view(place.members) if place is not None and config.database is None else None
+        self._member: ClusterMember | FixedMember | None = None
+        name, self._token = config.cluster, ""
+        chain = stream_address(STREAM_PREFIX + config.block_chain, 0)
+        self.has_blocks = False
+        if self._view is not None and place is not None:
+            name, self._token = place.name, place.token
+            self.has_blocks = self._view.shards[shard_of(chain)].owner == name
+        else:
+            self._token = owner_of(database)
+        assert name is not None, "a member of a cluster has a name"
         self.router = Router(
             node,
-            config.cluster,
-            token,
+            name,
+            self._token,
             call=self._call,
             hang_up=self._hang_up,
             new_nonce=_new_nonce,
             refresh=self._refresh,
+            has_own_database=self._view is not None,
+            others_at=None if self._view is None else chain,
         )
 
     async def start(self, storage: Runner, shards: StreamShards, address: str) -> None:
-        """Joins the cluster, and returns when this is done. address: where the node listens."""
-        member = self._member = ClusterMember(
-            self.router,
-            storage,
-            shards,
-            token=self._token,
-            address=complete_address(self._config.cluster_address or address),
-        )
-        links = Links(self._token, _new_nonce)
+        """Joins the others, and returns when this is done. address: where the node listens."""
+        if self._view is not None:
+            self._member = FixedMember(self.router, shards, self._view)
+        else:
+            at = complete_address(self._config.cluster_address or address)
+            self._member = ClusterMember(self.router, storage, shards, token=self._token, address=at)
+        member, links = self._member, Links(self._token, _new_nonce)
         self._node.register([CLUSTER], lambda: ClusterWorker(member, links))
         await self._nursery.start(member.run)
 
     async def leave(self, deadline_s: float) -> None:
         """Gives all shards away, and ends the membership. deadline_s: a time on trio's clock."""
-        if self._member is not None:
+        if isinstance(self._member, ClusterMember):
             await self._member.leave(deadline_s)
 
     def statistics(self) -> MemberStatistics | None:

@@ -75,6 +75,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     cluster_address: str | None = None
     """The HOST:PORT at which the other nodes of the cluster reach this one. Without this setting, it is the address at
     which the node listens."""
+    workers: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    """The number of processes that share the streams of this node, so that it uses several cores. It cannot change
+    later, except with `database`. See [workers.md](workers.md)."""
     migrate: bool = True
     """Whether the node brings a database of an earlier version up to date at its start. It first makes a backup in the
     data directory. If this setting is false, the node refuses to start with a database of an earlier version."""

@@ -17,10 +17,12 @@ logger = structlog.get_logger(__name__)
 SCHEMES = ("postgresql", "postgres")
 
 
-def open_database(config: Config) -> Engine:
-    """Opens the database that the settings name. Raises ConfigError, StorageError."""
+def open_database(config: Config, folder: Path) -> Engine:
+    """Opens the database that the settings name. folder: the folder of its files, or of its lock.
+
+    Raises ConfigError, StorageError."""
     if config.database is None:
-        return Database.open(Path(config.data_dir), migrate=config.migrate)
+        return Database.open(folder, migrate=config.migrate)
     check_url(config.database)
     try:
         from storage.postgres.database import PostgresDatabase
@@ -30,7 +32,7 @@ def open_database(config: Config) -> Engine:
         ) from error
     database = PostgresDatabase.open(
         config.database,
-        directory=Path(config.data_dir),
+        directory=folder,
         unsafe=config.database_unsafe,
         wait_s=config.database_wait_s,
         call_s=config.database_call_s,

@@ -15,7 +15,6 @@ import math
 import shutil
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -36,7 +35,7 @@ from stream_node.channel_services import start_channels
 from stream_node.clock_note import read_known, since_boot_s, write_note
 from stream_node.cluster_services import NodeCluster
 from stream_node.config import Config
-from stream_node.databases import open_database, owner_of
+from stream_node.databases import open_database
 from stream_node.identity_limits import make_usages
 from stream_node.live_settings import LiveParts, change_settings
 from stream_node.node_status import register_status
@@ -48,6 +47,7 @@ from stream_node.statistics import ServerStatistics
 from stream_node.tls_settings import TlsWatch, make_tls
 from stream_node.token_services import NodeTokens
 from stream_node.traces import end_traces, start_traces
+from stream_node.worker_place import WorkerPlace, database_folder
 
 if TYPE_CHECKING:
     from stream_node.http.listener import HttpListener
@@ -77,9 +77,11 @@ class Server:
     condition: what the server knows about its condition.
     """
 
-    def __init__(self, config: Config, notifier: Notifier | None = None) -> None:
-        """notifier: tells a service manager that the node makes progress, and that it stops; None: nobody is told."""
+    def __init__(self, config: Config, notifier: Notifier | None = None, place: WorkerPlace | None = None) -> None:
+        """notifier: tells a service manager that the node makes progress, and that it stops; None: nobody is told.
+        place: the place of this process among the workers of the node; None: it is the only one."""
         self.config = config
+        self._place = place
         self._notifier = Notifier({}) if notifier is None else notifier
         self.addresses: list[str] = []
         self.http: list[str] = []
@@ -143,10 +145,11 @@ class Server:
         config = self.config
         check_settings(config)
         self._tracing = start_traces(config)
-        database = await trio.to_thread.run_sync(open_database, config)
+        folder, is_member = database_folder(config, self._place), bool(config.cluster or self._place)
+        database = await trio.to_thread.run_sync(open_database, config, folder)
         try:
             # A member of a cluster reads the streams of a shard when it takes the shard.
-            stored = [] if config.cluster else await trio.to_thread.run_sync(stored_streams, database)
+            stored = [] if is_member else await trio.to_thread.run_sync(stored_streams, database)
             newest_us = max((each.last_time_us for each in stored), default=0)
             async with trio.open_nursery() as nursery:
                 node = Node(nursery, make_usages(config))
@@ -157,17 +160,18 @@ class Server:
                     tcp = make_tcp(config, node, nursery, tls, tokens)
                     self._access = open_access(config, node, tcp, wall_clock_us, nursery)
                     tokens.start(node, partial(self._close_identities, tcp), nursery, self._audit)
-                    if config.cluster is not None:
-                        self._cluster = NodeCluster(config, node, tcp, nursery, owner_of(database))
+                    if is_member:
+                        self._cluster = NodeCluster(config, node, tcp, nursery, database, self._place)
                     services = Services(
                         node,
                         runner,
                         config,
                         steady_s=since_boot_s,
-                        known_time=read_known(Path(config.data_dir), newest_us, wall_clock_us()),
-                        note_offset=partial(write_note, Path(config.data_dir)),
+                        known_time=read_known(folder, newest_us, wall_clock_us()),
+                        note_offset=partial(write_note, folder),
                         tracing=self._tracing,
                         elsewhere=None if self._cluster is None else self._cluster.router,
+                        has_blocks=self._cluster is None or self._cluster.has_blocks,
                     )
                     services.start(stored)
                     channels = start_channels(node, nursery, config, self._access)
@@ -241,7 +245,10 @@ class Server:
         """Starts to accept connections, also for HTTP if the settings say so. Raises CannotListen."""
         listen = parts.config.listen
         try:
-            self.addresses = await parts.tcp.listen(*split_host_port(listen))
+            if self._place is None:
+                self.addresses = await parts.tcp.listen(*split_host_port(listen))
+            else:
+                *self.addresses, _ = parts.tcp.listen_at(self._place.listeners())
         except OSError as error:
             raise CannotListen(f"cannot listen at {listen}: {error}") from error
         if not parts.config.http:

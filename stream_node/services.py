@@ -84,6 +84,7 @@ class Services:
     note_offset: stores the trusted clock offset for the next start, see `stream_service.workers.clock.Clock`.
     tracing: makes the spans of pushes; None: the node does not trace.
     elsewhere: tells which streams other nodes of a cluster serve; None: the node is not in a cluster.
+    has_blocks: False if another process has the block node.
     """
 
     def __init__(
@@ -99,6 +100,7 @@ class Services:
         note_offset: Callable[[int], None] | None = None,
         tracing: Tracing | None = None,
         elsewhere: Elsewhere | None = None,
+        has_blocks: bool = True,
     ) -> None:
         clock = Clock(
             now_us,
@@ -124,7 +126,7 @@ class Services:
         limits = LeaseLimits(ttl_s=config.lease_ttl_s)
         self._index = IndexService(storage, now_us, lease_limits=limits, elsewhere=elsewhere)
         self._blocks: BlockServices | None = None
-        if config.block_node and elsewhere is None:
+        if config.block_node and has_blocks:
             self._blocks = BlockServices(node, storage, config, self._directory, now_us=now_us, new_id=new_id)
 
     def start(self, stored: list[StoredStream]) -> None:

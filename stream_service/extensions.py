@@ -339,6 +339,8 @@ class RetentionRequest(msgspec.Struct, frozen=True):
 
 
 INFO = Protocol("node/stream_info/1", InfoRequest, InfoResponse)
+
+
 LIST = Protocol("node/stream_list/1", ListRequest, ListResponse)
 RICH_PUSH = Protocol("node/stream_push/1", RichPush, RichConfirm)
 PUSH_FAILED = Protocol("node/push_failed/1", PushFailure, PushFailure)

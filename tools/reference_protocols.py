@@ -40,6 +40,7 @@ MODULES = (
     "stream_service.copying",
     "stream_service.bulk",
     "stream_service.trace",
+    "stream_service.where",
     "index_service.protocol",
     "index_service.extensions",
     "block_node.protocol",

@@ -188,7 +188,9 @@ def family_cpu_seconds(pid: int) -> float:
 
 
 def _children(pid: int) -> list[int]:
-    return list(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+    # Each thread has the children that it has started.
+    found = [(task / "children").read_text().split() for task in Path(f"/proc/{pid}/task").iterdir()]
+    return sorted(int(child) for children in found for child in children)
 
 
 def _cpu_seconds(pid: int) -> float:

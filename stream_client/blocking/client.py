@@ -14,6 +14,7 @@ from stream_client.core.service_route import STREAM_SERVICE
 from stream_client.errors import ClientError, NodeFailed, RequestRefused, StreamNotFound
 from stream_service.extensions import LIST, ListRequest
 from stream_service.names import near_names
+from stream_service.where import WHERE, WhereRequest
 
 
 class StreamClient(Session):
@@ -97,6 +98,14 @@ class StreamClient(Session):
         page_streams: the number of partitions fetched with one request.
         """
         return StreamListing(self, prefix, page_streams)
+
+    def find_owner(self, name: str, partition: int = 0) -> str | None:
+        """Return the `host:port` of the process that serves a partition, if it is another one than this client is
+        connected to. Every node of a cluster, and every worker of a node, passes messages on to it; a client that
+        connects there saves that way. None: the connected process serves the partition, or no process does now.
+        """
+        found = self.ask(STREAM_SERVICE, WHERE, WhereRequest(0, name, partition))
+        return found.address or None
 
     def correspondent(self, inbox: str | None = None) -> Correspondent:
         """Create a Correspondent: a party that sends messages to other parties over streams and receives their answers.

@@ -35,6 +35,9 @@ def serve(
         typer.Option(metavar="postgresql://USER@HOST:PORT/NAME", help="A PostgreSQL database for the streams."),
     ] = None,
     cluster: Annotated[str | None, typer.Option(metavar="NAME", help="The name of this node in its cluster.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="The number of processes, to use several cores.")
+    ] = None,
     listen: ListenOption = None,
     http: HttpOption = None,
     allow_forward: ForwardOption = None,
@@ -61,16 +64,19 @@ def serve(
     """
     import trio
 
+    from stream_node.cli.serve_workers import supervise
     from stream_node.config_sources import load_config
     from stream_node.logs import configure_logs
     from stream_node.notify import Notifier
     from stream_node.reloading import Reloading
     from stream_node.server import Server
+    from stream_node.worker_place import check_workers, own_settings, take_place
 
     flags = {
         "data_dir": data_dir,
         "database": database,
         "cluster": cluster,
+        "workers": workers,
         "listen": listen,
         "http": tuple(http) if http else None,
         "allow_forward": tuple(allow_forward) if allow_forward else None,
@@ -79,19 +85,25 @@ def serve(
         "insecure": insecure,
         "migrate": migrate,
     }
-    settings = load_config(flags, file=config)
+    place = take_place()
+    settings = own_settings(load_config(flags, file=config), place)
     configure_logs(settings.log_level)
+    if place is None:
+        check_workers(settings)
+    if place is None and settings.workers > 1:
+        supervise(settings, sys.argv[1:], has_file=config is not None, as_json=as_json)
+        return
     _tell_companion()
     notifier = Notifier()
-    server = Server(settings, notifier)
+    server = Server(settings, notifier, place)
     reloading = Reloading(server, flags, config, notifier)
     _relax_garbage_collector()
 
     def tell_ready() -> None:
-        _tell_listening(settings, server.addresses, server.http, as_json)
+        tell_listening(settings, server.addresses, server.http, as_json)
         notifier.ready()
 
-    trio.run(_serve_until_stopped, server, reloading, tell_ready)
+    trio.run(_serve_until_stopped, server, reloading, tell_ready, None if place is None else place.supervisor)
 
 
 def _tell_companion() -> None:
@@ -104,9 +116,17 @@ def _tell_companion() -> None:
         structlog.get_logger(__name__).warning("speedups_not_used", reason=COMPANION.reason)
 
 
-async def _serve_until_stopped(server: Server, reloading: Reloading, tell_ready: Callable[[], None]) -> None:
-    """Runs the server, and obeys the signals of this process. tell_ready: called when the node listens."""
+async def _serve_until_stopped(
+    server: Server, reloading: Reloading, tell_ready: Callable[[], None], supervisor: int | None
+) -> None:
+    """Runs the server, and obeys the signals of this process. tell_ready: called when the node listens.
+
+    supervisor: a pipe that ends with the process on which this one depends; None: it depends on none."""
     import trio
+
+    async def end_with_supervisor(pipe: int) -> None:
+        await trio.lowlevel.wait_readable(pipe)
+        server.stop()
 
     had_terminal = has_terminal()
     ends = [signal.SIGTERM, signal.SIGINT]
@@ -131,6 +151,8 @@ async def _serve_until_stopped(server: Server, reloading: Reloading, tell_ready:
     with trio.open_signal_receiver(*ends) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(obey_signals, signals, nursery)
+            if supervisor is not None:
+                nursery.start_soon(end_with_supervisor, supervisor)
             await nursery.start(serve_to_the_end, nursery.cancel_scope)
             tell_ready()
 
@@ -144,7 +166,7 @@ def has_terminal() -> bool:
     return True
 
 
-def _tell_listening(settings: Config, addresses: list[str], http: list[str], as_json: bool) -> None:
+def tell_listening(settings: Config, addresses: list[str], http: list[str], as_json: bool) -> None:
     """Prints where the node listens, and the protection that it lacks."""
     from stream_node.access import lacking
     from stream_node.tls_state import tls_mode, tls_text

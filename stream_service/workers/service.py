@@ -16,6 +16,7 @@ from ockam.address import Address, local
 from ockam.errors import AddressInUse
 from ockam.gate import DENIED
 from ockam.message import Message
+from ockam.pages import join_pages
 from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload, find_name
 from ockam.worker import HandlingFailed, Worker
 from storage.errors import StorageError
@@ -24,6 +25,7 @@ from stream_service.extensions import LIST, ListRequest, ListResponse
 from stream_service.names import GENERATED_PREFIX, refusal_of_name, stream_address
 from stream_service.operations import DescribeStreams, EnsureStreams
 from stream_service.protocol import CREATE, CREATE_PARTITIONED, CREATE_PARTITIONS, CreatePartitions, CreateStream
+from stream_service.where import WHERE, WhereResponse
 from stream_service.workers.directory import StreamDirectory
 
 SERVICE_ADDRESSES = ("stream_service", "stream", "stream_kafka")
@@ -83,6 +85,9 @@ class ServiceWorker(Worker):
         if LIST.is_in(message.payload):
             self._list(message)
             return 1
+        if WHERE.is_in(message.payload):
+            self._tell_owner(message)
+            return 1
         return self._create(message)
 
     def demand(self, message: Message) -> Demand:
@@ -94,6 +99,8 @@ class ServiceWorker(Worker):
         payload = message.payload
         if LIST.is_in(payload):
             return Demand(STREAM_RIGHTS, None)
+        if WHERE.is_in(payload):
+            return Demand(STREAM_RIGHTS, WHERE.decode_request(payload).stream_name)
         if CREATE.is_in(payload):
             name, partitions = CREATE.decode_request(payload).stream_name, 1
         else:
@@ -204,8 +211,42 @@ class ServiceWorker(Worker):
 
     def _list(self, message: Message) -> None:
         request = LIST.decode_request(message.payload)
+        elsewhere = self._directory.elsewhere
+        if elsewhere is not None and message.onward_route[0] != PART_ADDRESS:
+            # Other nodes may have streams in databases of their own.
+            asked = Message((PART_ADDRESS,), (), message.payload, message.origin)
+            if elsewhere.ask_all(asked, self.context.guard(lambda found: self._join_lists(message, request, found))):
+                return
         after = (request.after.stream_name, request.after.partition) if request.after is not None else None
         self._list_after(message, request, after)
+
+    def _tell_owner(self, message: Message) -> None:
+        request = WHERE.decode_request(message.payload)
+        refusal = refusal_of_name(request.stream_name)
+        if refusal is not None:
+            raise ProtocolError(refusal)
+        elsewhere = self._directory.elsewhere
+        stream = stream_address(request.stream_name, request.partition)
+        address, epoch = ("", 0) if elsewhere is None else elsewhere.owner_of(stream)
+        self.reply(message, WHERE.encode_response(WhereResponse(request.request_id, address, epoch)))
+
+    def _join_lists(self, message: Message, request: ListRequest, found: list[bytes] | None) -> None:
+        """Answers a list request with the answers of all nodes. None: a node did not answer."""
+        if found is None:
+            self.reply(message, failed_payload("a worker of this node does not answer; ask again"))
+            return
+        try:
+            pages = [LIST.decode_response(payload) for payload in found]
+        except ProtocolError as error:
+            # One of them has answered with an error.
+            self.reply(message, failed_payload(f"the streams of a worker cannot be listed: {error}"))
+            return
+        infos, more = join_pages(
+            [(page.streams, page.more) for page in pages],
+            lambda info: (info.stream_name, info.partition),
+            min(request.limit, self._directory.limits.list_streams_max),
+        )
+        self.reply(message, LIST.encode_response(ListResponse(request.request_id, infos, more)))
 
     def _list_after(self, message: Message, request: ListRequest, after: tuple[str, int] | None) -> None:
         """Answers a list request with the next streams that the sender may see.

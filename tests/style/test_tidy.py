@@ -31,6 +31,7 @@ LARGE: dict[str, str] = {
     "ockam/connection.py": "a connection's two directions wake each other and end together",
     "tests/ockam/test_connection_machine.py": "one machine's table, its deadlines, and a model of all its steps",
     "ockam/connection_machine.py": "the table of a connection, and what its states mean for both directions",
+    "stream_node/cli/serve.py::serve": "half of it is the signature, which is the list of the command's options",
     "stream_node/cli/cardinal.py::consume": "half of it is the signature, which is the list of the command's options",
     "stream_node/cli/export_options.py::settings_of": "half of it is the signature, which is the list of the options",
     "stream_node/cli/consume.py::consume": "half of it is the signature, which is the list of the command's options",

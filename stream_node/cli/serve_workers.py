@@ -1,0 +1,58 @@
+"""Serves by several worker processes, which one supervisor starts and stops: `stream-node serve --workers NUMBER`."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from stream_node.config import Config
+
+
+def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_json: bool) -> None:
+    """Runs the workers of a node until this process is told to stop. Raises CannotListen, WorkerFailed.
+
+    arguments: the command line of this process, which the workers get too. has_file: whether it names a file of
+    settings.
+    """
+    import trio
+
+    from stream_node.cli.serve import has_terminal, tell_listening
+    from stream_node.notify import Notifier
+    from stream_node.supervisor import Supervisor
+    from stream_node.worker_place import note_workers
+
+    note_workers(settings)
+    notifier = Notifier()
+    had_terminal = has_terminal()
+    can_reload = has_file or notifier.is_active or bool(settings.tls_certificate or settings.access_rules)
+
+    async def run() -> int:
+        supervisor = Supervisor(settings, arguments)
+
+        def tell_ready() -> None:
+            tell_listening(settings, supervisor.addresses, [], as_json)
+            notifier.ready()
+
+        async def obey(signals: AsyncIterator[int]) -> None:
+            async for number in signals:
+                # As of a node with one process: a closed terminal ends it, a service manager makes it read files.
+                if number == signal.SIGHUP and can_reload and has_terminal() == had_terminal:
+                    supervisor.reload()
+                else:
+                    notifier.stopping()
+                    supervisor.stop()
+
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(obey, signals)
+                code = await supervisor.run(tell_ready)
+                nursery.cancel_scope.cancel()
+        return code
+
+    code = trio.run(run)
+    if code:
+        raise typer.Exit(code if code > 0 else 1)

@@ -1,0 +1,139 @@
+"""WorkerPlace: what one of several worker processes of a machine learns from its supervisor when it starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+
+import msgspec
+import trio
+
+from cluster.view import Member
+from storage.durable_files import make_folder, rename_durably, sync
+from storage.sqlite.database import FILE_NAME
+from stream_node.config import Config, ConfigError
+
+VARIABLE = "_STREAM_NODE_WORKER"
+"""The variable by which a worker process gets its place. No user sets it."""
+NOTE_FILE = "workers.toml"
+
+
+class WorkerPlace(msgspec.Struct, frozen=True):
+    """The place of one worker process.
+
+    number: from 0. addresses: by worker, the `host:port` that it has for the others.
+    public: the descriptors of its sockets that listen at the address of the node. private: that of its own address.
+    supervisor: the descriptor of a pipe that ends with the supervisor. secret: by which the workers know each other.
+    """
+
+    number: int
+    addresses: list[str]
+    public: list[int]
+    private: int
+    supervisor: int
+    secret: str
+
+    @property
+    def name(self) -> str:
+        return worker_name(self.number)
+
+    @property
+    def members(self) -> list[Member]:
+        """All workers, if each has a database of its own."""
+        return worker_members(self.addresses, self.secret)
+
+    @property
+    def token(self) -> str:
+        return f"{self.secret}{self.number}"
+
+    def listeners(self) -> list[trio.SocketListener]:
+        """The sockets of this worker, the one for the other workers last."""
+        return [_listener(descriptor) for descriptor in (*self.public, self.private)]
+
+
+def _listener(descriptor: int) -> trio.SocketListener:
+    return trio.SocketListener(trio.socket.from_stdlib_socket(socket.socket(fileno=descriptor)))
+
+
+def worker_members(addresses: Sequence[str], secret: str) -> list[Member]:
+    """Returns the workers of a node as members that share its shards. secret: see `WorkerPlace`."""
+    return [
+        Member(worker_name(number), address, f"{secret}{number}", 0, False) for number, address in enumerate(addresses)
+    ]
+
+
+def worker_name(number: int) -> str:
+    return f"w{number:02}"
+
+
+def own_settings(config: Config, place: WorkerPlace | None) -> Config:
+    """Returns the settings of one worker process. Without a place, the settings are those of a whole node.
+
+    Each worker has HTTP at a port of its own: the first one at the port of the setting, the next one at the next port.
+    """
+    if place is None:
+        return config
+    config = msgspec.structs.replace(config, http=tuple(_http_of(address, place.number) for address in config.http))
+    if config.database is None:
+        return config
+    # With a shared database, the workers are members of a cluster.
+    name = f"{config.cluster}-{place.name}" if config.cluster else place.name
+    return msgspec.structs.replace(config, cluster=name, cluster_address=place.addresses[place.number])
+
+
+def _http_of(address: str, number: int) -> str:
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + number}" if port.isdigit() and int(port) else address
+
+
+def database_folder(config: Config, place: WorkerPlace | None) -> Path:
+    """Returns the folder of the database of one process."""
+    folder = Path(config.data_dir)
+    return folder if place is None else folder / place.name
+
+
+def take_place(environment: MutableMapping[str, str] = os.environ) -> WorkerPlace | None:
+    """Returns the place of this process, or None if it has no supervisor."""
+    text = environment.pop(VARIABLE, None)
+    return None if text is None else msgspec.json.decode(text, type=WorkerPlace)
+
+
+def check_workers(config: Config) -> None:
+    """Raises ConfigError if the data directory is for another number of workers.
+
+    The streams of each worker are in a database of its own, and the number of workers decides which streams these are.
+    """
+    folder, note = Path(config.data_dir), Path(config.data_dir) / NOTE_FILE
+    if config.workers > 1 and config.tls_certificate is not None and config.tls_forward_ca is None:
+        raise ConfigError(
+            "workers: the workers connect to each other with TLS too, so tls_forward_ca must name the authority of "
+            "tls_certificate, which must be valid for 127.0.0.1"
+        )
+    if config.database is not None:
+        return
+    noted: int | None
+    try:
+        noted = msgspec.toml.decode(note.read_bytes(), type=dict[str, int]).get("workers", 0)
+    except FileNotFoundError:
+        noted = 1 if (folder / FILE_NAME).exists() else None
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"workers: {note} cannot be read: {error}") from error
+    if noted is not None and noted != config.workers:
+        raise ConfigError(
+            f"workers: the streams in {folder} are shared among {noted}, not {config.workers}; start the node with "
+            f"--workers {noted}, or start a second node with --workers {config.workers} and another data directory and "
+            "copy the streams to it (stream-node stream copy NAME NAME --to HOST:PORT)"
+        )
+
+
+def note_workers(config: Config) -> None:
+    """Writes the number of workers into the data directory. Raises OSError."""
+    folder = Path(config.data_dir)
+    make_folder(folder, mode=0o700)
+    if config.database is None and not (folder / NOTE_FILE).exists():
+        new = folder / f"{NOTE_FILE}.new"
+        new.write_text(f"# The worker processes among which the streams here are shared.\nworkers = {config.workers}\n")
+        sync(new)
+        rename_durably(new, folder / NOTE_FILE)
