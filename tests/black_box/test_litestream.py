@@ -48,7 +48,8 @@ pytestmark = pytest.mark.slow
 WINDOW = 200
 KILLS = 20
 LOAD_S_MAX = 2.0
-MORE_MAX = 20_000
+MORE_MAX = 10_000
+REST_S = 0.01
 
 
 def sqlite_for_nodes() -> dict[str, str]:
@@ -255,7 +256,7 @@ async def test_many_lost_machines(site: Site) -> None:
         watching.start_soon(figures.watch_sizes)
         for life in range(KILLS):
             site.copier.start()
-            load = Load(f"life {life}, first half", len(stored), WINDOW)
+            load = Load(f"life {life}, first half", len(stored), WINDOW, REST_S)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(load.run, site.node.address)
                 await load.wait_confirmed(WINDOW)
@@ -270,7 +271,7 @@ async def test_many_lost_machines(site: Site) -> None:
                     assert await trio.to_thread.run_sync(site.node.stop) == 0
             with figures.timed(f"start beside Litestream after {'a kill' if life % 2 else 'a stop'}"):
                 await trio.to_thread.run_sync(site.node.start)
-            load = Load(f"life {life}, second half", len(before), WINDOW)
+            load = Load(f"life {life}, second half", len(before), WINDOW, REST_S)
             stored, loss = await lose_the_machine(site, load, before, more=chance.randrange(100, MORE_MAX))
             figures.losses.append(loss)
             pushed += len(load.confirmed)

@@ -147,15 +147,17 @@ class Load:
     """Pushes numbered messages to STREAM in windows, until the node is gone or `end` is called.
 
     name: the beginning of each message, so that messages of two loads differ. first_index: the index that the first
-    message must get. confirmed: the confirmed messages, in the order of their indexes. sent: all messages.
+    message must get. rest_s: a pause before each half of a window, so that a long run does not store too much.
+    confirmed: the confirmed messages, in the order of their indexes. sent: all messages.
     """
 
-    def __init__(self, name: str, first_index: int, window: int) -> None:
+    def __init__(self, name: str, first_index: int, window: int, rest_s: float = 0.0) -> None:
         self.sent: list[bytes] = []
         self.confirmed: list[Confirmed] = []
         self._name = name
         self._first_index = first_index
         self._window = window
+        self._rest_s = rest_s
         self._ending = False
 
     def end(self) -> None:
@@ -170,6 +172,7 @@ class Load:
                     missing = 0 if self._ending else len(self.confirmed) + self._window - len(self.sent)
                     # Half a window at once: one system call for many pushes.
                     if missing >= self._window // 2:
+                        await trio.sleep(self._rest_s)
                         await peer.stream.send_all(b"".join(peer.frame(route, self._next()) for _ in range(missing)))
                     await self._take_confirm(peer)
             except (trio.BrokenResourceError, AssertionError):
