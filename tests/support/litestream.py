@@ -29,6 +29,7 @@ CONFIG = """\
 dbs:
   - path: {database}
     truncate-page-n: 0
+    monitor-interval: 250ms
     replica:
       type: file
       path: {replica}
