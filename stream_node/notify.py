@@ -73,6 +73,13 @@ class Notifier:
             is_stuck = False
             self._send("WATCHDOG=1")
 
+    async def report_alive(self) -> None:
+        """Reports progress again and again, without end, as long as the trio loop goes on. For a process that writes
+        nothing itself."""
+        while self.watchdog_s is not None:
+            await trio.sleep(self.watchdog_s / WATCHDOG_SHARE)
+            self._send("WATCHDOG=1")
+
     def _send(self, text: str) -> None:
         if not self.is_active:
             return

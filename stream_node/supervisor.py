@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import msgspec
 import structlog
@@ -25,6 +26,7 @@ from ockam.sockets import socket_name
 from stream_node.config import Config
 from stream_node.server import CannotListen
 from stream_node.worker_place import VARIABLE, WorkerPlace, worker_name
+from stream_node.worker_watch import WorkerWatch
 
 BACKLOG = 1_024
 RESTART_S_MIN, RESTART_S_MAX = 0.2, 5.0
@@ -49,8 +51,17 @@ class Supervisor:
     addresses: the `host:port` at which they listen together.
     """
 
-    def __init__(self, config: Config, arguments: Sequence[str]) -> None:
-        """Opens the sockets of the workers. arguments: the command line of a worker. Raises CannotListen."""
+    def __init__(self, config: Config, arguments: Sequence[str], watchdog_s: float | None = None) -> None:
+        """Opens the sockets of the workers. Raises CannotListen.
+
+        arguments: the command line of a worker. watchdog_s: after how many seconds without progress a worker is killed;
+        None: never.
+        """
+        self._watches = [
+            WorkerWatch(worker_name(number), watchdog_s, partial(self._kill, number))
+            for number in range(config.workers if watchdog_s is not None else 0)
+            if watchdog_s is not None
+        ]
         self._count = config.workers
         self._arguments = list(arguments)
         host, port = split_host_port(config.listen)
@@ -94,6 +105,8 @@ class Supervisor:
                 tell_ready()
 
             nursery.start_soon(tell)
+            for watch in self._watches:
+                nursery.start_soon(watch.run)
             async with trio.open_nursery() as workers:
                 for number in range(self._count):
                     workers.start_soon(keep, number)
@@ -125,6 +138,8 @@ class Supervisor:
         place = self._place(number)
         kept = [*place.public, place.private, place.supervisor]
         environment = {**os.environ, VARIABLE: msgspec.json.encode(place).decode()}
+        if self._watches:
+            environment |= self._watches[number].environment
         process = await trio.lowlevel.open_process(
             [sys.executable, "-m", "stream_node", *self._arguments],
             stdout=subprocess.PIPE,
@@ -144,6 +159,11 @@ class Supervisor:
         finally:
             if process.returncode is None:
                 process.kill()
+
+    def _kill(self, number: int) -> None:
+        process = self._processes.get(number)
+        if process is not None:
+            process.kill()
 
     async def _read_listening(self, number: int, output: trio.abc.ReceiveStream) -> None:
         """Reads the output of a worker until it says that it listens, or ends."""

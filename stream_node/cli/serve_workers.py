@@ -31,7 +31,7 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
     can_reload = has_file or notifier.is_active or bool(settings.tls_certificate or settings.access_rules)
 
     async def run() -> int:
-        supervisor = Supervisor(settings, arguments)
+        supervisor = Supervisor(settings, arguments, notifier.watchdog_s)
 
         def tell_ready() -> None:
             tell_listening(settings, supervisor.addresses, [], as_json)
@@ -49,6 +49,7 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(obey, signals)
+                nursery.start_soon(notifier.report_alive)
                 code = await supervisor.run(tell_ready)
                 nursery.cancel_scope.cancel()
         return code

@@ -129,14 +129,35 @@ def test_compose_gives_the_node_settings_that_it_takes() -> None:
     assert not is_short_image("localhost:5000/stream-node")
 
 
-def test_docker_takes_the_compose_file() -> None:
+def test_the_cluster_of_compose_has_settings_that_nodes_take() -> None:
+    """Goal: both nodes share one database and have names and addresses of their own. Method: the settings that a node
+    would read, and the files that the services mount."""
+    found = read_yaml("compose.cluster.yaml")
+    services = found["services"]
+    nodes = [settings_of({**image_environment(), **services[name]["environment"]}) for name in ("n1", "n2")]
+    assert [(node.cluster, node.cluster_address) for node in nodes] == [("n1", "n1:4000"), ("n2", "n2:4000")]
+    assert nodes[0].database == nodes[1].database
+    hosts = str(nodes[0].database).partition("@")[2].partition("/")[0].split(",")
+    assert [host.partition(":")[0] for host in hosts] == ["primary", "standby"]
+    assert set(services) == {"n1", "n2", "primary", "standby"}
+    for name, service in services.items():
+        assert is_short_image(service["image"]), name
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"]), name
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert (DEPLOY / source).is_file() if source.startswith(".") else source in found["volumes"], volume
+    assert "synchronous_standby_names=ANY 1 (*)" in services["primary"]["command"]
+
+
+@pytest.mark.parametrize("file", ["compose.yaml", "compose.cluster.yaml"])
+def test_docker_takes_the_compose_file(file: str) -> None:
     """An opinion from outside, where there is one."""
     if (
         shutil.which("docker") is None
         or subprocess.run(["docker", "compose", "version"], capture_output=True).returncode
     ):
         pytest.skip("needs docker compose")
-    command = ["docker", "compose", "--file", str(DEPLOY / "compose.yaml"), "config", "--quiet"]
+    command = ["docker", "compose", "--file", str(DEPLOY / file), "config", "--quiet"]
     environment = {"PATH": "/usr/bin:/bin:/usr/local/bin", "HOME": "/root", "GRAFANA_PASSWORD": "x"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert (done.returncode, done.stderr) == (0, "")

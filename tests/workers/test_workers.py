@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -171,3 +172,25 @@ def test_the_block_node_answers_on_every_connection(node: NodeProcess) -> None:
         with blocking.connect(node.address) as client:
             found = client.ask("block_status", STATUS, StatusRequest(0, True))
             assert found.next_expected == 0
+
+
+def test_a_worker_that_stands_still_is_killed_and_started_again(tmp_path: Path) -> None:
+    """Goal: a service manager sees progress, and a worker that is frozen does not stay so. Method: a datagram socket in
+    place of the manager's; one worker is frozen."""
+    name = f"@stream-node-test-{os.getpid()}-{tmp_path.name}"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind("\0" + name[1:])
+        manager.settimeout(PATIENCE_S)
+        environment = {"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "3000000"}
+        with NodeProcess(tmp_path / "data", arguments=("--workers", "2"), environment=environment) as node:
+            told = {manager.recv(4096)}
+            while told != {b"READY=1", b"WATCHDOG=1"}:
+                told.add(manager.recv(4096))
+            before = workers_of(node)
+            os.kill(before[0], signal.SIGSTOP)
+            wait_for(lambda: len(set(workers_of(node)) - set(before)) == 1)
+            assert '"worker_stuck"' in node.log_file.read_text()
+            with blocking.connect(node.address) as client:
+                for number in range(STREAMS):
+                    assert client.create(f"s{number}").push(b"x") == 0
+            assert node.stop() == 0
