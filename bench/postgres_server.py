@@ -107,10 +107,16 @@ class PostgresServer:
         """Kills the server and all its processes at once, as a machine dies. Its files stay."""
         if self._process is None:
             return
-        for pid in self._family():
+        family = self._family()
+        for pid in family:
             with_signal(pid, signal.SIGKILL)
         self._process.wait()
         self._process = None
+        # The connections of a process are open until it has ended.
+        deadline_s = time.monotonic() + PATIENCE_S
+        while any(map(_runs, family)):
+            assert time.monotonic() < deadline_s, "a killed process runs"
+            time.sleep(0.005)
         (self.data / "postmaster.pid").unlink(missing_ok=True)
 
     def freeze(self) -> None:
@@ -159,6 +165,14 @@ class PostgresServer:
         )
         assert done.returncode == 0, f"{program}: {done.stderr}"
         return str(done.stdout)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process has not ended. Nobody may have taken note of its end yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
 
 
 def with_signal(pid: int, number: signal.Signals) -> None:

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import groupby
 
 from storage.contract import Operation, Session
-from storage.errors import CommitInDoubt, StorageError
+from storage.errors import CommitInDoubt, PartFailed, StorageError
 from storage.failpoint import failpoint
 
 
@@ -19,9 +19,10 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
 
     An operation with an error has stored nothing, unless the error is CommitInDoubt. The steps are:
 
-    1. Begin, and apply consecutive operations of the same class together.
-    2. If step 1 raises, roll back, begin again, and apply each operation alone in a savepoint. Then only the
-       operations that raise an error fail.
+    1. Begin, and apply consecutive operations of the same class together. The session may send all of that together
+       with the commit.
+    2. If step 1 raises, or the commit raises PartFailed, roll back, begin again, and apply each operation alone in a
+       savepoint. Then only the operations that raise an error fail.
     3. Commit, which returns after the sync. If the disk fails in this step, the operations get CommitInDoubt: only the
        next start of the node finds out whether they are stored. If the connection to a database server is lost in this
        step, the session finds it out.
@@ -35,20 +36,16 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
     while pending:
         failpoint("before_begin")
         # 1. The usual way: everything together, without a savepoint for each operation.
-        error = _tried(session, session.begin) or _tried(session, partial(_apply_groups, session, pending))
-        # 2. Some operation is bad. Find the bad operations, and keep the others.
-        if error is not None and not error.fatal and len(pending) > 1:
-            error = _tried(session, session.rollback) or _tried(session, session.begin) or _apply_each(session, pending)
+        error = _tried(session, partial(session.begin, deferred=True))
+        error = error or _tried(session, partial(_apply_groups, session, pending))
+        one_is_bad = error is not None and not error.fatal and (len(pending) > 1 or isinstance(error, PartFailed))
         if error is None:
-            # 3. Commit. If the sync fails, the result is in doubt: the WAL may have the whole transaction.
-            failpoint("after_rows_before_commit")
-            error = _tried(session, session.commit)
-            if error is not None:
-                stored = session.settle(error)
-                if stored is None:
-                    error = _in_doubt(error)
-                elif stored:
-                    error = None
+            error = _commit(session)
+            one_is_bad = isinstance(error, PartFailed)
+        # 2. Some operation is bad. Find the bad operations, and keep the others.
+        if one_is_bad:
+            error = _tried(session, session.rollback) or _tried(session, session.begin)
+            error = error or _apply_each(session, pending) or _commit(session)
         if error is None:
             failpoint("after_commit_before_confirm")
             return None
@@ -66,6 +63,18 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
             return failed
         pending = left
     return None
+
+
+def _commit(session: Session) -> StorageError | None:
+    """Step 3. Returns None if the transaction is stored."""
+    failpoint("after_rows_before_commit")
+    error = _tried(session, session.commit)
+    if error is None:
+        return None
+    stored = session.settle(error)
+    if stored is None:
+        return _in_doubt(error)
+    return None if stored else error
 
 
 def apply_read(session: Session, operation: Operation) -> None:

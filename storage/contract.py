@@ -272,8 +272,13 @@ class Session(Protocol):
         """Whether a transaction is open."""
         ...
 
-    def begin(self) -> None:
-        """Begin a transaction."""
+    def begin(self, *, deferred: bool = False) -> None:
+        """Begin a transaction.
+
+        deferred: whether the session may send statements later than it is told to execute them, and so raise their
+        errors later: those of an append at the next statement, or as PartFailed at the commit. This saves trips to a
+        server. Without it, every error is raised where it belongs.
+        """
         ...
 
     def commit(self) -> None:

@@ -142,6 +142,18 @@ class ConnectionLost(StorageError):
         )
 
 
+class PartFailed(StorageError):
+    """The error of a commit that was sent together with the statements of its transaction, one of which failed. Nothing
+    of the transaction is stored. The operations are then done one by one, so that only the bad one fails.
+
+    failure: the error of the statement.
+    """
+
+    def __init__(self, failure: StorageError) -> None:
+        super().__init__(f"an operation of the transaction failed: {failure}")
+        self.failure = failure
+
+
 class NodeReplaced(StorageError):
     """The error of writing after another node has taken over the database. Nothing of the operation is stored."""
 

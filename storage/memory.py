@@ -123,7 +123,7 @@ class MemorySession:
     def error_of(self, raised: BaseException) -> StorageError:
         return caused_error(raised)
 
-    def begin(self) -> None:
+    def begin(self, *, deferred: bool = False) -> None:
         assert self._working is None, "transactions do not nest"
         if self._owner in self._database.fenced:
             raise NodeReplaced

@@ -10,6 +10,7 @@ from storage.errors import (
     DatabaseCorrupt,
     DiskFailed,
     DiskFull,
+    NodeReplaced,
     OperationFailed,
     StorageBusy,
     StorageError,
@@ -26,6 +27,9 @@ _DAMAGED_CLASSES = ("XX001", "XX002")
 _DISK_CLASSES = ("58",)
 _REFUSED_CLASSES = ("42501", "28")
 _LIMIT_CLASSES = ("53",)
+REPLACED_STATE = "22012"
+"""Division by zero. Only one statement divides: the check that this node is still the one that writes
+(`storage.postgres.ownership`)."""
 
 
 def storage_error(error: BaseException, *, broken: bool = False) -> StorageError:
@@ -48,6 +52,8 @@ def server_error(state: str, reason: str, *, broken: bool = False) -> StorageErr
     told = f"{reason} ({state})" if state else reason
     if broken or state.startswith(_LOST_CLASSES):
         return ConnectionLost(told)
+    if state == REPLACED_STATE:
+        return NodeReplaced()
     if state.startswith(_BUSY_CLASSES):
         return StorageBusy(f"the database is held by another program: {told}; end that program, then repeat")
     if state.startswith(_FULL_CLASSES):

@@ -8,16 +8,18 @@ from typing import Any, Final, NoReturn, Protocol
 import psycopg
 
 from storage.appended import stream_ends
-from storage.checksum import checksum_full, checksums_plain, seed_base
+from storage.checksum import checksum_full, seed_base
 from storage.contract import Append, Record
 from storage.errors import DatabaseCorrupt, IndexConflict, StorageReadOnly, corrupt_text, damaged_message
+from storage.postgres.commands import as_literal, integers_literal
 from storage.postgres.copy import COPY_MESSAGES, copy_rows
 from storage.seal import FIRST_FACTOR, MODULUS, NEXT_FACTOR, SIZE_FACTOR
 from storage.statement import Rows, Statement, Values
 from storage.stream_rows import INDEX_MAX, StreamRows
 
-COPY_ROWS_MIN = 64
-"""From so many messages on, COPY is faster than INSERT, though it takes two trips to the server more."""
+COPY_BYTES_MIN = 16 * 1024
+"""A single message of this size or more is stored by COPY, though that takes one trip to the server more: in the text
+of a command, each byte takes two."""
 WINDOW_MAX = 1024
 """The largest number of messages that one statement measures for a page."""
 
@@ -26,24 +28,6 @@ _GROWN: Final = (
     f"(seal + {NEXT_FACTOR} * ({{next}} - next_index) + {SIZE_FACTOR} * {{size}}) % {MODULUS}"
 )
 
-APPEND_ONE: Final = (
-    f"WITH moved AS (UPDATE streams SET next_index = $2 + 1, {_GROWN.format(next='$2::bigint + 1', size='$3::bigint')} "
-    "WHERE id = $1 AND next_index = $2 RETURNING id) "
-    "INSERT INTO messages (stream_id, idx, time_us, checksum, key, headers, data) "
-    "SELECT id, $2, $4::bigint, $5::bigint, $6::bytea, $7::bytea, $8::bytea FROM moved"
-)
-"""Appends one message. Parameters: stream id, index, size, time, checksum, key, headers, data."""
-
-APPEND_RUN: Final = (
-    f"WITH moved AS (UPDATE streams SET next_index = $3, {_GROWN.format(next='$3::bigint', size='$4::bigint')} "
-    "WHERE id = $1 AND next_index = $2 RETURNING id) "
-    "INSERT INTO messages (stream_id, idx, time_us, checksum, data) "
-    "SELECT moved.id, $2::bigint + run.place - 1, $5::bigint, run.checksum, run.data "
-    "FROM moved, unnest($6::bigint[], $7::bytea[]) WITH ORDINALITY AS run(checksum, data, place)"
-)
-"""Appends several messages without keys and headers. Parameters: stream id, first index, next index, total size, time,
-checksums, data."""
-
 ADVANCE: Final = (
     f"UPDATE streams SET next_index = ends.next, {_GROWN.format(next='ends.next', size='ends.size')} "
     "FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS ends(id, first, next, size) "
@@ -51,6 +35,29 @@ ADVANCE: Final = (
 )
 """Moves the next index of several streams. Parameters: for all streams their ids, expected next indexes, new next
 indexes, and added sizes."""
+
+_ALL_MOVED: Final = "SELECT ln((count(*) = {streams})::int) FROM moved"
+"""Fails if not all streams have moved, because 0 has no logarithm. The commands behind it, such as COMMIT, are on their
+way to the server already, so only a failure keeps the server from doing them."""
+
+PREPARED: Final = (
+    "PREPARE append_one (bigint, bigint, bigint, bigint, bigint, bytea, bytea, bytea) AS "
+    f"WITH moved AS (UPDATE streams SET next_index = $2 + 1, {_GROWN.format(next='$2 + 1', size='$3')} "
+    "WHERE id = $1 AND next_index = $2 RETURNING id), "
+    "stored AS (INSERT INTO messages (stream_id, idx, time_us, checksum, key, headers, data) "
+    f"SELECT id, $2, $4, $5, $6, $7, $8 FROM moved) {_ALL_MOVED.format(streams=1)}",
+    "PREPARE advance_one (bigint, bigint, bigint, bigint) AS "
+    f"WITH moved AS (UPDATE streams SET next_index = $3, {_GROWN.format(next='$3', size='$4')} "
+    f"WHERE id = $1 AND next_index = $2 RETURNING id) {_ALL_MOVED.format(streams=1)}",
+    f"PREPARE advance (bigint[], bigint[], bigint[], bigint[]) AS WITH moved AS ({ADVANCE}) "
+    f"{_ALL_MOVED.format(streams='cardinality($1)')}",
+)
+"""Prepares the statements of appends whose failure may be told by a later command. Their parameters:
+
+append_one: stream id, index, size, time, checksum, key, headers and data of one message.
+advance: those of ADVANCE. advance_one: the same for one stream, not as arrays. The server makes its plan once; for
+arrays of unknown length it makes one each time.
+"""
 
 TRUNCATE: Final = (
     "WITH gone AS (DELETE FROM messages WHERE stream_id = $1 AND idx < $2 RETURNING octet_length(data) AS size_bytes) "
@@ -95,6 +102,11 @@ class LogSession(Protocol):
 
     def copy(self, text: str, payload: bytes) -> None: ...
 
+    @property
+    def defers(self) -> bool: ...
+
+    def later(self, text: bytes, payload: bytes | None = None) -> None: ...
+
 
 class PostgresLog(StreamRows):
     """The log of messages in one session: a `storage.contract.Log`."""
@@ -106,16 +118,13 @@ class PostgresLog(StreamRows):
     def append(self, appends: Sequence[Append]) -> None:
         self._check_transaction()
         ends = stream_ends(appends)
-        rows = sum(len(append.data) for append in appends)
-        if len(appends) == 1 and rows == 1:
-            self._append_one(appends[0])
-        elif len(appends) == 1 and 1 < rows < COPY_ROWS_MIN and appends[0].keys is None and appends[0].headers is None:
-            self._append_run(appends[0])
-        else:
-            # Moving the ends first checks the indexes, so no stored row can be a duplicate or leave a gap.
-            self._advance(ends)
-            if rows:
-                self._session.copy(COPY_MESSAGES, copy_rows(appends))
+        if self._session.defers:
+            self._append_later(appends, ends)
+            return
+        # Moving the ends first checks the indexes, so no stored row can be a duplicate or leave a gap.
+        self._advance(ends)
+        if any(append.data for append in appends):
+            self._session.copy(COPY_MESSAGES, copy_rows(appends))
 
     def truncate_before(self, stream_id: int, index: int) -> int:
         self._check_transaction()
@@ -140,23 +149,20 @@ class PostgresLog(StreamRows):
         finally:
             self._session.rollback()
 
-    def _append_one(self, append: Append) -> None:
-        index, data = append.first_index, append.data[0]
-        key = None if append.keys is None else append.keys[0]
-        headers = None if append.headers is None else append.headers[0]
-        checksum = checksum_full(seed_base(append.stream_id, append.time_us), index, data, key, headers)
-        values = (append.stream_id, index, len(data), append.time_us, checksum, key, headers, data)
-        if self._session.run(APPEND_ONE, values).rowcount != 1:
-            self._refuse(append.stream_id, index)
-
-    def _append_run(self, append: Append) -> None:
-        index, data = append.first_index, append.data
-        checksums = checksums_plain(seed_base(append.stream_id, append.time_us), index, data)
-        size_bytes = sum(map(len, data))
-        end = index + len(data)
-        values = (append.stream_id, index, end, size_bytes, append.time_us, checksums, list(data))
-        if self._session.run(APPEND_RUN, values).rowcount != len(data):
-            self._refuse(append.stream_id, index)
+    def _append_later(self, appends: Sequence[Append], ends: dict[int, list[int]]) -> None:
+        """Append with the next trips to the server."""
+        rows = sum(len(append.data) for append in appends)
+        if len(appends) == rows == 1 and len(appends[0].data[0]) < COPY_BYTES_MIN:
+            self._session.later(_append_one_text(appends[0]))
+            return
+        if len(ends) == 1:
+            ((stream_id, end),) = ends.items()
+            self._session.later(b"EXECUTE advance_one(%d, %d, %d, %d)" % (stream_id, *end))
+        elif ends:
+            columns = (ends, *zip(*ends.values(), strict=True))
+            self._session.later(b"EXECUTE advance(%s)" % b",".join(map(integers_literal, columns)))
+        if rows:
+            self._session.later(COPY_MESSAGES.encode(), copy_rows(appends))
 
     def _advance(self, ends: dict[int, list[int]]) -> None:
         """Move the next index of several streams. Raises StreamNotFound and IndexConflict."""
@@ -207,6 +213,16 @@ class PostgresLog(StreamRows):
         if not self._session.writes:
             raise StorageReadOnly("this session only reads; write in the session that writes")
         assert self._session.in_transaction, "writing needs a transaction"
+
+
+def _append_one_text(append: Append) -> bytes:
+    """Returns the command that appends one message."""
+    index, data = append.first_index, append.data[0]
+    key = None if append.keys is None else append.keys[0]
+    headers = None if append.headers is None else append.headers[0]
+    checksum = checksum_full(seed_base(append.stream_id, append.time_us), index, data, key, headers)
+    values = (append.stream_id, index, len(data), append.time_us, checksum, key, headers, data)
+    return b"EXECUTE append_one(%s)" % b",".join(map(as_literal, values))
 
 
 _Row = tuple[int, bytes, int, bytes | None, bytes | None, int, int]

@@ -6,8 +6,8 @@ node begins with an update of its row:
 
     UPDATE log_writer SET commits = 17 WHERE owner = 'me' AND epoch = 4
 
-If no row fits, another node has taken over, and the transaction must not go on. If the connection breaks during a
-COMMIT, the node connects again and takes the next epoch:
+If no row fits, another node has taken over, and the transaction must not go on: the statement fails. If the connection
+breaks during a COMMIT, the node connects again and takes the next epoch:
 
     UPDATE log_writer SET epoch = epoch + 1 WHERE owner = 'me' RETURNING commits
 
@@ -89,16 +89,18 @@ class Ownership:
         self.connected = True
         return stored
 
-    def begin(self, connection: Connection) -> None:
-        """Begins a transaction. Raises NodeReplaced if another node has taken over."""
-        self.number += 1
-        text = (
-            f"BEGIN; UPDATE {self._table} SET commits = {self.number} "
-            f"WHERE owner = '{self.token}' AND epoch = {self._epoch}"
+    def prepared(self) -> str:
+        """Returns the command that prepares what `begin` executes, once for each connection."""
+        return (
+            f"PREPARE begin_write (bigint, bigint) AS WITH mine AS (UPDATE {self._table} SET commits = $1 "
+            f"WHERE owner = '{self.token}' AND epoch = $2 RETURNING 1) SELECT 1 / count(*) FROM mine"
         )
-        if command(connection, self._deadlines, text.encode()).command_tuples != 1:
-            command(connection, self._deadlines, b"ROLLBACK")
-            raise NodeReplaced
+
+    def begin(self) -> bytes:
+        """Returns the commands that begin the next transaction. If another node has taken over, the second one divides
+        by zero, so that the server does nothing that comes after it (`storage.postgres.errors.REPLACED_STATE`)."""
+        self.number += 1
+        return b"BEGIN; EXECUTE begin_write(%d, %d)" % (self.number, self._epoch)
 
     def _lock(self, connection: Connection) -> None:
         self._wait_lock(connection, f"SELECT pg_try_advisory_lock{'' if self._member is None else '_shared'}({LOCK})")

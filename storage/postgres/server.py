@@ -41,7 +41,9 @@ _DEFAULTS = {
 _SETTINGS = (
     # A node that is frozen within a transaction must not keep its locks.
     b"SET idle_in_transaction_session_timeout = '5s'; SET client_min_messages = warning; SET lock_timeout = 0; "
-    b"SET statement_timeout = 0; SET default_transaction_isolation = 'read committed'"
+    b"SET statement_timeout = 0; SET default_transaction_isolation = 'read committed'; "
+    # Values stand in the texts of commands with backslashes that mean themselves.
+    b"SET standard_conforming_strings = on"
 )
 
 

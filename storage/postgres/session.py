@@ -3,64 +3,40 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import psycopg
 import structlog
 
-from storage.errors import ConnectionLost, OperationFailed, StorageError
+from storage.errors import ConnectionLost, OperationFailed, PartFailed, StorageError
 from storage.histogram import SECONDS, Histogram
 from storage.postgres.commands import command
 from storage.postgres.dialect import compile_statement, in_order
-from storage.postgres.errors import storage_error
-from storage.postgres.log import PostgresLog
+from storage.postgres.errors import one_line, storage_error
+from storage.postgres.log import PREPARED, PostgresLog
 from storage.postgres.ownership import Ownership, fence
+from storage.postgres.rows import PostgresRows
 from storage.postgres.server import Server, pause
+from storage.postgres.unsent import Unsent
 from storage.statement import Statement, Values
 
 STANDBY_BEHIND_S = 2.0
 """For how long a transaction that reads waits until the standby has all confirmed messages."""
+QUIET_S = 1.0
+"""A connection that has not answered for this long may be dead. Its next transaction begins with a trip of its own, so
+that its loss leaves no commit in doubt."""
 CANCELLED_WAIT = "01000"
 """The SQLSTATE of the warning with which a COMMIT succeeds though no standby has confirmed it."""
 
 logger = structlog.get_logger(__name__)
 
 
-class PostgresRows:
-    """The rows of one statement: `storage.statement.Rows`. All of them have come from the server already."""
-
-    __slots__ = ("_cursor", "_texts")
-
-    def __init__(self, cursor: psycopg.Cursor[Any], texts: tuple[int, ...]) -> None:
-        self._cursor = cursor
-        self._texts = texts
-
-    @property
-    def rowcount(self) -> int:
-        return int(self._cursor.rowcount)
-
-    def fetchone(self) -> Any:
-        row = self._cursor.fetchone()
-        return row if row is None or not self._texts else self._decoded(row)
-
-    def fetchall(self) -> list[Any]:
-        rows = self._cursor.fetchall()
-        return list(map(self._decoded, rows)) if self._texts else rows
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.fetchall())
-
-    def _decoded(self, row: tuple[Any, ...]) -> tuple[Any, ...]:
-        columns = list(row)
-        for place in self._texts:
-            if columns[place] is not None:
-                columns[place] = columns[place].decode()
-        return tuple(columns)
-
-
 class PostgresSession:
     """A session on one connection: a `storage.contract.Session`.
+
+    In a deferred transaction, appends are sent with the next statement or with the commit: a transaction that has only
+    a small append is one trip to the server, and one with a COPY is two.
 
     sync_seconds: the times of commits. A commit returns when the server, and its standby if it has to wait for one,
     have synced.
@@ -79,6 +55,9 @@ class PostgresSession:
         self._ownership = ownership
         self._writer = writer
         self._in_transaction = False
+        self._unsent = Unsent()
+        self._defers = False
+        self._answered_s = 0.0
         self._cancelled_wait: str | None = None
         self._lost_since_s: float | None = None
         self._end: StorageError | None = None
@@ -103,47 +82,68 @@ class PostgresSession:
         compiled = compile_statement(statement)
         return PostgresRows(self.run(compiled.text, in_order(statement, compiled, values)), compiled.texts)
 
+    @property
+    def defers(self) -> bool:
+        """Whether the open transaction is a deferred one."""
+        return self._defers and self._in_transaction
+
     def execute_many(self, statement: Statement, values: Iterable[Values]) -> None:
         compiled = compile_statement(statement)
         rows = [in_order(statement, compiled, each) for each in values]
         if rows:
+            self._send_unsent()
             cursor = self._connection.cursor()
             self._call(lambda: cursor.executemany(compiled.text, rows))
 
     def run(self, text: str, values: Sequence[Any]) -> psycopg.Cursor[Any]:
         """Executes a statement of PostgreSQL with the parameters $1, $2 and so on. Raises StorageError."""
+        self._send_unsent()
         cursor = self._connection.cursor(binary=True)
         self._call(lambda: cursor.execute(text, values))
         return cursor
 
     def copy(self, text: str, payload: bytes) -> None:
         """Executes a COPY FROM STDIN. payload: all its rows. Raises StorageError."""
+        self._send_unsent()
+        self._command(text.encode(), payload)
 
-        def send() -> None:
-            with self._connection.cursor() as cursor, cursor.copy(text) as copy:
-                copy.write(payload)
+    def later(self, text: bytes, payload: bytes | None = None) -> None:
+        """Sends a command with the next statement of a deferred transaction, or with its commit. Raises StorageError.
 
-        self._call(send)
+        payload: the rows, if the command is a COPY FROM STDIN.
+        """
+        assert self.defers, "the transaction is deferred"
+        if self._unsent.has_rows:
+            self._send_unsent()
+        self._unsent.add(text, payload)
 
-    def begin(self) -> None:
+    def begin(self, *, deferred: bool = False) -> None:
         assert not self._in_transaction, "transactions do not nest"
         if self._end is not None:
             raise self._end
         if self._ownership is None:
             self._begin_reading()
         else:
-            try:
-                self._ownership.begin(self._connection)
-            except ConnectionLost as error:
-                self._lose(error)
-                raise
+            self._check_connection()
+            self._unsent.add(self._ownership.begin())
+            if not deferred or time.monotonic() - self._answered_s > QUIET_S:
+                self._command(*self._unsent.take())
         self._in_transaction = True
+        self._defers = deferred
 
     def commit(self) -> None:
         self._cancelled_wait = None
         began_s = time.perf_counter()
+        with_others = bool(self._unsent)
         try:
-            result = self._command(b"COMMIT")
+            result = self._command(*self._unsent.take(b"COMMIT"))
+        except StorageError as error:
+            if with_others and not isinstance(error, ConnectionLost):
+                # The server did nothing behind the statement that failed, so the transaction is still open.
+                self._command(b"ROLLBACK")
+                if not error.fatal:
+                    raise PartFailed(error) from error
+            raise
         finally:
             self._in_transaction = False
         if self._cancelled_wait is not None:
@@ -160,6 +160,7 @@ class PostgresSession:
     def rollback(self) -> None:
         if self._in_transaction:
             self._in_transaction = False
+            self._unsent.clear()
             self._command(b"ROLLBACK")
             if self._ownership is None:
                 self._lost_since_s = None
@@ -178,6 +179,7 @@ class PostgresSession:
         return 0
 
     def fence(self, owner: str) -> bool:
+        self._send_unsent()
         try:
             return fence(self._connection, self._server.deadlines, owner)
         except ConnectionLost as error:
@@ -259,9 +261,33 @@ class PostgresSession:
         """Whether the server of this connection is a standby. The server tells when it is promoted."""
         return bool(self._connection.pgconn.parameter_status(b"in_hot_standby") == b"on")
 
-    def _command(self, text: bytes) -> Any:
+    def _check_connection(self) -> None:
+        """Raises ConnectionLost if the server has ended the connection already."""
         try:
-            return command(self._connection, self._server.deadlines, text)
+            if not self._connection.closed:
+                self._connection.pgconn.consume_input()
+                return
+        except psycopg.OperationalError as raised:
+            error = ConnectionLost(one_line(str(raised)))
+            self._lose(error)
+            raise error from raised
+        raise ConnectionLost("the connection is closed")
+
+    def _send_unsent(self) -> None:
+        """Sends the commands that wait, before another statement is sent. Raises PartFailed."""
+        if self._unsent:
+            try:
+                self._command(*self._unsent.take())
+            except StorageError as error:
+                if error.fatal or isinstance(error, ConnectionLost):
+                    raise
+                raise PartFailed(error) from error
+
+    def _command(self, text: bytes, payload: bytes | None = None) -> Any:
+        try:
+            result = command(self._connection, self._server.deadlines, text, payload)
+            self._answered_s = time.monotonic()
+            return result
         except ConnectionLost as error:
             self._lose(error)
             raise
@@ -285,6 +311,7 @@ class PostgresSession:
     def _lose(self, error: ConnectionLost) -> None:
         """The connection is gone, and with it the transaction that was open."""
         self._in_transaction = False
+        self._unsent.clear()
         if self._ownership is not None:
             self._ownership.connected = False
         self._connection.close()
@@ -321,6 +348,8 @@ class PostgresSession:
         connection.add_notice_handler(self._note)
         if self._ownership is not None:
             self._stored_commits = self._ownership.take(connection)
+            prepared = "; ".join((self._ownership.prepared(), *PREPARED))
+            command(connection, self._server.deadlines, prepared.encode())
         self._connection = connection
 
     def _note(self, notice: psycopg.errors.Diagnostic) -> None:

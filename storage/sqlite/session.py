@@ -60,7 +60,7 @@ class SqliteSession:
     def execute_many(self, statement: str, values: Iterable[Values]) -> None:
         execute_many(self.connection, statement, values)
 
-    def begin(self) -> None:
+    def begin(self, *, deferred: bool = False) -> None:
         self._execute(self._begin)
 
     def commit(self) -> None:

@@ -7,6 +7,8 @@ import threading
 from contextlib import suppress
 from typing import Literal, Self
 
+READY = b"Z\0\0\0\5"
+"""The beginning of the last message of an answer: the server is ready for the next request."""
 COMMIT = b"COMMIT\0"
 """In a request this is the text of the command, in an answer the tag of a command that is complete."""
 
@@ -16,12 +18,14 @@ class CuttingProxy:
 
     cut: where the next COMMIT is cut: "before" the server gets it, or "after" the server has done it, when the answer
     is on its way; None: nowhere. Back to None after one cut.
-    cuts: the number of cuts so far. refuse_after_cut: whether no connection is made after a cut.
+    cuts: the number of cuts so far. answers: the number of whole answers of the server so far.
+    refuse_after_cut: whether no connection is made after a cut.
     """
 
     def __init__(self, server_port: int) -> None:
         self.cut: Literal["before", "after"] | None = None
         self.cuts = 0
+        self.answers = 0
         self.refuse_after_cut = False
         self._server_port = server_port
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -56,6 +60,8 @@ class CuttingProxy:
                     if self.refuse_after_cut:
                         _end(self._listener)
                     break
+                if place == "after":
+                    self.answers += data.count(READY)
                 target.sendall(data)
         _end(source)
         _end(target)

@@ -144,6 +144,52 @@ def test_a_read_goes_on_after_a_lost_connection(
     reader.close()
 
 
+@pytest.mark.parametrize("count", [1, 5, 200], ids=["one", "run", "copy"])
+def test_a_transaction_of_appends_is_one_request(proxy: CuttingProxy, session: PostgresSession, count: int) -> None:
+    """Goal: a lone push waits for one answer of the server. Method: the proxy counts the answers."""
+    stream_id = make_stream(session)
+    before = proxy.answers
+    for first in (0, count):
+        append = Append(stream_id, first, 7, [b"a"] * count)
+        assert commit_batch(session, [append]) is None
+        assert append.error is None
+    assert proxy.answers - before == 2
+
+
+@pytest.mark.parametrize("count", [1, 5], ids=["one", "run"])
+def test_a_lone_append_elsewhere_than_at_the_end_says_so(
+    server: PostgresServer, session: PostgresSession, count: int
+) -> None:
+    """Goal: also a statement that was sent together with the commit has its own error. Method: a wrong index, and a
+    stream that is not there; both alone, and with an operation before them whose statements are sent at once."""
+    stream_id = make_stream(session)
+    for bad, expected in (
+        (Append(stream_id, 3, 7, [b"x"] * count), "continues at index 0, not 3"),
+        (Append(stream_id + 1, 0, 7, [b"x"] * count), f"there is no stream {stream_id + 1}"),
+    ):
+        for others in ([], [IndexRequests([Access(("client", "s", 0), 17)], 5, NOTHING)]):
+            assert commit_batch(session, [*others, bad]) is None
+            assert expected in str(bad.error)
+            assert all(each.error is None for each in others)
+    assert server.ask("SELECT idx FROM saved_indexes") == "17"
+    assert stored(server) == []
+
+
+@pytest.mark.parametrize("count", [1, 5], ids=["one", "run"])
+def test_a_node_whose_epoch_is_over_stores_nothing(
+    server: PostgresServer, session: PostgresSession, count: int
+) -> None:
+    """Method: another owner stands in the table, while the connection of the node is as good as before."""
+    stream_id = make_stream(session)
+    server.ask("UPDATE log_writer SET owner = 'another', epoch = epoch + 1")
+    append = Append(stream_id, 0, 7, [b"late"] * count)
+    assert isinstance(commit_batch(session, [append]), NodeReplaced)
+    assert isinstance(append.error, NodeReplaced)
+    assert stored(server) == []
+    assert server.ask("SELECT next_index FROM streams") == "0"
+    assert server.ask("SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'") == "0"
+
+
 def test_without_a_server_a_write_waits_and_then_fails_and_is_not_stored(server: PostgresServer) -> None:
     """Goal: the wait for a server has a bound, and after it the node goes on when the server is back. Method: the
     server is killed and started again."""
