@@ -183,19 +183,20 @@ class WriteLeases(Operation):
         )
 
 
-def find_fence(session: Session, key: Key) -> int | None:
-    """Returns the highest fence (lease number) ever given for this partition, or None if it was never leased.
+def find_fences(session: Session, keys: Sequence[Key]) -> dict[Key, int | None]:
+    """Returns for each partition the highest fence (lease number) ever given, or None if it was never leased.
 
-    Raises DatabaseCorrupt if the row is damaged.
+    Raises DatabaseCorrupt if one of the rows is damaged.
     """
-    client_id, stream_name, partition = key
-    found = session.execute(
-        _FENCE, {"client_id": client_id, "stream_name": stream_name, "partition": partition}
-    ).fetchone()
-    if found is None:
-        return None
-    check_sealed(lease_fences.name, (*key, *found), _DO)
-    return int(found[0])
+    if not keys:
+        return {}
+    asked = [{"client_id": client, "stream_name": stream, "partition": partition} for client, stream, partition in keys]
+    fences: dict[Key, int | None] = dict.fromkeys(keys)
+    for key, found in zip(keys, session.find_many(_FENCE, asked), strict=True):
+        if found is not None:
+            check_sealed(lease_fences.name, (*key, *found), _DO)
+            fences[key] = int(found[0])
+    return fences
 
 
 def raise_fences(session: Session, floor: int) -> None:

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from index_service.extensions import PositionsRequest
 from index_service.keys import Key
 from index_service.lease_machine import StoredLease
-from index_service.lease_storage import WriteLeases, find_fence, lease_fences
+from index_service.lease_storage import WriteLeases, find_fences, lease_fences
 from storage.contract import Operation, Session
 from storage.errors import StorageError
 from storage.schema import metadata
@@ -60,7 +60,6 @@ _insert = upsert(saved_indexes).values(
     saved_us=bindparam("saved_us"),
     seal=bindparam("seal"),
 )
-_CREATE = compiled(_insert.on_conflict_do_nothing())
 _RAISE = compiled(
     _insert.on_conflict_do_update(
         index_elements=["client_id", "stream_name", "partition"],
@@ -125,24 +124,31 @@ class IndexRequests(Operation):
         self.fenced: set[int] = set()
 
     def apply(self, session: Session) -> None:
-        execute = session.execute
         self.indexes = []
         self.fenced = set()
-        for place, (key, index, answered, fence) in enumerate(self.requests):
+        # Read what the requests need, in two statements. A plain save has no answer, so nothing is read for it.
+        requests = self.requests
+        fences = find_fences(session, _keys([each for each in requests if each.fence is not None]))
+        stored = _find_positions(session, _keys([each for each in requests if each.save is None or each.answered]))
+        # Several requests can have the same key: a later one sees what the earlier ones have saved.
+        raised: dict[Key, int] = {}
+        for place, (key, index, answered, fence) in enumerate(requests):
             # Save, unless another member has the partition by now.
-            if fence is not None and find_fence(session, key) != fence:
+            if fence is not None and fences[key] != fence:
                 self.fenced.add(place)
             elif index is not None:
-                execute(_RAISE, _sealed(key, index, self.now_us))
-            # A plain save has no answer, so the saved index is not read.
+                raised[key] = max(index, raised.get(key, index))
             if index is not None and not answered:
                 self.indexes.append(None)
                 continue
+            found = _newest(key, stored[key], raised.get(key))
             # A get creates a missing position, as the specification demands.
-            found = _find_index(session, key)
             if found is None and index is None:
-                execute(_CREATE, _sealed(key, 0, self.now_us))
+                raised[key] = 0
             self.indexes.append(found or 0)
+        # The highest index of each key, in one statement.
+        if raised:
+            session.execute_many(_RAISE, [_sealed(key, index, self.now_us) for key, index in raised.items()])
 
 
 class SetPosition(WriteLeases):
@@ -251,13 +257,26 @@ def merge_positions(session: Session, other: Session) -> None:
                 session.execute(_RAISE, row)
 
 
-def _find_index(session: Session, key: Key) -> int | None:
-    """Returns the saved index of a key, or None if none is saved. Raises DatabaseCorrupt if the row is damaged."""
-    found = session.execute(_FIND, _row(key)).fetchone()
-    if found is None:
-        return None
-    check_sealed(saved_indexes.name, (*key, *found), "set the position anew with `stream-node index set`")
-    return int(found[0])
+def _keys(requests: Sequence[Access]) -> list[Key]:
+    """Returns the keys of requests, each once."""
+    return list(dict.fromkeys(each.key for each in requests))
+
+
+def _find_positions(session: Session, keys: Sequence[Key]) -> dict[Key, tuple[int, int, int] | None]:
+    """Returns for each key its row: the index, when it was saved, and the checksum, which is not compared; or None."""
+    return dict(zip(keys, session.find_many(_FIND, list(map(_row, keys))), strict=True))
+
+
+def _newest(key: Key, stored: tuple[int, int, int] | None, raised: int | None) -> int | None:
+    """Returns the index of a key after a save that never lowers it; None if there is none.
+
+    stored: the row of the position, as it is in the table. raised: the highest index that the operation saves.
+    Raises DatabaseCorrupt if the row is damaged and stays.
+    """
+    if stored is None or (raised is not None and raised > stored[0]):
+        return raised
+    check_sealed(saved_indexes.name, (*key, *stored), "set the position anew with `stream-node index set`")
+    return int(stored[0])
 
 
 def _sealed(key: Key, index: int, saved_us: int) -> dict[str, str | int]:

@@ -264,7 +264,12 @@ class Session(Protocol):
         ...
 
     def execute_many(self, statement: Statement, values: Iterable[Values]) -> None:
-        """Executes one statement with several sets of values, one after the other. Raises StorageError."""
+        """Executes one statement with several sets of values, as if one after the other. Raises StorageError."""
+        ...
+
+    def find_many(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
+        """Executes a SELECT that finds at most one row with each of several sets of values. Returns for each set its
+        row, or None. Raises StorageError."""
         ...
 
     @property

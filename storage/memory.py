@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Table
@@ -18,7 +18,7 @@ from storage.contract import Append, Record, StreamRecord
 from storage.errors import IndexConflict, NodeReplaced, StorageError, StorageReadOnly, StreamNotFound
 from storage.sqlite.errors import caused_error
 from storage.sqlite.free_pages import reclaim
-from storage.sqlite.rows import SqliteRows, execute, execute_many
+from storage.sqlite.rows import SqliteRows, execute, execute_many, find_many
 from storage.sqlite.schema import create_statements
 from storage.statement import Values
 
@@ -119,6 +119,9 @@ class MemorySession:
 
     def execute_many(self, statement: str, values: Iterable[Values]) -> None:
         execute_many(self.connection, statement, values)
+
+    def find_many(self, statement: str, values: Sequence[Values]) -> list[Any]:
+        return find_many(self.connection, statement, values)
 
     def error_of(self, raised: BaseException) -> StorageError:
         return caused_error(raised)

@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 import structlog
@@ -28,6 +28,9 @@ from hypothesis import configuration, settings
 from companion import COMPANION
 from ockam import connection_machine
 from tests.support.compiled import REPLACED, skip_patches_of_compiled, skipped
+
+if TYPE_CHECKING:
+    from tests.support.postgres import PostgresServer
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -226,6 +229,16 @@ def shared_dir() -> Path:
     if not (directory / "specs").is_dir():
         pytest.skip(f"no specifications and vectors beside the repository ({directory})")
     return directory
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """A PostgreSQL server that does not sync, for tests that make thousands of commits."""
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    from tests.support.postgres import PostgresServer
+
+    with PostgresServer({"fsync": "off", "full_page_writes": "off"}) as server:
+        yield server
 
 
 @pytest.fixture

@@ -48,6 +48,17 @@ def command(connection: Connection, deadlines: Deadlines, text: bytes, payload: 
     return result
 
 
+def check_open(connection: Connection) -> None:
+    """Raises ConnectionLost if the server has ended the connection, as far as this machine knows already."""
+    try:
+        if not connection.closed:
+            connection.pgconn.consume_input()
+            return
+    except OperationalError as error:
+        raise ConnectionLost(one_line(str(error))) from error
+    raise ConnectionLost("the connection is closed")
+
+
 def as_literal(value: int | bytes | None) -> bytes:
     """Returns a value as it stands in the text of a command."""
     if value is None:

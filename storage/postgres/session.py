@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -11,21 +12,22 @@ import structlog
 
 from storage.errors import ConnectionLost, OperationFailed, PartFailed, StorageError
 from storage.histogram import SECONDS, Histogram
-from storage.postgres.commands import command
+from storage.postgres.commands import check_open, command
 from storage.postgres.dialect import compile_statement, in_order
-from storage.postgres.errors import one_line, storage_error
+from storage.postgres.errors import storage_error
 from storage.postgres.log import PREPARED, PostgresLog
 from storage.postgres.ownership import Ownership, fence
 from storage.postgres.rows import PostgresRows
 from storage.postgres.server import Server, pause
+from storage.postgres.sets import execute_many, find_many
 from storage.postgres.unsent import Unsent
 from storage.statement import Statement, Values
 
 STANDBY_BEHIND_S = 2.0
 """For how long a transaction that reads waits until the standby has all confirmed messages."""
 QUIET_S = 1.0
-"""A connection that has not answered for this long may be dead. Its next transaction begins with a trip of its own, so
-that its loss leaves no commit in doubt."""
+"""After this silence, a transaction begins with a trip of its own, so that a dead connection leaves no commit in
+doubt."""
 CANCELLED_WAIT = "01000"
 """The SQLSTATE of the warning with which a COMMIT succeeds though no standby has confirmed it."""
 
@@ -88,19 +90,22 @@ class PostgresSession:
         return self._defers and self._in_transaction
 
     def execute_many(self, statement: Statement, values: Iterable[Values]) -> None:
-        compiled = compile_statement(statement)
-        rows = [in_order(statement, compiled, each) for each in values]
-        if rows:
-            self._send_unsent()
-            cursor = self._connection.cursor()
-            self._call(lambda: cursor.executemany(compiled.text, rows))
+        execute_many(self, statement, values)
+
+    def find_many(self, statement: Statement, values: Sequence[Values]) -> list[Any]:
+        return find_many(self, statement, values)
 
     def run(self, text: str, values: Sequence[Any]) -> psycopg.Cursor[Any]:
         """Executes a statement of PostgreSQL with the parameters $1, $2 and so on. Raises StorageError."""
         self._send_unsent()
         cursor = self._connection.cursor(binary=True)
-        self._call(lambda: cursor.execute(text, values))
+        self._call(partial(cursor.execute, text, values))
         return cursor
+
+    def run_each(self, text: str, values: Sequence[Sequence[Any]]) -> None:
+        """Executes a statement of PostgreSQL with several sets of parameters. Raises StorageError."""
+        self._send_unsent()
+        self._call(partial(self._connection.cursor().executemany, text, values))
 
     def copy(self, text: str, payload: bytes) -> None:
         """Executes a COPY FROM STDIN. payload: all its rows. Raises StorageError."""
@@ -124,7 +129,11 @@ class PostgresSession:
         if self._ownership is None:
             self._begin_reading()
         else:
-            self._check_connection()
+            try:
+                check_open(self._connection)
+            except ConnectionLost as error:
+                self._lose(error)
+                raise
             self._unsent.add(self._ownership.begin())
             if not deferred or time.monotonic() - self._answered_s > QUIET_S:
                 self._command(*self._unsent.take())
@@ -260,18 +269,6 @@ class PostgresSession:
     def _is_on_standby(self) -> bool:
         """Whether the server of this connection is a standby. The server tells when it is promoted."""
         return bool(self._connection.pgconn.parameter_status(b"in_hot_standby") == b"on")
-
-    def _check_connection(self) -> None:
-        """Raises ConnectionLost if the server has ended the connection already."""
-        try:
-            if not self._connection.closed:
-                self._connection.pgconn.consume_input()
-                return
-        except psycopg.OperationalError as raised:
-            error = ConnectionLost(one_line(str(raised)))
-            self._lose(error)
-            raise error from raised
-        raise ConnectionLost("the connection is closed")
 
     def _send_unsent(self) -> None:
         """Sends the commands that wait, before another statement is sent. Raises PartFailed."""

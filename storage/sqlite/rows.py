@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from storage.contract import Session
@@ -54,6 +54,14 @@ def execute_many(connection: sqlite3.Connection, statement: str, values: Iterabl
     """Executes one statement several times, as `storage.contract.Session.execute_many` describes it."""
     try:
         connection.executemany(statement, values)
+    except sqlite3.Error as error:
+        raise storage_error(error) from error
+
+
+def find_many(connection: sqlite3.Connection, statement: str, values: Sequence[Values]) -> list[Any]:
+    """Executes a SELECT several times, as `storage.contract.Session.find_many` describes it."""
+    try:
+        return [connection.execute(statement, each).fetchone() for each in values]
     except sqlite3.Error as error:
         raise storage_error(error) from error
 

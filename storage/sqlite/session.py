@@ -7,9 +7,9 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from storage.errors import OperationFailed, StorageError
 from storage.histogram import SECONDS, Histogram
@@ -17,7 +17,7 @@ from storage.sqlite.disk_diagnosis import diagnose
 from storage.sqlite.errors import caused_error, storage_error
 from storage.sqlite.free_pages import reclaim
 from storage.sqlite.log import SqliteLog
-from storage.sqlite.rows import SqliteRows, execute, execute_many
+from storage.sqlite.rows import SqliteRows, execute, execute_many, find_many
 from storage.statement import Values
 
 
@@ -59,6 +59,9 @@ class SqliteSession:
 
     def execute_many(self, statement: str, values: Iterable[Values]) -> None:
         execute_many(self.connection, statement, values)
+
+    def find_many(self, statement: str, values: Sequence[Values]) -> list[Any]:
+        return find_many(self.connection, statement, values)
 
     def begin(self, *, deferred: bool = False) -> None:
         self._execute(self._begin)

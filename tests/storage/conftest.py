@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from tests.storage.storage_samples import MEMORY_DIRECTORY, Source, fresh_database, open_sources
-from tests.support.postgres import PostgresServer
 
 
 @pytest.fixture
@@ -20,14 +19,6 @@ def tmp_path(tmp_path: Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory(prefix="stream-node-", dir=MEMORY_DIRECTORY) as directory:
         yield Path(directory)
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[PostgresServer]:
-    """A PostgreSQL server that does not sync, for tests that make thousands of commits."""
-    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
-    with PostgresServer({"fsync": "off", "full_page_writes": "off"}) as server:
-        yield server
 
 
 @pytest.fixture(params=["memory", "sqlite", "sqlite by rows", "postgres"])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import bindparam, select, text
 
+from index_service.lease_storage import lease_fences
 from storage.contract import Append
 from storage.errors import StorageReadOnly
-from storage.statement import compiled
+from storage.seal import seal_of
+from storage.statement import compiled, upsert
 from tests.storage.storage_samples import Source, make_stream, reading, stored_data, writing
 
 
@@ -25,6 +27,43 @@ def test_what_is_not_committed_is_seen_by_its_own_session_only(source: Source) -
     assert len(reader.log.read(stream_id, 0, 10, 100)) == 2
     writer.close()
     reader.close()
+
+
+def test_one_statement_for_many_rows_is_as_one_after_the_other(source: Source) -> None:
+    """Goal: an upsert that changes a row twice, and a search for the same row twice. Method: keys with zero bytes and
+    letters of two bytes, values that are absent; more rows than one request has."""
+    names = ["", "a\0b", "é"]
+    rows = [
+        (names[number % 3], "s", number % 5, number, f"holder {number}" if number % 2 else None)
+        for number in range(6_000)
+    ]
+    last = {row[:3]: row[3:] for row in rows}
+    with writing(source) as session:
+        session.execute_many(_SET_LEASE, [(*row, 9, seal_of("lease_fences", (*row, 9))) for row in rows])
+    with reading(source) as session:
+        keys = [*last, ("nobody", "s", 0), *last]
+        assert [None if row is None else tuple(row) for row in session.find_many(_GET_LEASE, keys)] == [
+            last.get(key) for key in keys
+        ]
+        assert session.find_many(_GET_LEASE, []) == []
+
+
+_insert = upsert(lease_fences)
+_SET_LEASE = compiled(
+    _insert.on_conflict_do_update(
+        index_elements=["client_id", "stream_name", "partition"],
+        set_={column: _insert.excluded[column] for column in ("fence", "holder", "seal")},
+    ),
+    *("client_id", "stream_name", "partition", "fence", "holder", "ttl_ms", "seal"),
+)
+_GET_LEASE = compiled(
+    select(lease_fences.c.fence, lease_fences.c.holder).where(
+        lease_fences.c.client_id == bindparam("client_id"),
+        lease_fences.c.stream_name == bindparam("stream_name"),
+        lease_fences.c.partition == bindparam("partition"),
+    ),
+    *("client_id", "stream_name", "partition"),
+)
 
 
 def test_a_reading_transaction_sees_one_state(source: Source) -> None:

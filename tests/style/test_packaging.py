@@ -34,6 +34,7 @@ OPTIONAL = {
     "storage/postgres/errors.py": "postgres",
     "storage/postgres/log.py": "postgres",
     "storage/postgres/server.py": "postgres",
+    "storage/postgres/sets.py": "postgres",
     "storage/postgres/rows.py": "postgres",
     "storage/postgres/session.py": "postgres",
     "cardinal_streams/transports/kafka_transport.py": "kafka",

@@ -1,0 +1,130 @@
+"""Goal: many gets and saves in one operation do what they would do one after the other, on every kind of database.
+
+Method: random requests of few keys, against a dict that takes each alone; then the table itself is read, row by row.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from sqlalchemy import bindparam
+
+from index_service.keys import Key
+from index_service.lease_machine import StoredLease
+from index_service.lease_storage import WriteLeases
+from index_service.storage import Access, IndexRequests, saved_indexes
+from storage.commit import commit_batch
+from storage.contract import Session, ignore_done
+from storage.errors import DatabaseCorrupt
+from storage.seal import seal_of
+from storage.statement import compiled
+from tests.storage.storage_samples import Source, fresh_database, open_sources, reading
+
+KEYS: list[Key] = [(client, "stream", partition) for client in ("a", "b\0é") for partition in range(3)]
+FENCES = {0: 4, 1: 7}
+"""The newest fence of the partitions that were leased."""
+_ROWS = compiled(saved_indexes.select())
+_BREAK = compiled(saved_indexes.update().values(seal=bindparam("wrong")), "wrong")
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
+    if request.param == "postgres":
+        with fresh_database(request.getfixturevalue("postgres_server")) as database:
+            yield database
+        return
+    with open_sources(request.param, tmp_path / "data") as opened:
+        yield opened
+
+
+@pytest.fixture
+def session(source: Source) -> Iterator[Session]:
+    session = source.session()
+    yield session
+    session.close()
+
+
+class Table:
+    """What the table of positions must have: the index of each key, and when it was saved."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Key, tuple[int, int]] = {}
+
+    def do(self, requests: Sequence[Access], now_us: int) -> tuple[list[int | None], set[int]]:
+        """Does the requests one by one. Returns their indexes, and the places of those that are refused."""
+        indexes: list[int | None] = []
+        fenced = set()
+        for place, (key, index, answered, fence) in enumerate(requests):
+            if fence is not None and fence != FENCES.get(key[2]):
+                fenced.add(place)
+            elif index is not None and (key not in self.rows or index > self.rows[key][0]):
+                self.rows[key] = index, now_us
+            if index is None:
+                self.rows.setdefault(key, (0, now_us))
+            shown = index is None or answered
+            indexes.append(self.rows.get(key, (0, 0))[0] if shown else None)
+        return indexes, fenced
+
+
+def draw(chance: random.Random) -> Access:
+    key = chance.choice(KEYS)
+    kind = chance.randrange(4)
+    index = chance.choice([0, 1, 2, 3, 50, 2**63 - 1]) if chance.random() < 0.1 else chance.randrange(40)
+    if kind == 0:
+        return Access(key, None)
+    if kind == 1:
+        return Access(key, index)
+    return Access(key, index, True, chance.choice([4, 7]) if kind == 3 else None)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_requests_are_as_one_after_the_other(source: Source, session: Session, seed: int) -> None:
+    chance, table = random.Random(seed), Table()
+    leases = [
+        WriteLeases(key[0], key[1], [StoredLease(key[2], FENCES[key[2]], "m")], 1, ignore_done)
+        for key in KEYS
+        if key[2] in FENCES
+    ]
+    assert commit_batch(session, leases) is None
+    for now_us in range(1, 12):
+        requests = [draw(chance) for _ in range(chance.choice([1, 2, 9, 60]))]
+        done = IndexRequests(requests, now_us, ignore_done)
+        assert commit_batch(session, [done]) is None
+        assert done.error is None
+        assert (done.indexes, done.fenced) == table.do(requests, now_us)
+    with reading(source) as reader:
+        rows = sorted(reader.execute(_ROWS).fetchall())
+    assert rows == [
+        (*key, index, saved_us, seal_of("saved_indexes", (*key, index, saved_us)))
+        for key, (index, saved_us) in sorted(table.rows.items())
+    ]
+
+
+def test_a_thousand_saves_in_one_operation(source: Source, session: Session) -> None:
+    """Goal: also more rows than a statement takes at once. Method: twice, so that half of the rows are there before."""
+    for wanted in (range(7_000), range(3_500, 10_500)):
+        saves = [Access(("client", f"s{number}", number), number, number % 2 == 0) for number in wanted]
+        done = IndexRequests(saves, 5, ignore_done)
+        assert commit_batch(session, [done]) is None
+        assert done.error is None
+        assert done.indexes == [None if number % 2 else number for number in wanted]
+    with reading(source) as reader:
+        assert sorted(row[3] for row in reader.execute(_ROWS)) == list(range(10_500))
+
+
+def test_a_damaged_position_is_refused_until_it_is_overwritten(session: Session) -> None:
+    key = KEYS[0]
+    assert commit_batch(session, [IndexRequests([Access(key, 5)], 1, ignore_done)]) is None
+    session.begin()
+    session.execute(_BREAK, (1,))
+    session.commit()
+    for index in (None, 4):
+        refused = IndexRequests([Access(key, index, True)], 2, ignore_done)
+        commit_batch(session, [refused])
+        assert isinstance(refused.error, DatabaseCorrupt)
+    higher = IndexRequests([Access(key, 6, True)], 3, ignore_done)
+    assert commit_batch(session, [higher]) is None
+    assert (higher.error, higher.indexes) == (None, [6])
