@@ -163,6 +163,23 @@ class NodeReplaced(StorageError):
         super().__init__("another node has taken over this database; stop this node, or give it another database")
 
 
+class ConfirmedLost(StorageError):
+    """The error of writing after a server has become the primary that lacks transactions which were confirmed: it was a
+    standby, it was behind, and nobody had to wait for it. Nothing of the operation is stored.
+
+    lost: how many confirmed transactions it lacks.
+    """
+
+    fatal = True
+
+    def __init__(self, lost: int) -> None:
+        super().__init__(
+            f"the database lacks the last {lost} transactions that this node has confirmed; it was a standby that was "
+            "behind: set synchronous_standby_names, and start this node again to go on with what is there"
+        )
+        self.lost = lost
+
+
 class DatabaseTaken(StorageError):
     """The error of starting a node on a database that another node uses. holder: what is known of the other node."""
 

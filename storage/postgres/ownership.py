@@ -29,7 +29,7 @@ from __future__ import annotations
 import secrets
 import time
 
-from storage.errors import ConnectionLost, DatabaseTaken, NodeReplaced, StorageError
+from storage.errors import ConfirmedLost, ConnectionLost, DatabaseTaken, NodeReplaced, StorageError
 from storage.postgres.commands import command
 from storage.postgres.deadlines import Deadlines
 from storage.postgres.server import Connection, pause
@@ -66,6 +66,7 @@ class Ownership:
         """Takes the right to write for a new connection. Returns the number of the transaction that was stored last.
 
         Raises DatabaseTaken if another node is connected. Raises NodeReplaced if another node has taken over since.
+        Raises ConfirmedLost if the server lacks transactions that are known to be stored.
         """
         # A node that was the writer before needs no lock to find out whether it still is.
         if not self._taken:
@@ -84,6 +85,8 @@ class Ownership:
             self._lock(connection)
         self._taken = True
         self._epoch, stored = (int(result.get_value(0, column) or b"0") for column in (0, 1))
+        if stored < self.confirmed:
+            raise ConfirmedLost(self.confirmed - stored)
         self.number = max(self.number, stored)
         self.confirmed = max(self.confirmed, stored)
         self.connected = True

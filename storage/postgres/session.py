@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import structlog
 
-from storage.errors import ConnectionLost, OperationFailed, PartFailed, StorageError
+from storage.errors import ConfirmedLost, ConnectionLost, OperationFailed, PartFailed, StorageError
 from storage.histogram import SECONDS, Histogram
 from storage.postgres.commands import check_open, command
 from storage.postgres.dialect import compile_statement, in_order
@@ -216,7 +216,8 @@ class PostgresSession:
         assert self._ownership is not None, "only a session that writes commits"
         number = self._ownership.number
         if not self._connect_again():
-            return None
+            # A server that lacks an earlier transaction lacks this one.
+            return False if isinstance(self._end, ConfirmedLost) else None
         stored = self._stored_commits == number
         logger.warning("lost_commit_settled", database=self._server.name, stored=stored)
         return stored

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from contextlib import ExitStack
@@ -50,6 +51,13 @@ class Pair:
             assert time.monotonic() < deadline_s, "the standby is behind"
             time.sleep(0.05)
 
+    def wait_for_standby(self) -> None:
+        """Returns when a commit on the primary waits for the standby."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while self.primary.ask("SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'") == "0":
+            assert time.monotonic() < deadline_s, "no commit waits"
+            time.sleep(0.01)
+
     @property
     def url(self) -> str:
         assert self.standby is not None, "there is a standby"
@@ -58,18 +66,20 @@ class Pair:
 
 
 class Writer(threading.Thread):
-    """Appends one message to each of several streams in every commit, and notes which ones were confirmed.
+    """Appends to several streams all the time, in transactions of all sizes, and notes which messages were confirmed.
 
-    confirmed: for each stream, the data of its confirmed messages in their order. commits: when each was confirmed.
+    confirmed: for each stream, its confirmed messages in their order. No two messages are the same.
+    commits: when each transaction was confirmed. failure: the error after which the writer has ended, or None.
     """
 
-    def __init__(self, url: str, *, call_s: float = 2.0) -> None:
+    def __init__(self, url: str, *, call_s: float = 2.0, seed: int = 0) -> None:
         super().__init__(name="writer")
         self.database = PostgresDatabase.open(url, wait_s=PATIENCE_S, call_s=call_s)
         self.session = self.database.session()
         self.confirmed: dict[int, list[bytes]] = {}
         self.commits: list[float] = []
         self.failure: object = None
+        self._chance = random.Random(seed)
         self._ended = threading.Event()
         self.session.begin()
         for number in range(STREAMS):
@@ -80,9 +90,7 @@ class Writer(threading.Thread):
         number = 0
         while not self._ended.is_set():
             number += 1
-            appends = [
-                Append(stream_id, len(known), 7, [b"%d" % number] * 3) for stream_id, known in self.confirmed.items()
-            ]
+            appends = self._draw(number)
             self.failure = commit_batch(self.session, appends) or next(
                 filter(None, (each.error for each in appends)), None
             )
@@ -92,6 +100,19 @@ class Writer(threading.Thread):
                 self.confirmed[append.stream_id] += append.data
             self.commits.append(time.monotonic())
 
+    def _draw(self, number: int) -> list[Append]:
+        """The appends of one transaction: a lone message, a group for one stream, or messages for all streams."""
+        streams, rows = self._chance.choice([(1, 1), (1, 1), (1, 90), (STREAMS, 3)])
+        return [
+            Append(
+                stream_id,
+                len(self.confirmed[stream_id]),
+                7,
+                [b"%d %d %d" % (stream_id, number, row) for row in range(rows)],
+            )
+            for stream_id in self._chance.sample(list(self.confirmed), streams)
+        ]
+
     def wait_commits(self, count: int) -> None:
         """Returns after so many further commits."""
         wanted = len(self.commits) + count
@@ -99,7 +120,12 @@ class Writer(threading.Thread):
         while len(self.commits) < wanted:
             assert self.is_alive(), self.failure
             assert time.monotonic() < deadline_s, "no commit"
-            time.sleep(0.01)
+            time.sleep(0.002)
+
+    def wait_failed(self) -> None:
+        """Returns when the writer has ended because of an error."""
+        self.join(PATIENCE_S)
+        assert not self.is_alive(), "the writer goes on"
 
     def end(self) -> None:
         self._ended.set()
@@ -108,11 +134,16 @@ class Writer(threading.Thread):
         self.database.close()
 
     def is_whole(self, server: PostgresServer) -> bool:
-        """Whether the server has exactly the confirmed messages. Read by psql, in one statement for all streams."""
+        """Whether the server has exactly the confirmed messages, and the ends of the streams that belong to them. psql
+        reads all streams in one statement."""
         rows = server.ask("SELECT stream_id, idx, convert_from(data, 'UTF8') FROM messages ORDER BY 1, 2").splitlines()
+        ends = server.ask("SELECT id, next_index, size_bytes FROM streams ORDER BY id").splitlines()
         wanted = [
             f"{stream_id}|{index}|{data.decode()}"
             for stream_id, known in sorted(self.confirmed.items())
             for index, data in enumerate(known)
         ]
-        return rows == wanted
+        wanted_ends = [
+            f"{stream_id}|{len(known)}|{sum(map(len, known))}" for stream_id, known in sorted(self.confirmed.items())
+        ]
+        return rows == wanted and ends == wanted_ends

@@ -7,7 +7,6 @@ confirmed ones. With a standby that the primary does not wait for, the same test
 
 from __future__ import annotations
 
-import random
 import time
 
 import pytest
@@ -93,30 +92,6 @@ def test_a_primary_that_comes_back_alone_confirms_nothing_until_its_standby_is_b
         writer.end()
         assert writer.failure is None
         assert writer.is_whole(pair.primary)
-
-
-@pytest.mark.soak
-def test_many_kills_and_freezes_with_promotion() -> None:
-    """Goal: as above, over many rounds. Method: in each round the primary is killed or frozen, and the standby is
-    promoted."""
-    chance = random.Random(19)
-    pauses_s = []
-    for _ in range(4):
-        with Pair() as pair:
-            writer = Writer(pair.url, call_s=1.0)
-            writer.start()
-            writer.wait_commits(chance.randrange(5, 60))
-            assert pair.standby is not None
-            (pair.primary.freeze if chance.random() < 0.5 else pair.primary.kill)()
-            pair.standby.promote()
-            promoted_s = time.monotonic()
-            writer.wait_commits(1)
-            pauses_s.append(time.monotonic() - promoted_s)
-            writer.wait_commits(20)
-            writer.end()
-            assert writer.failure is None
-            assert writer.is_whole(pair.standby)
-    print(f"next confirm after a promotion: {sorted(pauses_s)} s")
 
 
 def test_without_a_synchronous_standby_the_check_finds_a_loss() -> None:
