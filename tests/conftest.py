@@ -241,6 +241,19 @@ def postgres_server() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture(params=["sqlite", "postgres"])
+def each_database(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For tests whose nodes keep their promises on every kind of database (`tests/support/databases.py`)."""
+    if request.param == "sqlite":
+        yield
+        return
+    server = request.getfixturevalue("postgres_server")
+    from tests.support.databases import on_postgres
+
+    with on_postgres(server):
+        yield
+
+
 @pytest.fixture
 def short_linger(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node in this process lets go sooner of a peer that leaves, where nothing is on its way to it."""

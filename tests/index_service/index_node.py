@@ -20,8 +20,7 @@ from ockam.protocol import ERROR, Protocol
 from ockam.worker import Worker
 from storage.contract import Operation, Session, ignore_done
 from storage.inline_runner import InlineRunner
-from storage.sqlite.database import Database
-from storage.sqlite.rows import connection_of
+from tests.support.databases import execute_text, open_database
 
 SERVICE, ME = local("stream_index_service"), local("me")
 Q = TypeVar("Q")
@@ -38,7 +37,7 @@ class Sql(Operation):
         self.statement = statement
 
     def apply(self, session: Session) -> None:
-        connection_of(session).execute(self.statement)
+        execute_text(session, self.statement)
 
 
 class Inbox(Worker):
@@ -132,7 +131,7 @@ class Member:
 @asynccontextmanager
 async def index_node(directory: Path, limits: LeaseLimits = LEASE_LIMITS) -> AsyncIterator[IndexNode]:
     """A node that ends as a killed one does when the block ends."""
-    database = Database.open(directory)
+    database = open_database(directory)
     try:
         async with trio.open_nursery() as nursery:
             node = Node(nursery)

@@ -18,11 +18,13 @@ from ockam.address import local
 from ockam.message import Message
 from ockam.node import Node
 from storage.inline_runner import InlineRunner
-from storage.sqlite.database import Database
 from stream_client.share.lease_machine import LeaseClientMachine
 from tests.index_service.index_node import SERVICE
 from tests.simulation.network import Faults, Network
+from tests.support.databases import open_database
 from tests.support.virtual_time import run_seeded
+
+pytestmark = pytest.mark.usefixtures("each_database")
 
 SEEDS = range(25)
 PARTITIONS = 5
@@ -89,7 +91,7 @@ class World:
 
     async def _live(self, network: Network, life_s: float, *, until_all_held: bool = False) -> bool:
         """One node's life, watched; whether everything was held at some moment."""
-        database = Database.open(self._directory)
+        database = open_database(self._directory)
         try:
             async with trio.open_nursery() as nursery:
                 node = Node(nursery)

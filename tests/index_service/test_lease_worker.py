@@ -27,6 +27,8 @@ from ockam.cell import RESTART_DELAY_S_MIN
 from ockam.protocol import ERROR
 from tests.index_service.index_node import index_node
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 TTL_S = LeaseLimits().ttl_s
 
 

@@ -31,6 +31,8 @@ from ockam.message import Origin
 from ockam.protocol import ERROR
 from tests.index_service.index_node import IndexNode, index_node
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 TTL_S = LeaseLimits().ttl_s
 KEY = PositionKey("c", "s", 0)
 LEGACY_FRAME_BYTES_MAX = 65_000

@@ -14,6 +14,8 @@ from tests.support.rich import ask, data_of, info, pull, push, refusal
 from tests.support.served import served
 from tests.support.stream_peer import StreamPeer, stream_peer
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 HOUR_US = 3_600_000_000
 OLD_US = 1_700_000_000_000_000
 

@@ -28,6 +28,8 @@ from tests.support.data_dir import stored_messages
 from tests.support.served import neighbour, served, wait_until
 from tests.support.stream_peer import SERVICE
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 
 class Planted(Exception):
     """A mistake of ours, as far as the node knows."""

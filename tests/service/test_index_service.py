@@ -35,6 +35,8 @@ from ockam.wire_legacy import LEGACY
 from tests.support.served import PATIENCE_S, served
 from tests.support.stream_peer import INDEX_SERVICE, StreamPeer
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 
 class Request(msgspec.Struct, frozen=True):
     """One request to the service. form: "plain", "plain name" with a partition, or "partitioned". index None: a get."""

@@ -24,6 +24,8 @@ from stream_service.protocol import CREATE_PARTITIONED, CREATE_PARTITIONS, Creat
 from tests.support.served import neighbour, served
 from tests.support.stream_peer import SERVICE
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 BOTH_NAMES = pytest.mark.parametrize(
     "protocol", [CREATE_PARTITIONED, CREATE_PARTITIONS], ids=lambda protocol: protocol.name
 )

@@ -16,6 +16,8 @@ from stream_service.workers.directory import StreamDirectory
 from stream_service.workers.retention import RetentionWorker, register_retention
 from tests.support.served import wait_until
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 
 async def test_a_round_on_closed_storage_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rounds = 0

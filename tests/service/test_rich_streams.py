@@ -41,6 +41,8 @@ from tests.support.rich import ask, data_of, info, pull, push, refusal
 from tests.support.served import served, wait_until
 from tests.support.stream_peer import SERVICE
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 
 async def test_key_headers_and_time_come_back_as_pushed_also_after_a_restart(tmp_path: Path) -> None:
     headers = [Header("kind", b"\x00"), Header("kind", b"again"), Header("", b"")]
@@ -258,6 +260,8 @@ async def test_the_nodes_default_retention_and_a_streams_own(tmp_path: Path) -> 
         assert "without any limit" in await refusal(peer, own, RETENTION, RetentionRequest(1, Retention()))
 
 
+# A node does not see the disk of a PostgreSQL server.
+@pytest.mark.parametrize("each_database", ["sqlite"], indirect=True)
 async def test_below_the_disk_floor_pushes_are_refused_and_reading_and_deleting_go_on(tmp_path: Path) -> None:
     async with served(tmp_path) as server:
         peer = await server.peer()

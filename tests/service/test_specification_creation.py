@@ -27,6 +27,8 @@ from tests.support.fake_node import Answers, fake_node
 from tests.support.served import served
 from tests.support.stream_peer import SERVICE
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 
 async def test_addresses_have_a_prefix(tmp_path: Path) -> None:
     """Addresses: "Each stream MAY have a prefix "MAILBOX" or the stream service address prefix".

@@ -29,6 +29,8 @@ from tests.support.data_dir import truncate_before
 from tests.support.fake_node import Answers, fake_node
 from tests.support.served import served
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 Partitioned: TypeAlias = Protocol[CreatePartitions, PartitionCreated]
 
 

@@ -22,6 +22,8 @@ from tests.support.fake_node import Answers, HangUp, fake_node
 from tests.support.served import Served, served
 from tests.support.stream_peer import StreamPeer
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 STREAM = (local("a stream"),)
 
 

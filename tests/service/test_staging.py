@@ -23,6 +23,8 @@ from tests.support.data_dir import stored_messages
 from tests.support.served import Served, served, wait_until
 from tests.support.stream_peer import StreamPeer
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 
 class Gate:
     """Holds commits at a place while it is shut."""
@@ -158,6 +160,8 @@ async def test_what_is_staged_is_bounded_and_the_rest_waits_in_the_mailbox(
         assert server.statistics().storage.commits >= commits + 3
 
 
+# A node does not see the disk of a PostgreSQL server.
+@pytest.mark.parametrize("each_database", ["sqlite"], indirect=True)
 async def test_what_is_staged_when_pushes_begin_to_be_refused_is_refused(
     tmp_path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -25,6 +25,8 @@ from stream_service.protocol import CREATE, PUSH, CreateStream, PushRequest
 from tests.support.rich import ask, info
 from tests.support.served import served
 
+pytestmark = pytest.mark.usefixtures("each_database")
+
 
 async def test_a_retention_by_bytes_goes_on_until_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: however much is pushed, one round deletes all that is too much. Method: a hundred times what it measures

@@ -26,7 +26,6 @@ from block_node.read.services import ReadServices
 from block_node.read.subscription_plan import SubscribeLimits
 from ockam.address import local
 from ockam.node import Node
-from storage.sqlite.database import Database
 from tests.simulation.block_auditor import BlockAuditor
 from tests.simulation.block_network import BlockNetwork
 from tests.simulation.block_publisher import HEALTHY, BlockPublisher, ClientPublisher, Habits
@@ -34,6 +33,7 @@ from tests.simulation.block_subscriber import BlockSubscriber
 from tests.simulation.disk import FaultyRunner
 from tests.simulation.network import Faults
 from tests.simulation.world import Misfortune, Stuck
+from tests.support.databases import open_database
 from tests.support.virtual_time import run_seeded
 
 VIRTUAL_TIMEOUT_S = 3_000.0
@@ -189,7 +189,7 @@ class BlockWorld:
     async def _live(self, network: BlockNetwork, life_s: float) -> None:
         """One node from its start to its sudden death, or to the end of the run."""
         rng = self._rng
-        database = Database.open(self._directory)
+        database = open_database(self._directory)
         slow_disk_s, full_share = rng.choice((0.0, 0.01, 0.3)), rng.choice((0.0, 0.0, 0.1, 0.3))
 
         async def delay() -> None:
@@ -271,7 +271,7 @@ class BlockWorld:
                 block_node.facility.publish(BackfilledBlockNotification(number, items, sum(map(len, items))))
 
     def _check(self) -> None:
-        database = Database.open(self._directory)
+        database = open_database(self._directory)
         try:
             session = database.read_session()
             self._auditor.check_log(session)

@@ -74,6 +74,13 @@ def test_every_one_of_many_block_seeds_keeps_every_promise(ground: Path) -> None
     run_seeds(MANY_SEEDS, ground)
 
 
+@pytest.mark.usefixtures("each_database")
+@pytest.mark.parametrize("each_database", ["postgres"], indirect=True)
+def test_some_block_seeds_keep_every_promise_on_postgresql(ground: Path) -> None:
+    for seed in SEEDS[:8]:
+        run_or_tell(seed, ground / str(seed))
+
+
 @pytest.mark.parametrize("seed", [3, 101])
 def test_a_block_seed_replays_to_the_same_outcome(ground: Path, seed: int) -> None:
     first, second = (run_or_tell(seed, ground / name) for name in ("first", "second"))

@@ -13,7 +13,6 @@ import msgspec
 import trio
 
 from ockam.node import Node
-from storage.sqlite.database import Database
 from stream_node.config import Config
 from stream_node.services import Services, stored_streams
 from stream_service.names import stream_address
@@ -22,6 +21,7 @@ from tests.simulation.clients import Client, consume
 from tests.simulation.disk import FaultyRunner
 from tests.simulation.network import Faults, Network
 from tests.simulation.publisher import Publisher
+from tests.support.databases import open_database
 from tests.support.virtual_time import run_seeded
 
 VIRTUAL_TIMEOUT_S = 2_000.0
@@ -144,7 +144,7 @@ class World:
     async def _live(self, network: Network, life_s: float) -> None:
         """One node from its start to its sudden death, or to the end of the run."""
         rng = self._rng
-        database = Database.open(self._directory)
+        database = open_database(self._directory)
         slow_disk_s = rng.choice((0.0, 0.01, 0.3))
         full_share = rng.choice((0.0, 0.0, 0.1, 0.3))
 
@@ -191,7 +191,7 @@ class World:
                 self._crashes += 1
 
     def _check(self) -> None:
-        database = Database.open(self._directory)
+        database = open_database(self._directory)
         try:
             self._auditor.check_log(database.read_session())
         finally:

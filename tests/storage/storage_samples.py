@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from storage.contract import Append, Operation, Session
+from storage.engine import SessionSource
 from storage.memory import MemoryDatabase
 from storage.sqlite.database import Database
 from storage.sqlite.verify import verify
@@ -64,7 +65,7 @@ def fresh_database(server: PostgresServer) -> Iterator[PostgresDatabase]:
 
 
 @contextmanager
-def writing(source: Source) -> Iterator[Session]:
+def writing(source: SessionSource) -> Iterator[Session]:
     """A session that writes, in a transaction that is committed at the end."""
     session = source.session()
     try:
@@ -76,7 +77,7 @@ def writing(source: Source) -> Iterator[Session]:
 
 
 @contextmanager
-def reading(source: Source) -> Iterator[Session]:
+def reading(source: SessionSource) -> Iterator[Session]:
     session = source.read_session()
     try:
         yield session

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from storage.contract import Append, Record, Session, StreamRecord
-from storage.errors import IndexConflict, StreamNotFound
+from storage.errors import IndexConflict, PartFailed, StreamNotFound
 from storage.memory import MemoryDatabase
 from storage.sqlite.database import Database
 from storage.sqlite.verify import verify
-from tests.storage.storage_samples import EVERYTHING, MEMORY_DIRECTORY, Source
+from tests.storage.storage_samples import EVERYTHING, MEMORY_DIRECTORY, Source, fresh_database
+from tests.support.postgres import PostgresServer
 
 blobs = st.one_of(st.binary(max_size=12), st.builds(lambda size: b"\0" * size, st.sampled_from([100, 5_000])))
 attributes = st.one_of(st.none(), st.binary(max_size=4))
@@ -96,8 +105,9 @@ class LogMachine(RuleBasedStateMachine):
         data=st.data(),
         runs=st.lists(st.one_of(messages, messages, many_messages), max_size=3),
         keep=st.booleans(),
+        deferred=st.booleans(),
     )
-    def append(self, data: st.DataObject, runs: list[list[tuple[Any, ...]]], keep: bool) -> None:
+    def append(self, data: st.DataObject, runs: list[list[tuple[Any, ...]]], keep: bool, deferred: bool) -> None:
         appends: list[Append] = []
         ends = {stream_id: model.next_index for stream_id, model in self.streams.items()}
         added: list[tuple[int, Record]] = []
@@ -109,8 +119,12 @@ class LogMachine(RuleBasedStateMachine):
             for body, key, headers in run:
                 added.append((stream_id, (ends[stream_id], body, time_us, key, headers)))
                 ends[stream_id] += 1
-        self.session.begin()
-        self.session.log.append(appends)
+        self.session.begin(deferred=deferred)
+        # One by one, the database gets lone messages too.
+        for append in appends if deferred else ():
+            self.session.log.append([append])
+        if not deferred:
+            self.session.log.append(appends)
         if not keep:
             self.session.rollback()
             return
@@ -127,6 +141,22 @@ class LogMachine(RuleBasedStateMachine):
             self.session.log.append([Append(stream_id, model.next_index + off, 0, [b"x"])])
         assert caught.value.expected == model.next_index
         self.session.rollback()
+
+    @precondition(lambda self: self.streams)
+    @rule(data=st.data(), off=st.integers(-3, 3).filter(bool), count=st.integers(1, 3), groups=st.integers(0, 1))
+    def append_elsewhere_with_others(self, data: st.DataObject, off: int, count: int, groups: int) -> None:
+        """A wrong append of a deferred transaction takes the right ones before it along, whenever it is told."""
+        stream_id, model = self.chosen(data)
+        self.session.begin(deferred=True)
+        for _ in range(groups):
+            self.session.log.append([Append(stream_id, model.next_index, 0, [])])
+        with pytest.raises((IndexConflict, PartFailed)):
+            self._append_and_commit(Append(stream_id, model.next_index + off, 0, [b"x"] * count))
+        self.session.rollback()
+
+    def _append_and_commit(self, append: Append) -> None:
+        self.session.log.append([append])
+        self.session.commit()
 
     @precondition(lambda self: self.streams)
     @rule(data=st.data(), back=st.integers(-2, 30), keep=st.booleans())
@@ -213,6 +243,21 @@ class SqliteMachine(LogMachine):
         self.directory.cleanup()
 
 
+class PostgresMachine(LogMachine):
+    server: PostgresServer
+
+    def make(self) -> Source:
+        self.stack = ExitStack()
+        return self.stack.enter_context(fresh_database(self.server))
+
+    def reopened(self) -> Source:
+        return self.source
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.stack.close()
+
+
 _settings = settings(
     deadline=None,
     stateful_step_count=25,
@@ -222,3 +267,12 @@ TestMemory = MemoryMachine.TestCase
 TestMemory.settings = settings(_settings, max_examples=60)
 TestSqlite = SqliteMachine.TestCase
 TestSqlite.settings = settings(_settings, max_examples=40)
+
+
+def test_postgres(postgres_server: PostgresServer) -> None:
+    """The same steps. A database takes a while to make, so there are fewer examples."""
+
+    class Machine(PostgresMachine):
+        server = postgres_server
+
+    run_state_machine_as_test(Machine, settings=settings(_settings, max_examples=15))

@@ -7,13 +7,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from storage.contract import Session
-from storage.sqlite.database import Database
+from tests.support.databases import open_database
 
 
 @contextmanager
 def open_session(directory: Path) -> Iterator[Session]:
     """A session that can write, outside a transaction."""
-    database = Database.open(directory)
+    database = open_database(directory)
     try:
         session = database.session()
         try:

@@ -15,6 +15,7 @@ from ockam.wire_head import HEAD
 from stream_node.config import Config
 from stream_node.server import Server
 from stream_node.statistics import ServerStatistics
+from tests.support.databases import database_settings
 from tests.support.stream_peer import StreamPeer
 
 PATIENCE_S = 30.0
@@ -55,6 +56,7 @@ class Served:
 @asynccontextmanager
 async def served(data_dir: Path, **settings: Any) -> AsyncIterator[Served]:
     """A server on that data directory and a free port; `settings` are those of `Config`. It drains at the end."""
+    settings = {**database_settings(data_dir), **settings}
     server = Server(Config(data_dir=str(data_dir), listen="127.0.0.1:0", **settings))
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve)

@@ -34,10 +34,9 @@ from ockam.node import Node
 from storage.contract import Operation, Session
 from storage.errors import DiskFull
 from storage.runner import Runner
-from storage.sqlite.database import Database
-from storage.sqlite.rows import connection_of
 from storage.thread_runner import ThreadRunner
 from tests.block_node.persist.block_samples import check_database, items_of, root_of
+from tests.support.databases import execute_text, open_database
 from tests.support.served import wait_until
 
 
@@ -66,7 +65,7 @@ class Statement(Operation):
         self.statement = statement
 
     def apply(self, session: Session) -> None:
-        connection_of(session).execute(self.statement)
+        execute_text(session, self.statement)
 
 
 class FullLog(ChainLog):
@@ -174,7 +173,7 @@ class World:
 async def world(
     path: Path, retention: BlockRetention | None = None, *, held_bytes_max: int = persistence.HELD_BYTES_MAX
 ) -> AsyncIterator[World]:
-    database = Database.open(path)
+    database = open_database(path)
     made: World | None = None
     try:
         async with trio.open_nursery() as nursery:

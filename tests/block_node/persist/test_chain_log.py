@@ -16,9 +16,9 @@ from block_node.persist.errors import BlockConflict, PredecessorMissing, StagedP
 from block_node.persist.mark import PART_BYTES_MAX, find_mark, key_of
 from block_node.persist.ranges import BlockRanges
 from storage.contract import Append
+from storage.engine import Engine
 from storage.errors import DatabaseCorrupt
 from storage.sqlite.database import Database
-from storage.sqlite.rows import connection_of
 from storage.sqlite.verify import verify
 from tests.block_node.persist.block_samples import (
     block_of,
@@ -30,26 +30,29 @@ from tests.block_node.persist.block_samples import (
     serialized,
 )
 from tests.storage.storage_samples import reading, writing
+from tests.support.databases import execute_text, open_database
+
+pytestmark = pytest.mark.usefixtures("each_database")
 
 LOG = ChainLog("test")
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = Database.open(tmp_path / "data")
+def database(tmp_path: Path) -> Iterator[Engine]:
+    opened = open_database(tmp_path / "data")
     open_chain(opened, LOG)
     yield opened
     opened.close()
     check_database(tmp_path / "data")
 
 
-def store(database: Database, *blocks: NewBlock) -> None:
+def store(database: Engine, *blocks: NewBlock) -> None:
     with writing(database) as session:
         for block in blocks:
             LOG.store(session, block, 5)
 
 
-def test_blocks_are_found_by_number_in_whatever_order_they_came(database: Database) -> None:
+def test_blocks_are_found_by_number_in_whatever_order_they_came(database: Engine) -> None:
     order = [5, 6, 2, 0, 7, 1]
     store(database, *map(block_of, order))
     with reading(database) as session:
@@ -69,7 +72,7 @@ def test_blocks_are_found_by_number_in_whatever_order_they_came(database: Databa
         assert [LOG.find(session, number) for number in (3, -1, 2**63, 2**64 - 1)] == [None] * 4
 
 
-def test_the_messages_of_a_block_say_what_they_are(database: Database) -> None:
+def test_the_messages_of_a_block_say_what_they_are(database: Engine) -> None:
     """Key and mark are a promise to those who read the stream itself."""
     items = items_of(1, 3, PART_BYTES_MAX)
     store(database, block_of(0), block_of(1, items))
@@ -85,7 +88,7 @@ def test_the_messages_of_a_block_say_what_they_are(database: Database) -> None:
     assert find_mark(None) is None
 
 
-def test_the_same_block_again_changes_nothing_and_another_one_is_refused(database: Database) -> None:
+def test_the_same_block_again_changes_nothing_and_another_one_is_refused(database: Engine) -> None:
     store(database, block_of(4))
     with writing(database) as session:
         before = LOG.state(session), LOG.stream(session)
@@ -95,7 +98,7 @@ def test_the_same_block_again_changes_nothing_and_another_one_is_refused(databas
         assert (LOG.state(session), LOG.stream(session)) == before
 
 
-def test_a_block_is_not_stored_without_the_one_it_was_to_follow(database: Database) -> None:
+def test_a_block_is_not_stored_without_the_one_it_was_to_follow(database: Engine) -> None:
     with writing(database) as session:
         with pytest.raises(PredecessorMissing, match="block 3 is not stored, since block 2"):
             LOG.store(session, block_of(3), 5, behind=2)
@@ -104,7 +107,7 @@ def test_a_block_is_not_stored_without_the_one_it_was_to_follow(database: Databa
         assert list(LOG.state(session).available) == [(2, 3)]
 
 
-def test_a_staged_block_is_stored_as_if_it_had_come_at_once(database: Database) -> None:
+def test_a_staged_block_is_stored_as_if_it_had_come_at_once(database: Engine) -> None:
     parts = [bytes((number,)) * PART_BYTES_MAX for number in range(20)]
     block = NewBlock(1, b"r" * 48, 7, [b"rest"], 9, len(parts), len(parts) * PART_BYTES_MAX)
     with writing(database) as session:
@@ -117,13 +120,13 @@ def test_a_staged_block_is_stored_as_if_it_had_come_at_once(database: Database) 
         assert place is not None
         assert read_block(session, LOG, place) == b"".join(parts) + b"rest"
         assert (place.parts, place.size_bytes) == (21, 20 * PART_BYTES_MAX + 4)
-        assert connection_of(session).execute("SELECT attempt FROM block_staged").fetchall() == [(8,)]
+        assert execute_text(session, "SELECT attempt FROM block_staged").fetchall() == [(8,)]
     open_chain(database, LOG)
     with reading(database) as session:
-        assert connection_of(session).execute("SELECT attempt FROM block_staged").fetchall() == []
+        assert execute_text(session, "SELECT attempt FROM block_staged").fetchall() == []
 
 
-def test_a_block_whose_staged_parts_were_lost_is_not_stored(database: Database) -> None:
+def test_a_block_whose_staged_parts_were_lost_is_not_stored(database: Engine) -> None:
     block = NewBlock(1, b"r" * 48, 7, [b"rest"], 9, 2, 2 * PART_BYTES_MAX)
     with writing(database) as session:
         LOG.stage(session, 9, 0, [b"x" * PART_BYTES_MAX])
@@ -133,11 +136,11 @@ def test_a_block_whose_staged_parts_were_lost_is_not_stored(database: Database) 
         session.rollback_to()
         assert LOG.find(session, 1) is None
         LOG.unstage(session, 9)
-        assert connection_of(session).execute("SELECT count(*) FROM block_staged").fetchone() == (0,)
+        assert execute_text(session, "SELECT count(*) FROM block_staged").fetchone() == (0,)
 
 
 @pytest.mark.parametrize("loss", ["rows of the index", "the chain's row", "a block too many"])
-def test_the_index_is_rebuilt_from_the_stream(database: Database, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_is_rebuilt_from_the_stream(database: Engine, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is wrong with the tables shows in the chain's row, which names the stream's end with every change."""
     monkeypatch.setattr(chain_log, "REBUILD_PAGE_MESSAGES", 2)
     numbers = [3, 4, 1, 5]
@@ -146,15 +149,15 @@ def test_the_index_is_rebuilt_from_the_stream(database: Database, loss: str, mon
         before = LOG.state(session)
     with writing(database) as session:
         if loss == "rows of the index":
-            connection_of(session).execute("DELETE FROM block_index WHERE number > 1")
-            connection_of(session).execute("UPDATE block_chains SET indexed_to = 3")
+            execute_text(session, "DELETE FROM block_index WHERE number > 1")
+            execute_text(session, "UPDATE block_chains SET indexed_to = 3")
         elif loss == "the chain's row":
-            connection_of(session).execute("DELETE FROM block_chains")
+            execute_text(session, "DELETE FROM block_chains")
         else:
             LOG.store(session, block_of(9), 5)
             session.log.truncate_before(LOG.stream(session).stream_id, 0)
-            connection_of(session).execute("UPDATE block_chains SET indexed_to = 4")
-            connection_of(session).execute("UPDATE block_index SET first_index = first_index + 1 WHERE number = 3")
+            execute_text(session, "UPDATE block_chains SET indexed_to = 4")
+            execute_text(session, "UPDATE block_index SET first_index = first_index + 1 WHERE number = 3")
     rebuilt = open_chain(database, LOG)
     with reading(database) as session:
         if loss == "a block too many":
@@ -168,14 +171,14 @@ def test_the_index_is_rebuilt_from_the_stream(database: Database, loss: str, mon
             assert read_block(session, LOG, place) == serialized(items_of(number))
 
 
-def test_nothing_is_rebuilt_where_nothing_is_missing(database: Database) -> None:
+def test_nothing_is_rebuilt_where_nothing_is_missing(database: Engine) -> None:
     """A rebuild forgets the verifier's state, so that it shows."""
     store(database, block_of(0), block_of(1))
     state = open_chain(database, LOG)
     assert (list(state.available), state.verifier_state) == ([(0, 1)], b"behind 1")
 
 
-def test_a_stream_with_something_else_in_it_is_not_taken(database: Database) -> None:
+def test_a_stream_with_something_else_in_it_is_not_taken(database: Engine) -> None:
     store(database, block_of(0))
     with writing(database) as session:
         stream = LOG.stream(session)
@@ -185,26 +188,29 @@ def test_a_stream_with_something_else_in_it_is_not_taken(database: Database) -> 
 
 
 @pytest.mark.parametrize(
-    ("change", "index"),
-    [("first_index = 0", 0), ("root = zeroblob(48)", 1), ("size_bytes = 7", 1), ("items = 7", 1), ("parts = 2", 1)],
+    ("column", "value", "index"),
+    [("first_index", 0, 0), ("root", bytes(48), 1), ("size_bytes", 7, 1), ("items", 7, 1), ("parts", 2, 1)],
 )
-def test_a_mistake_of_the_index_does_not_become_a_wrong_block(database: Database, change: str, index: int) -> None:
+def test_a_mistake_of_the_index_does_not_become_a_wrong_block(
+    database: Engine, column: str, value: object, index: int
+) -> None:
     """A row that points at another block's message, or has another root than the block that it points at."""
     store(database, block_of(0), block_of(1))
     with writing(database) as session:
-        connection_of(session).execute(f"UPDATE block_index SET {change} WHERE number = 1")
+        execute_text(session, f"UPDATE block_index SET {column} = :value WHERE number = 1", value=value)
     with reading(database) as session:
         place = LOG.find(session, 1)
         assert place is not None
         with pytest.raises(DatabaseCorrupt, match=f"index {index} does not have part 0 of block 1"):
             LOG.read(session, place, 0, 1 << 20)
-        assert [problem[:24] for problem in verify(session).problems] == ["the row of block_index w"]
+        if isinstance(database, Database):
+            assert [problem[:24] for problem in verify(session).problems] == ["the row of block_index w"]
     with writing(database) as session:
-        connection_of(session).execute("DELETE FROM block_chains")
+        execute_text(session, "DELETE FROM block_chains")
     open_chain(database, LOG)
 
 
-def test_the_lowest_blocks_are_evicted_and_remembered(database: Database) -> None:
+def test_the_lowest_blocks_are_evicted_and_remembered(database: Engine) -> None:
     store(database, *map(block_of, [4, 5, 6, 1, 2, 3]))
     with writing(database) as session:
         assert [place.number for place in LOG.evict(session, 2)] == [1, 2]
@@ -221,7 +227,7 @@ def test_the_lowest_blocks_are_evicted_and_remembered(database: Database) -> Non
     assert (list(state.available), list(state.stored)) == ([(6, 6)], [(1, 6)])
 
 
-def test_a_chain_without_blocks_leaves_no_trace(database: Database) -> None:
+def test_a_chain_without_blocks_leaves_no_trace(database: Engine) -> None:
     assert len(open_chain(database, LOG).available) == 0
     with reading(database) as session:
         assert session.log.list_streams() == []
@@ -230,7 +236,7 @@ def test_a_chain_without_blocks_leaves_no_trace(database: Database) -> None:
         assert [stream.name for stream in session.log.list_streams()] == [stream_name("test")]
 
 
-def test_each_chain_has_a_stream_of_its_own(database: Database) -> None:
+def test_each_chain_has_a_stream_of_its_own(database: Engine) -> None:
     other = ChainLog("other")
     assert len(open_chain(database, other).available) == 0
     store(database, block_of(3))

@@ -24,10 +24,12 @@ from block_node.persist.operations import StageParts, StoreBlock
 from block_node.persist.store import BlockRetention
 from ockam.address import local
 from storage.contract import Operation
-from storage.sqlite.database import Database
 from tests.block_node.persist.block_samples import items_of, serialized
 from tests.block_node.persist.block_world import world
+from tests.support.databases import execute_text, open_database
 from tests.support.served import wait_until
+
+pytestmark = pytest.mark.usefixtures("each_database")
 
 
 async def test_a_verified_block_is_stored_and_told(tmp_path: Path) -> None:
@@ -92,9 +94,9 @@ async def test_a_large_block_is_never_held_in_memory_whole(tmp_path: Path) -> No
         assert await made.stored(0) == serialized(items)
         dropped = made.send(1, items)
         made.facility.publish(BlockDropped(1, dropped, "the publisher went"))
-    database = Database.open(tmp_path)
+    database = open_database(tmp_path)
     session = database.read_session()
-    assert session.execute("SELECT count(*) FROM block_staged").fetchone() == (0,)
+    assert execute_text(session, "SELECT count(*) FROM block_staged").fetchone() == (0,)
     session.close()
     database.close()
 
