@@ -36,6 +36,8 @@ def command(connection: Connection, deadlines: Deadlines, text: bytes, payload: 
         # The driver releases the interpreter's lock once for the whole trip.
         result = wire.exec_(text)
         if payload is not None and result.status == ExecStatus.COPY_IN:
+            # The rows and the commit have the time of a call for themselves.
+            deadlines.begin(descriptor)
             result = _send_rows(wire, payload)
     except OperationalError as error:
         raise ConnectionLost(one_line(str(error))) from error
@@ -50,13 +52,17 @@ def command(connection: Connection, deadlines: Deadlines, text: bytes, payload: 
 
 def check_open(connection: Connection) -> None:
     """Raises ConnectionLost if the server has ended the connection, as far as this machine knows already."""
+    if connection.closed:
+        raise ConnectionLost("the connection is closed")
+    wire = connection.pgconn
+    readable = select.poll()
+    readable.register(wire.socket, select.POLLIN)
     try:
-        if not connection.closed:
-            connection.pgconn.consume_input()
-            return
+        # A server that ends a connection may send the reason before the end.
+        while readable.poll(0):
+            wire.consume_input()
     except OperationalError as error:
         raise ConnectionLost(one_line(str(error))) from error
-    raise ConnectionLost("the connection is closed")
 
 
 def as_literal(value: int | bytes | None) -> bytes:

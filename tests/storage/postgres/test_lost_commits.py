@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
+from structlog.testing import capture_logs
+
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases
 from index_service.storage import Access, IndexRequests
@@ -188,6 +190,24 @@ def test_a_node_whose_epoch_is_over_stores_nothing(
     assert stored(server) == []
     assert server.ask("SELECT next_index FROM streams") == "0"
     assert server.ask("SELECT count(*) FROM pg_stat_activity WHERE state LIKE 'idle in transaction%'") == "0"
+
+
+def test_a_connection_that_the_server_has_ended_leaves_no_doubt(
+    server: PostgresServer, session: PostgresSession
+) -> None:
+    """Goal: nothing is sent to a server that is gone, so that nothing can be in doubt. Method: the connection is ended
+    between two commits, with a reason, and nobody has to settle anything."""
+    stream_id = make_stream(session)
+    others = "FROM pg_stat_activity WHERE application_name = 'stream-node'"
+    server.ask(f"SELECT pg_terminate_backend(pid) {others}")
+    while server.ask(f"SELECT count(*) {others}") != "0":
+        pass
+    append = Append(stream_id, 0, 7, [b"a"])
+    with capture_logs() as logs:
+        assert commit_batch(session, [append]) is None
+    assert append.error is None
+    assert [entry["event"] for entry in logs] == ["database_connection_lost", "database_connected_again"]
+    assert stored(server) == ["0 a"]
 
 
 def test_without_a_server_a_write_waits_and_then_fails_and_is_not_stored(server: PostgresServer) -> None:
