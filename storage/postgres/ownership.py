@@ -134,13 +134,13 @@ class Ownership:
         return DatabaseTaken(f"a connection from {host} (process {pid} of the server)")
 
 
-def fence(connection: Connection, deadlines: Deadlines, token: str) -> bool:
-    """Fences a member of the cluster, in the open transaction: from its commit on, the member can never commit again.
-    Waits for a transaction of that member that still runs. Returns False if the member was fenced or replaced before.
+def fence_command(token: str) -> bytes:
+    """Returns the command that fences a member of the cluster, in an open transaction: from its commit on, the member can
+    never commit again. It waits for a transaction of that member that still runs, and changes no row if the member was
+    fenced or replaced before.
 
-    token: the token of the member. Raises StorageError.
+    token: the token of the member.
     """
     # A token comes from the database, where every member has written its own.
     assert token.isalnum(), "a token has hexadecimal digits only"
-    text = f"UPDATE cluster_writers SET owner = '', epoch = epoch + 1 WHERE owner = '{token}'"
-    return bool(command(connection, deadlines, text.encode()).command_tuples == 1)
+    return f"UPDATE cluster_writers SET owner = '', epoch = epoch + 1 WHERE owner = '{token}'".encode()

@@ -16,7 +16,7 @@ from storage.postgres.commands import check_open, command
 from storage.postgres.dialect import compile_statement, in_order
 from storage.postgres.errors import storage_error
 from storage.postgres.log import PREPARED, PostgresLog
-from storage.postgres.ownership import Ownership, fence
+from storage.postgres.ownership import Ownership, fence_command
 from storage.postgres.rows import PostgresRows
 from storage.postgres.server import Server, pause
 from storage.postgres.sets import execute_many, find_many
@@ -189,11 +189,7 @@ class PostgresSession:
 
     def fence(self, owner: str) -> bool:
         self._send_unsent()
-        try:
-            return fence(self._connection, self._server.deadlines, owner)
-        except ConnectionLost as error:
-            self._lose(error)
-            raise
+        return bool(self._command(fence_command(owner)).command_tuples == 1)
 
     def recover(self, error: StorageError) -> bool:
         if not isinstance(error, ConnectionLost):
@@ -252,9 +248,7 @@ class PostgresSession:
         end_s = time.monotonic() + STANDBY_BEHIND_S
         while True:
             self._command(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            if not self._is_on_standby:
-                return
-            if writer is None:
+            if writer is None or not self._is_on_standby:
                 return
             result = self._command(writer.commits_query)
             if result.ntuples == 1 and int(result.get_value(0, 0)) >= wanted:
