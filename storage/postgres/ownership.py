@@ -135,9 +135,9 @@ class Ownership:
 
 
 def fence_command(token: str) -> bytes:
-    """Returns the command that fences a member of the cluster, in an open transaction: from its commit on, the member can
-    never commit again. It waits for a transaction of that member that still runs, and changes no row if the member was
-    fenced or replaced before.
+    """Returns the command that fences a member of the cluster, in an open transaction: from its commit on, the member
+    can never commit again. It waits for a transaction of that member that still runs, and changes no row if the member
+    was fenced or replaced before.
 
     token: the token of the member.
     """
