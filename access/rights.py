@@ -11,7 +11,8 @@ class Right(enum.IntFlag):
 
     READ, WRITE, CREATE, DELETE, ADMIN: on streams, by the name of the stream.
         READ: pull its messages. WRITE: push messages. CREATE: make the stream. DELETE: delete the stream, or the oldest
-        of its messages. ADMIN: set its retention, and copy messages into it with chosen indexes and times.
+        of its messages. ADMIN: set its retention, copy messages into it with chosen indexes and times, and make it a
+        mirror of a stream of another node, or a primary again.
     INDEX, SHARE: on consumers, by the client id.
         INDEX: read, save and set the positions of the consumer. SHARE: take leases of partitions as a member of it.
     BLOCK_PUBLISH, BLOCK_READ: on chains of blocks, by the name of the chain.

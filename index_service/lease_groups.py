@@ -128,6 +128,14 @@ class LeaseGroups:
 
         self._use(group_key, go)
 
+    def forget_stream(self, stream_name: str) -> None:
+        """Removes the groups of one stream from memory, because their fences were raised in the database. They are read
+        again at the next request, and their members get new leases."""
+        for key, group in list(self._groups.items()):
+            if key[1] == stream_name and group.machine is not None and not group.writing:
+                self._entries -= group.machine.size
+                del self._groups[key]
+
     def find_holder(self, row: PositionRow) -> str | None:
         """Returns the member that has the lease of this position's partition now, or None if no member has it.
 

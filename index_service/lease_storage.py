@@ -59,7 +59,7 @@ _insert = upsert(lease_fences).values(
     ttl_ms=bindparam("ttl_ms"),
     seal=bindparam("seal"),
 )
-_WRITE = compiled(
+WRITE_FENCE = compiled(
     _insert.on_conflict_do_update(
         index_elements=["client_id", "stream_name", "partition"],
         set_={column: _insert.excluded[column] for column in ("fence", "holder", "ttl_ms", "seal")},
@@ -81,7 +81,7 @@ _LOAD = compiled(
     .where(*_of_group)
     .order_by(lease_fences.c.partition)
 )
-_FLOOR = compiled(select(lease_floor.c.fence, lease_floor.c.seal))
+FLOOR = compiled(select(lease_floor.c.fence, lease_floor.c.seal))
 _FENCE = compiled(
     select(lease_fences.c.fence, lease_fences.c.holder, lease_fences.c.ttl_ms, lease_fences.c.seal).where(
         *_of_group, lease_fences.c.partition == bindparam("partition")
@@ -97,11 +97,19 @@ _ALL = compiled(
         lease_fences.c.ttl_ms,
     )
 )
+_raised = update(lease_fences).where(*_of_group, lease_fences.c.partition == bindparam("of_partition"))
 _SET_FENCE = compiled(
-    update(lease_fences)
-    .where(*_of_group, lease_fences.c.partition == bindparam("of_partition"))
-    .values(fence=bindparam("fence"), seal=bindparam("seal")),
+    _raised.values(fence=bindparam("fence"), seal=bindparam("seal")),
     *("fence", "seal", "client_id", "stream_name", "of_partition"),
+)
+SET_FENCE = compiled(
+    _raised.values(
+        fence=bindparam("fence"),
+        holder=bindparam("holder", type_=String),
+        ttl_ms=bindparam("ttl_ms"),
+        seal=bindparam("seal"),
+    ),
+    *("fence", "holder", "ttl_ms", "seal", "client_id", "stream_name", "of_partition"),
 )
 _CLEAR_FLOOR = compiled(delete(lease_floor))
 _SET_FLOOR = compiled(insert(lease_floor), "fence", "seal")
@@ -132,7 +140,7 @@ class LoadLeases(Operation):
         for row in found:
             check_sealed(lease_fences.name, (self.client_id, self.stream_name, *row), _DO)
         self.rows = [StoredLease(partition, fence, holder) for partition, fence, holder, _, _ in found]
-        floor = session.execute(_FLOOR).fetchone()
+        floor = session.execute(FLOOR).fetchone()
         if floor is not None:
             check_sealed(lease_floor.name, floor, _DO)
         self.floor = 0 if floor is None else int(floor[0])
@@ -164,7 +172,7 @@ class WriteLeases(Operation):
 
     def apply(self, session: Session) -> None:
         session.execute_many(
-            _WRITE,
+            WRITE_FENCE,
             [
                 {
                     "client_id": self.client_id,
@@ -212,6 +220,11 @@ def raise_fences(session: Session, floor: int) -> None:
     for *key, fence, holder, ttl_ms in session.execute(_ALL).fetchall():
         fence = max(fence + 1, floor)
         session.execute(_SET_FENCE, (fence, seal_of(lease_fences.name, (*key, fence, holder, ttl_ms)), *key))
-    highest = max([floor, *(known for known, _ in session.execute(_FLOOR))])
+    raise_floor(session, max([floor, *(known for known, _ in session.execute(FLOOR))]))
+
+
+def raise_floor(session: Session, floor: int) -> None:
+    """Writes the floor: all fences (lease numbers) that are given from now on are higher. Call it inside a
+    transaction."""
     session.execute(_CLEAR_FLOOR)
-    session.execute(_SET_FLOOR, (highest, seal_of(lease_floor.name, (highest,))))
+    session.execute(_SET_FLOOR, (floor, seal_of(lease_floor.name, (floor,))))

@@ -14,6 +14,8 @@ PAGE_POSITIONS_MAX = 1_000
 """The largest number of positions in one answer to `node/index_list/1`."""
 PAGE_BYTES_MAX = 256 * 1024
 """The largest size of one answer to `node/index_list/1`, in bytes."""
+PAGE_FENCES_MAX = 200
+"""The largest number of fences (lease numbers) in one answer to `node/index_fences/1`."""
 LISTS_WAITING_MAX = 256
 """The largest number of pages of positions that are read at the same time. Further list requests are refused, because
 each page can take PAGE_BYTES_MAX of memory."""

@@ -14,14 +14,15 @@ from index_service.extensions import (
     PositionsRequest,
     SetRequest,
 )
+from index_service.fences import FENCES, FencesRequest
 from index_service.limits import PARTITION_MAX, TEXT_BYTES_MAX
 from index_service.protocol import GetIndex, Request, SaveIndex, SavePartitionIndex, decode_request
 from index_service.storage import INDEX_MAX, Access
 from ockam.protocol import ProtocolError, find_name
 
-Extension: TypeAlias = FencedSave | PositionsRequest | SetRequest | LeaseRequest
+Extension: TypeAlias = FencedSave | PositionsRequest | SetRequest | LeaseRequest | FencesRequest
 EXTENSIONS_PREFIX = "node/"
-_EXTENSIONS = (FENCED_SAVE, POSITIONS, SET_POSITION, LEASE)
+_EXTENSIONS = (FENCED_SAVE, POSITIONS, SET_POSITION, LEASE, FENCES)
 
 
 def is_extension(payload: bytes) -> bool:
@@ -68,6 +69,10 @@ def read_extension(payload: bytes, lease_partitions_max: int) -> Extension:
         _check_index(request.index)
     elif isinstance(request, PositionsRequest):
         _check_texts(request.client_id or "", request.stream_name or "")
+        if request.after is not None:
+            _check_key(request.after.client_id, request.after.stream_name, request.after.partition)
+    elif isinstance(request, FencesRequest):
+        _check_texts(request.stream_name)
         if request.after is not None:
             _check_key(request.after.client_id, request.after.stream_name, request.after.partition)
     else:

@@ -73,6 +73,14 @@ _REPLACE = compiled(
         set_={column: _insert.excluded[column] for column in ("idx", "saved_us", "seal")},
     )
 )
+REPLACE_OLDER = compiled(
+    _insert.on_conflict_do_update(
+        index_elements=["client_id", "stream_name", "partition"],
+        set_={column: _insert.excluded[column] for column in ("idx", "saved_us", "seal")},
+        # A get makes a position 0 that nobody has saved.
+        where=(_insert.excluded.saved_us > saved_indexes.c.saved_us) | (saved_indexes.c.idx == literal_column("0")),
+    )
+)
 _of_key = (
     saved_indexes.c.client_id == bindparam("client_id"),
     saved_indexes.c.stream_name == bindparam("stream_name"),
@@ -148,7 +156,7 @@ class IndexRequests(Operation):
             self.indexes.append(found or 0)
         # The highest index of each key, in one statement.
         if raised:
-            session.execute_many(_RAISE, [_sealed(key, index, self.now_us) for key, index in raised.items()])
+            session.execute_many(_RAISE, [sealed_row(key, index, self.now_us) for key, index in raised.items()])
 
 
 class SetPosition(WriteLeases):
@@ -187,7 +195,7 @@ class SetPosition(WriteLeases):
         if self.index is None:
             execute(_DELETE, row)
         else:
-            execute(_REPLACE, _sealed(self.key, self.index, self.now_us))
+            execute(_REPLACE, sealed_row(self.key, self.index, self.now_us))
 
 
 class PositionRow(NamedTuple):
@@ -252,7 +260,7 @@ def merge_positions(session: Session, other: Session) -> None:
     with suppress(StorageError):
         # In a database of an older version, rows have no checksum.
         for client_id, stream_name, partition, index, saved_us, *seal in other.execute(_EVERY_ROW):
-            row = _sealed((client_id, stream_name, partition), index, saved_us)
+            row = sealed_row((client_id, stream_name, partition), index, saved_us)
             if not seal or seal == [row["seal"]]:
                 session.execute(_RAISE, row)
 
@@ -279,7 +287,7 @@ def _newest(key: Key, stored: tuple[int, int, int] | None, raised: int | None) -
     return int(stored[0])
 
 
-def _sealed(key: Key, index: int, saved_us: int) -> dict[str, str | int]:
+def sealed_row(key: Key, index: int, saved_us: int) -> dict[str, str | int]:
     """Returns the row of a position, with its checksum (`seal`), as the parameters of a statement."""
     client_id, stream_name, partition = key
     return {

@@ -33,12 +33,14 @@ from index_service.extensions import (
     SetRequest,
     SetResponse,
 )
+from index_service.fences import FENCES, FencesRequest, FencesResponse, ListFences
 from index_service.lease_groups import LeaseGroups, Refusal
 from index_service.limits import (
     FAILURE_DELAY_S,
     LEASE_LIMITS,
     LISTS_WAITING_MAX,
     PAGE_BYTES_MAX,
+    PAGE_FENCES_MAX,
     PAGE_POSITIONS_MAX,
     IndexStatistics,
     LeaseLimits,
@@ -188,6 +190,8 @@ class IndexWorker(Worker):
         request = read_extension(message.payload, self._service.groups.limits.partitions_max)
         if isinstance(request, LeaseRequest):
             return Demand(Right.SHARE, request.client_id)
+        if isinstance(request, FencesRequest):
+            return Demand(Right.INDEX, None)
         return Demand(Right.INDEX, request.key.client_id if isinstance(request, SetRequest) else request.client_id)
 
     def denied_payload(self, message: Message, reason: str) -> bytes | None:
@@ -238,6 +242,8 @@ class IndexWorker(Worker):
         self._submit_accesses(asked, accesses)
         if isinstance(request, PositionsRequest):
             self._list(message, request)
+        elif isinstance(request, FencesRequest):
+            self._list_fences(message, request)
         elif isinstance(request, SetRequest):
             set_done = self.context.guard(lambda result: self._set_done(message, request, result))
             service.groups.set_position(request.key, request.index, set_done)
@@ -342,6 +348,27 @@ class IndexWorker(Worker):
             message,
             POSITIONS.encode_response(PositionsResponse(operation.request.request_id, positions, more)),
         )
+
+    def _list_fences(self, message: Message, request: FencesRequest) -> None:
+        service = self._service
+        if service.lists_waiting >= LISTS_WAITING_MAX:
+            raise ProtocolError(f"{LISTS_WAITING_MAX} lists are being read; ask again later")
+        listed = self.context.guard(lambda operation: self._fences_listed(message, operation))
+        service.storage.submit_read(ListFences(request, max(1, min(request.limit, PAGE_FENCES_MAX)), on_done=listed))
+        service.lists_waiting += 1
+
+    def _fences_listed(self, message: Message, operation: ListFences) -> None:
+        self._service.lists_waiting -= 1
+        if operation.error is not None:
+            self._failed(message, operation.error)
+            return
+        node, request, rows = self._service.node, operation.request, operation.rows[: operation.limit]
+        following = None
+        if len(operation.rows) > operation.limit:
+            following = PositionKey(rows[-1].client_id, request.stream_name, rows[-1].partition)
+        gate = None if node is None else node.gate
+        shown = [row for row in rows if gate is None or gate.holds(message.origin, Right.INDEX, row.client_id)]
+        self.reply(message, FENCES.encode_response(FencesResponse(request.request_id, shown, following)))
 
     def _set_done(self, message: Message, request: SetRequest, result: SetPosition | Refusal) -> None:
         if isinstance(result, Refusal):

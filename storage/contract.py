@@ -6,6 +6,7 @@ tests/storage runs the same tests on both.
 A stream is a row with an id, a name and a partition. The id of a deleted stream is never used again. The messages of a
 stream have the indexes from `first_index` up to, not including, `next_index`. Indexes start at 0, have no gaps and are
 never assigned twice: the stream's row stores the next index, so deleting every message does not reset the next index.
+A copy of another stream can begin and go on at other indexes (`begin_at`, `skip_to`, `cut_from`).
 
 An index or a limit is an integer from 0 to 2**64 - 1, the largest integer that a client can send. The largest index
 that can be stored is 2**63 - 1. A name is any text that UTF-8 can encode. For every failure that a file, a disk or
@@ -182,6 +183,8 @@ class Log(Protocol):
     def append(self, appends: Sequence[Append]) -> None:
         """Store the messages of all appends, in order. After an error the caller must roll back the transaction.
 
+        Messages of one stream with different times are several appends, see `storage.timed.timed_appends`.
+
         Raises StreamNotFound. Raises IndexConflict if an append does not begin at the next index of its stream. Each
         append moves the next index for the later appends of the same call.
         """
@@ -193,6 +196,24 @@ class Log(Protocol):
         Used to copy a stream whose first messages retention has deleted: the copy must begin at the same index.
 
         Raises StreamNotFound. Raises IndexConflict if the stream's next index is not 0.
+        """
+        ...
+
+    def skip_to(self, stream_id: int, index: int) -> None:
+        """Set the first index and the next index of a stream that has no message now.
+
+        Used for a copy of a stream that has deleted messages before the copy had them.
+
+        Raises StreamNotFound. Raises IndexConflict if the stream has messages, or its next index is above `index`.
+        """
+        ...
+
+    def cut_from(self, stream_id: int, index: int) -> int:
+        """Delete the messages at `index` and above, and return how many were deleted. `index` becomes the next index.
+
+        This is the only way in which an index is given again. Used for a copy of a stream whose last messages are not
+        those of its source; the caller has stored these messages elsewhere. A deletion takes longer the more messages
+        it deletes, so callers cut many messages in several calls, from the end. Raises StreamNotFound.
         """
         ...
 

@@ -62,6 +62,17 @@ BEGIN_STREAM_AT: Final = compiled(
     .values(first_index=bindparam("first"), next_index=bindparam("next"), seal=bindparam("seal")),
     *("first", "next", "seal", "stream_id"),
 )
+SET_STREAM_BOUNDS: Final = compiled(
+    update(streams)
+    .where(_by_id)
+    .values(
+        first_index=bindparam("first"),
+        next_index=bindparam("next"),
+        size_bytes=bindparam("size_bytes"),
+        seal=bindparam("seal"),
+    ),
+    *("first", "next", "size_bytes", "seal", "stream_id"),
+)
 SEALED_STREAM: Final = compiled(
     select(
         streams.c.name,
@@ -85,6 +96,11 @@ DELETE_BELOW: Final = compiled(
     delete(messages).where(_of_stream, messages.c.idx < bindparam("end")), *("stream_id", "end")
 )
 DELETE_MESSAGES: Final = compiled(delete(messages).where(_of_stream), "stream_id")
+_from = (_of_stream, messages.c.idx >= bindparam("start"))
+SIZE_FROM: Final = compiled(
+    select(func.coalesce(func.sum(func.length(messages.c.data)), _zero)).where(*_from), *("stream_id", "start")
+)
+DELETE_FROM: Final = compiled(delete(messages).where(*_from), *("stream_id", "start"))
 
 
 def page(*columns: ColumnElement[Any]) -> Select[*tuple[Any, ...]]:

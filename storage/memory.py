@@ -245,6 +245,28 @@ class MemoryLog:
         moved = msgspec.structs.replace(record, first_index=index, next_index=index)
         state.streams[stream_id] = _Stream(moved, [], index)
 
+    def skip_to(self, stream_id: int, index: int) -> None:
+        state = self._session.writable()
+        record = _get(state, stream_id).record
+        if record.first_index != record.next_index or index < record.next_index:
+            raise IndexConflict(stream_id, record.next_index, index)
+        moved = msgspec.structs.replace(record, first_index=index, next_index=index)
+        state.streams[stream_id] = _Stream(moved, [], index)
+
+    def cut_from(self, stream_id: int, index: int) -> int:
+        state = self._session.writable()
+        record, rows, offset = _get(state, stream_id)
+        if index >= record.next_index:
+            return 0
+        first = min(record.first_index, index)
+        stored = rows[record.first_index - offset : record.next_index - offset]
+        # The list is shared with earlier states, which still have the messages: this state gets a list of its own.
+        kept = [row for row in stored if row[0] < index]
+        size_bytes = sum(len(row[1]) for row in kept)
+        cut = msgspec.structs.replace(record, first_index=first, next_index=index, size_bytes=size_bytes)
+        state.streams[stream_id] = _Stream(cut, kept, first)
+        return len(stored) - len(kept)
+
     def truncate_before(self, stream_id: int, index: int) -> int:
         state = self._session.writable()
         record, rows, offset = _get(state, stream_id)

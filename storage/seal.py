@@ -44,6 +44,8 @@ SEALED: Final = (
     "block_index",
     "block_evicted",
     "backfill_targets",
+    "stream_histories",
+    "stream_mirrors",
 )
 """The tables whose rows have a seal, since schema version 2. Tables of other packages are named here, because a file is
 verified as a whole, even if these packages are not imported."""

@@ -9,6 +9,7 @@ from storage.contract import Record, StreamRecord
 from storage.errors import DatabaseCorrupt, IndexConflict, StreamNotFound, corrupt_text
 from storage.log_statements import (
     BEGIN_STREAM_AT,
+    DELETE_FROM,
     DELETE_MESSAGES,
     DELETE_STREAM,
     FIND_FITTING,
@@ -18,6 +19,8 @@ from storage.log_statements import (
     LIST_STREAMS,
     LIST_STREAMS_BELOW,
     SEALED_STREAM,
+    SET_STREAM_BOUNDS,
+    SIZE_FROM,
 )
 from storage.seal import stream_seal
 from storage.statement import Rows, Statement
@@ -55,6 +58,23 @@ class StreamRows:
         if self._execute(BEGIN_STREAM_AT, (index, index, seal, stream_id)).rowcount == 0:
             raise IndexConflict(stream_id, stream.next_index, index)
 
+    def skip_to(self, stream_id: int, index: int) -> None:
+        self._check_transaction()
+        stream = self.get_stream(stream_id)
+        if stream.first_index != stream.next_index or index < stream.next_index:
+            raise IndexConflict(stream_id, stream.next_index, index)
+        self._set_bounds(stream, index, index, stream.size_bytes)
+
+    def cut_from(self, stream_id: int, index: int) -> int:
+        self._check_transaction()
+        stream = self.get_stream(stream_id)
+        if index >= stream.next_index:
+            return 0
+        deleted_bytes = int(self._execute(SIZE_FROM, (stream_id, index)).fetchone()[0])
+        deleted = self._execute(DELETE_FROM, (stream_id, index)).rowcount
+        self._set_bounds(stream, min(stream.first_index, index), index, stream.size_bytes - deleted_bytes)
+        return deleted
+
     def delete_stream(self, stream_id: int) -> None:
         self._check_transaction()
         if self._execute(DELETE_STREAM, (stream_id,)).rowcount == 0:
@@ -87,6 +107,18 @@ class StreamRows:
         found = self._execute(FIND_FITTING, (stream_id, min(index, INDEX_MAX), min(bytes_max, INDEX_MAX), 1))
         row = found.fetchone()
         return None if row is None else int(row[0])
+
+    def _set_bounds(self, stream: StreamRecord, first_index: int, next_index: int, size_bytes: int) -> None:
+        """Sets the bounds and the size of a stream. Raises DatabaseCorrupt if its row is damaged."""
+        name, partition, created_us, attributes, *bounds, seal = self._execute(
+            SEALED_STREAM, (stream.stream_id,)
+        ).fetchone()
+        # A new seal over a damaged row would hide the damage, so the old seal is checked first.
+        if seal != stream_seal(name, partition, created_us, attributes, *bounds):
+            raise DatabaseCorrupt(corrupt_text(f"the row of the stream {stream.name!r} is not what was written"))
+        values = (first_index, next_index, size_bytes)
+        made = stream_seal(name, partition, created_us, attributes, *values)
+        self._execute(SET_STREAM_BOUNDS, (*values, made, stream.stream_id))
 
     def _check_transaction(self) -> None:
         """Fails if no transaction is open: a write needs one."""

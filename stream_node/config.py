@@ -90,6 +90,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The HOST:PORT at which the node listens for TCP connections. Port 0 picks a free port."""
     allow_forward: tuple[str, ...] = ()
     """The HOST:PORT of other nodes that clients may reach through this node."""
+    mirror_address: str | None = None
+    """The HOST:PORT at which other nodes reach this node. The former source of a promoted mirror follows it there.
+    Without this setting, it is the first address at which the node listens."""
     idle_timeout_s: Seconds | None = None
     """The node closes a connection on which nothing arrives for this long. Without this setting, silent connections
     stay open."""

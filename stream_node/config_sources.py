@@ -131,6 +131,7 @@ def _address_mistakes(config: Config) -> list[str]:
         ("allow_forward", config.allow_forward),
         ("tls_forward_plaintext", config.tls_forward_plaintext),
         ("http", config.http),
+        ("mirror_address", () if config.mirror_address is None else (config.mirror_address,)),
     ):
         for destination in destinations:
             try:

@@ -206,7 +206,7 @@ def check_database(directory: Path) -> tuple[Finding, int | None]:
         session = Database.open(directory, read_only=True).read_session()
         try:
             version = version_of(session.connection)
-            newest_us = max((stream.last_time_us for stream in list_stored(session)), default=0)
+            newest_us = max((stream.last_time_us for stream in list_stored(session, {})), default=0)
         finally:
             session.close()
     except (StorageError, sqlite3.Error) as error:

@@ -28,6 +28,7 @@ from index_service.storage import merge_positions
 from storage.contract import Append
 from storage.directory_lock import DirectoryLock
 from storage.errors import StorageError, no_database
+from storage.history import begin_entries
 from storage.log_statements import SEALED_STREAM
 from storage.seal import stream_seal
 from storage.sqlite.database import FILE_NAME
@@ -299,6 +300,7 @@ def _install_salvage(database: Path, log: Examined, plan: Plan) -> None:
                     _restore_partition(connection, behind, stream)
                 merge_positions(session, SqliteSession(behind, writes=False))
             raise_fences(session, time.time_ns() // 1_000)
+            begin_entries(session)
             session.commit()
             (structure,) = connection.execute("PRAGMA quick_check(1)").fetchone()
             if structure != "ok":

@@ -26,6 +26,7 @@ from storage.directory_lock import FILE_NAME as LOCK_NAME
 from storage.directory_lock import DirectoryLock, left_in_this_boot
 from storage.durable_files import make_folder, remove_folders, rename_durably, sync
 from storage.errors import DatabaseCorrupt, StorageBusy, StorageError, WalDamaged
+from storage.history import begin_entries
 from storage.sqlite.backup import (
     CHUNK_BYTES,
     BackupError,
@@ -118,7 +119,7 @@ def restore_file(
     try:
         with opened_file(file) as session:
             streams, messages, data_bytes = count_stored(session)
-            newest_us = max((stream.last_time_us for stream in list_stored(session)), default=0) or None
+            newest_us = max((stream.last_time_us for stream in list_stored(session, {})), default=0) or None
         contents = FileContents(streams, messages, data_bytes, newest_us)
         if dry_run:
             present = _inspect(target, over)
@@ -218,7 +219,10 @@ def _forget_leases(part: Path) -> None:
         # A backup of an older version is brought up to date here. The backup itself stays as it is.
         migrate(connection)
         connection.execute("BEGIN IMMEDIATE")
-        raise_fences(SqliteSession(connection, writes=True), time.time_ns() // 1_000)
+        session = SqliteSession(connection, writes=True)
+        raise_fences(session, time.time_ns() // 1_000)
+        # From here on the restored streams can differ from all other copies of them.
+        begin_entries(session)
         connection.execute("COMMIT")
     # Closing the connection copies the log too, but reports no failure. After a failure the fences would be lost
     # with the log, so it is copied here.

@@ -38,6 +38,7 @@ from stream_node.config import Config
 from stream_node.databases import open_database
 from stream_node.identity_limits import make_usages
 from stream_node.live_settings import LiveParts, change_settings
+from stream_node.mirror_address import own_address
 from stream_node.node_status import register_status
 from stream_node.notify import Notifier
 from stream_node.parts import NodeCondition, NodeParts
@@ -48,6 +49,7 @@ from stream_node.tls_settings import TlsWatch, make_tls
 from stream_node.token_services import NodeTokens
 from stream_node.traces import end_traces, start_traces
 from stream_node.worker_place import WorkerPlace, database_folder
+from stream_service.stored import StoredStream
 
 if TYPE_CHECKING:
     from stream_node.http.listener import HttpListener
@@ -189,7 +191,7 @@ class Server:
                         condition=self.condition,
                     )
                     register_status(parts, wall_clock_us, program_version())
-                    await self._listen(parts, nursery)
+                    await self._listen(parts, nursery, stored)
                     self._parts = LiveParts(node, tcp, services, channels)
                     logger.debug("listening", addresses=self.addresses, data_dir=config.data_dir, streams=len(stored))
                     self._watch(nursery, services, runner, tls, tcp)
@@ -241,8 +243,9 @@ class Server:
             None if self._cluster is None else self._cluster.statistics(),
         )
 
-    async def _listen(self, parts: NodeParts, nursery: trio.Nursery) -> None:
-        """Starts to accept connections, also for HTTP if the settings say so. Raises CannotListen."""
+    async def _listen(self, parts: NodeParts, nursery: trio.Nursery, stored: list[StoredStream]) -> None:
+        """Starts to accept connections, also for HTTP if the settings say so, and to follow the sources of mirrors.
+        Raises CannotListen."""
         listen = parts.config.listen
         try:
             if self._place is None:
@@ -251,6 +254,7 @@ class Server:
                 *self.addresses, _ = parts.tcp.listen_at(self._place.listeners())
         except OSError as error:
             raise CannotListen(f"cannot listen at {listen}: {error}") from error
+        parts.services.start_mirrors(nursery, stored, own_address(parts.config, self.addresses))
         if not parts.config.http:
             return
         # Only a node with HTTP waits for hypercorn and starlette, which take a quarter of a second.
@@ -321,6 +325,7 @@ class Server:
         # Take no new work. Otherwise a busy peer could prevent that the node ever becomes idle.
         tcp.stop_accepting()
         tcp.stop_reading()
+        services.stop_mirrors()
         # All submitted messages are committed and get their confirms.
         with trio.move_on_at(deadline_s):
             await runner.wait_idle()

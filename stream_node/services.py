@@ -19,6 +19,9 @@ from ockam.elsewhere import Elsewhere
 from ockam.node import Node
 from storage.engine import Engine
 from storage.runner import Runner
+from stream_mirror.making import rows_of
+from stream_mirror.protocol import MirrorState
+from stream_mirror.service import MirrorService
 from stream_node.block_services import KEEPERS, BlockServices, BlockServicesStatistics
 from stream_node.clock_note import Known
 from stream_node.cluster_services import StreamShards
@@ -26,6 +29,7 @@ from stream_node.config import Config
 from stream_service.counters import StreamCounters
 from stream_service.extensions import Retention
 from stream_service.limits import StreamLimits
+from stream_service.mirror_rows import list_mirrors
 from stream_service.stored import StoredStream, list_stored
 from stream_service.workers.clock import Clock
 from stream_service.workers.directory import StreamDirectory
@@ -50,7 +54,7 @@ def stored_streams(database: Engine) -> list[StoredStream]:
     Raises StorageError."""
     session = database.read_session()
     try:
-        return list(list_stored(session))
+        return list(list_stored(session, list_mirrors(session)))
     finally:
         session.close()
 
@@ -62,6 +66,7 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
     index: the statistics of the index service.
     blocks: the statistics of the block node; None if it is off. `stream_service.counters.StreamCounters` describes the
     other fields.
+    mirrors: the partitions that follow a source on another node, or fence their former one.
     """
 
     streams: int
@@ -73,6 +78,7 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
     write_failure: str | None
     index: IndexStatistics
     blocks: BlockServicesStatistics | None
+    mirrors: list[MirrorState]
 
 
 class Services:
@@ -125,6 +131,7 @@ class Services:
         )
         limits = LeaseLimits(ttl_s=config.lease_ttl_s)
         self._index = IndexService(storage, now_us, lease_limits=limits, elsewhere=elsewhere)
+        self._mirrors = MirrorService(node, self._directory, self._index.groups, new_id=new_id, now_us=now_us)
         self._blocks: BlockServices | None = None
         if config.block_node and has_blocks:
             self._blocks = BlockServices(node, storage, config, self._directory, now_us=now_us, new_id=new_id)
@@ -138,6 +145,25 @@ class Services:
         self._index.register(self._node, self._config.index_addresses)
         if self._blocks is not None:
             self._blocks.start()
+
+    def start_mirrors(self, nursery: trio.Nursery, stored: list[StoredStream], own_address: str | None) -> None:
+        """Begins to follow the sources of the mirrors.
+
+        nursery: runs their tasks. own_address: the `host:port` at which other nodes reach this node; None if it is not
+        known.
+        """
+        if self._directory.elsewhere is None:
+            self._mirrors.start(nursery, rows_of(stored), own_address)
+        else:
+            self._mirrors.start_refusing(
+                nursery,
+                "this node is a member of a cluster or has several workers, and has no mirrors; its streams "
+                "can be the source of a mirror elsewhere",
+            )
+
+    def stop_mirrors(self) -> None:
+        """Ends the tasks of the mirrors, so that nothing new is stored."""
+        self._mirrors.stop()
 
     @property
     def shards(self) -> StreamShards:
@@ -156,6 +182,7 @@ class Services:
             write_failure=counters.write_failure,
             index=self._index.statistics(),
             blocks=None if self._blocks is None else self._blocks.statistics(),
+            mirrors=self._mirrors.states(),
         )
 
     @property

@@ -12,9 +12,11 @@ from typing import Any, Self, TypeAlias
 
 from storage.contract import Append, Operation, Record, Session, StreamRecord
 from storage.errors import StorageError
+from storage.history import ensure_history
 from stream_service import stored
 from stream_service.copying import CopyRequest
 from stream_service.extensions import BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, Retention, StreamInfo
+from stream_service.mirror_rows import list_mirrors
 from stream_service.stored import NO_EXTRAS, Extras, StoredStream, encode_extras
 
 Place: TypeAlias = FromIndex | FromTime | FromEnd
@@ -54,6 +56,8 @@ class EnsureStreams(Operation):
 
     def apply(self, session: Session) -> None:
         records = [session.log.ensure_stream(self.name, partition, self.created_us) for partition in self.partitions]
+        for record in records:
+            ensure_history(session, record.stream_id)
         self.streams = [stored.stored_stream(session, record) for record in records]
 
 
@@ -71,7 +75,7 @@ class ListStored(Operation):
         self.streams: list[StoredStream] = []
 
     def apply(self, session: Session) -> None:
-        self.streams = list(stored.list_stored(session, self.is_wanted))
+        self.streams = list(stored.list_stored(session, list_mirrors(session), self.is_wanted))
 
 
 class Page:
@@ -85,6 +89,7 @@ class Page:
     - first_bytes_max: the size of the largest message that the consumer's connection can carry, in bytes.
     - rich: whether the answer has keys and headers.
     - passes_over: whether the page skips messages at its start that are too large for the connection.
+    - size_bytes: the size of the data that the request asks for, in bytes; None if it does not say.
 
     These attributes are the result:
 
@@ -102,6 +107,7 @@ class Page:
         "passed_over",
         "passes_over",
         "rich",
+        "size_bytes",
         "start",
     )
 
@@ -109,6 +115,7 @@ class Page:
         self.start = start
         self.limit = limit
         self.rich = rich
+        self.size_bytes: int | None = None
         self.bytes_max = 0
         self.first_bytes_max = 0
         self.index = 0

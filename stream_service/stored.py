@@ -7,7 +7,7 @@ storage threads convert each sqlite3.Error to a StorageError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -33,6 +33,7 @@ from storage.schema import messages, metadata, streams
 from storage.seal import seal_column, seal_of, stream_seal
 from storage.statement import compiled, upsert
 from stream_service.extensions import Header, Retention, Sequence
+from stream_service.mirror_rows import MirrorRow, find_mirror
 
 LIST_PAGE = 10_000
 SIZES_MAX = 10_000
@@ -78,11 +79,13 @@ class StoredStream(msgspec.Struct, frozen=True):
     record: the row of the stream.
     last_time_us: the time of the latest message, in microseconds since 1970; 0 if the stream has no message.
     retention: the limits that were set for this stream; None if the node's default applies.
+    mirror: what the stream has to do with a source on another node; None for most streams.
     """
 
     record: StreamRecord
     last_time_us: int
     retention: Retention | None
+    mirror: MirrorRow | None = None
 
 
 _attributes_encoder = bare.Encoder(Attributes)
@@ -182,20 +185,29 @@ def set_retention(session: Session, stream_id: int, retention: Retention | None)
 
 
 def stored_stream(session: Session, record: StreamRecord) -> StoredStream:
-    """Returns the StoredStream for the row `record`. Reads the retention of the stream and the time of its latest
-    message from the database."""
+    """Returns the StoredStream for the row `record`. Reads the retention of the stream, the time of its latest
+    message, and its row in the table of mirrors."""
+    return _stored(session, record, find_mirror(session, record.stream_id))
+
+
+def _stored(session: Session, record: StreamRecord, mirror: MirrorRow | None) -> StoredStream:
     last = find_time_us(session, record.stream_id, record.next_index - 1) if record.next_index else None
-    return StoredStream(record, last or 0, get_retention(session, record.stream_id))
+    return StoredStream(record, last or 0, get_retention(session, record.stream_id), mirror)
 
 
 def list_stored(
-    session: Session, is_wanted: Callable[[StreamRecord], bool] = lambda record: True
+    session: Session,
+    mirrors: Mapping[int, MirrorRow],
+    is_wanted: Callable[[StreamRecord], bool] = lambda record: True,
 ) -> Iterator[StoredStream]:
-    """Iterates over the streams of the database that are wanted, sorted by name and partition."""
+    """Iterates over the streams of the database that are wanted, sorted by name and partition.
+
+    mirrors: the table of mirrors, by stream id; empty if the caller needs no mirrors.
+    """
     after = None
     while page := session.log.list_streams(after=after, limit=LIST_PAGE):
         for record in filter(is_wanted, page):
-            yield stored_stream(session, record)
+            yield _stored(session, record, mirrors.get(record.stream_id))
         after = (page[-1].name, page[-1].partition)
 
 

@@ -24,6 +24,7 @@ NOT_HERE = {
     "docs/decoding.md": "it continues docs/spark.md, which tests/spark_export/test_spark_page.py runs",
     "docs/litestream.md": "it needs another program; tests/black_box/test_litestream.py runs it where that is",
     "docs/scale.md": "its commands need docker, or take minutes; tests/deploy and tests/bench look at the parts",
+    "docs/mirror.md": "its commands need two machines; tests/mirror runs them on nodes",
     "docs/workers.md": "its commands start nodes for good; tests/workers/test_workers.py starts such nodes",
     "docs/cluster.md": "needs a PostgreSQL server; tests/cluster/test_nodes.py runs its commands",
     "docs/postgres.md": "its commands need a server; tests/black_box/test_node_on_postgres.py runs nodes on real ones",

@@ -51,6 +51,7 @@ def build() -> typer.Typer:
         health,
         identity,
         maintenance,
+        mirror,
         repair,
         rule,
         serve,
@@ -72,6 +73,7 @@ def build() -> typer.Typer:
     modules = (
         serve,
         consume,
+        mirror,
         top,
         maintenance,
         health,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from stream_node.metrics.block_catalogue import BLOCK_METRICS
 from stream_node.metrics.cluster_catalogue import CLUSTER
 from stream_node.metrics.family import Metric, Values, node_metric
+from stream_node.metrics.mirror_catalogue import MIRROR_METRICS
 from stream_node.metrics.peer_catalogue import HTTP, PEERS, TRACES
 from stream_node.metrics.reading import ConsumerFigures, StreamFigures
 from stream_node.metrics.snapshot import Snapshot
@@ -225,6 +226,7 @@ GROUPS: dict[str, tuple[Metric, ...]] = {
     "Node": NODE,
     "Streams": STREAMS,
     "Consumers": CONSUMERS,
+    "Mirrors": MIRROR_METRICS,
     "Storage": STORAGE,
     "Peers": PEERS,
     "HTTP": HTTP,

@@ -17,6 +17,7 @@ from ockam.message import Message
 from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload
 from storage.contract import Operation, Session
 from storage.errors import StorageBusy, StorageError, StreamNotFound
+from storage.history import forget_history
 from stream_service import stored
 from stream_service.extensions import (
     DELETE,
@@ -31,6 +32,7 @@ from stream_service.extensions import (
     Retention,
     TruncateResponse,
 )
+from stream_service.mirror_rows import forget_mirror
 from stream_service.operations import ChangeStream, DescribeStreams, FindCut, TruncateStep
 from stream_service.workers.stream_machine import StreamBounds
 from stream_service.workers.stream_services import StreamServices
@@ -39,6 +41,9 @@ if TYPE_CHECKING:
     from ockam.worker import Worker
 
 logger = structlog.get_logger(__name__)
+
+_CHANGES = (TRUNCATE.tag, DELETE.tag, RETENTION.tag)
+"""The requests that a mirror refuses, because it follows its source."""
 
 Finish = Callable[[int, StorageError | None], None]
 """The callback that is called when a truncation has ended. Its arguments are the number of deleted messages, and the
@@ -85,6 +90,8 @@ class StreamAdmin:
         payload = message.payload
         if INFO.is_in(payload):
             self._tell(message, INFO, INFO.decode_request(payload).request_id)
+        elif self._bounds.refusal is not None and payload.startswith(_CHANGES):
+            raise ProtocolError(f"{self._bounds.refusal}; `mirror remove` makes it a stream of its own")
         elif TRUNCATE.is_in(payload):
             truncate = TRUNCATE.decode_request(payload)
             self._truncate(message, truncate.request_id, truncate.before)
@@ -112,8 +119,14 @@ class StreamAdmin:
         retention = self.retention if self.retention is not None else default
         if retention is not None and retention.age_s is not None and self._clock.in_doubt:
             retention = msgspec.structs.replace(retention, age_s=None)
-        # While a truncation is under way, retention waits for its next round. An empty stream has nothing to delete.
-        if retention is None or self._cuts or self._bounds.first_index == self._bounds.next_index:
+        # While a truncation is under way, retention waits for its next round. An empty stream has nothing to delete. A
+        # mirror deletes what its source has deleted, and nothing else.
+        if (
+            retention is None
+            or self._bounds.is_mirror
+            or self._cuts
+            or self._bounds.first_index == self._bounds.next_index
+        ):
             return
 
         def cut(found: FindCut) -> None:
@@ -143,6 +156,17 @@ class StreamAdmin:
                 now_us=self._clock.time_us(),
             )
         )
+
+    def follow(self, first_index: int) -> None:
+        """Deletes the messages of a mirror before this index, because its source has deleted them. Does nothing while a
+        truncation is under way: the mirror asks again."""
+
+        def finished(deleted: int, error: StorageError | None) -> None:
+            if error is not None:
+                self._log.error("truncation_not_followed", deleted=deleted, reason=str(error))
+
+        if not self._cuts:
+            self._cut(first_index, finished)
 
     def _tell(self, message: Message, under: Protocol[Any, InfoResponse], request_id: int) -> None:
         """Answers a request with the present description of the stream.
@@ -182,6 +206,8 @@ class StreamAdmin:
         def remove(session: Session) -> None:
             session.log.delete_stream(stream_id)
             stored.forget_falls(session, stream_id)
+            forget_history(session, stream_id)
+            forget_mirror(session, stream_id)
 
         def emptied(deleted: int, error: StorageError | None) -> None:
             if error is not None:

@@ -14,13 +14,15 @@ from access.rules import ANYTHING_TO_ANYBODY, Rule, Rules
 from ockam.address import Address
 from ockam.elsewhere import Elsewhere
 from ockam.errors import AddressInUse
-from ockam.message import Message
+from ockam.message import Message, Origin
 from ockam.node import Node
 from storage.contract import StreamRecord
 from storage.runner import Runner
 from stream_service.counters import StreamCounters
 from stream_service.extensions import Retention
 from stream_service.limits import StreamLimits
+from stream_service.mirror_rows import MirrorRow
+from stream_service.mirroring import Follower
 from stream_service.names import generated_name, stream_address
 from stream_service.stored import StoredStream
 from stream_service.workers.clock import Clock
@@ -40,6 +42,9 @@ class StreamDirectory:
     making: the number of stream-partitions that are being created now.
     keepers: rules for the streams that a part of the node writes, such as the block node. Clients may only read them.
     tracing: makes the spans of pushes; None: the node does not trace.
+    role_changed: called when a stream became a mirror or a primary, with its name and partition, and its row in the
+    table of mirrors. None: the streams of this node cannot become mirrors.
+    mirror_seen: called when a mirror asks a stream for messages, with the name and partition of the stream.
     elsewhere: tells which streams other nodes of a cluster serve; None: this node serves all streams.
     """
 
@@ -66,6 +71,8 @@ class StreamDirectory:
         self.default_retention = default_retention
         self.making = 0
         self.tracing = tracing
+        self.mirror_seen: Callable[[tuple[str, int], Origin, Follower], None] = lambda identity, origin, mirror: None
+        self.role_changed: Callable[[tuple[str, int], MirrorRow | None], None] | None = None
         # Without rules of the operator everything else is allowed. With such rules, the node's gate has decided before.
         self.kept = Rules([*keepers, *ANYTHING_TO_ANYBODY])
         self._keepers = tuple(keepers)
@@ -150,6 +157,17 @@ class StreamDirectory:
 
         self.node.register([address], make)
         self._addresses[address] = None
+
+    def reopen_stream(self, stream: StoredStream) -> None:
+        """Starts the worker of a stream that was written without it, in place of the one that may run.
+
+        Raises AddressInUse if another stream has the same address.
+        """
+        address = stream_address(stream.record.name, stream.record.partition)
+        worker = self.node.find_worker(address)
+        if isinstance(worker, StreamWorker) and worker.identity == (stream.record.name, stream.record.partition):
+            self._close_stream(address)
+        self.open_stream(stream)
 
     def apply_retention(self, address: Address) -> None:
         """Makes the stream at this address delete the messages that exceed the stream's limits of age, number or

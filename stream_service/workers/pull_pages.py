@@ -14,6 +14,8 @@ from ockam.protocol import error_payload
 from storage.contract import Record
 from storage.errors import StorageError
 from stream_service.extensions import RICH_PULL, FromEnd, FromIndex, FromTime, RichMessage, RichPage, RichPull
+from stream_service.mirror_codec import encode_mirror_page
+from stream_service.mirroring import MirrorPull, MirrorStatus, SourceRole
 from stream_service.operations import Page, data_bytes, size_of
 from stream_service.page_codec import encode_page, encode_rich_page
 from stream_service.protocol import PullRequest
@@ -49,7 +51,9 @@ class Pull:
 
     __slots__ = ("consumer", "deadline_s", "message", "page", "payload_bytes_max", "request")
 
-    def __init__(self, message: Message, request: PullRequest | RichPull, page: Page, deadline_s: float) -> None:
+    def __init__(
+        self, message: Message, request: PullRequest | RichPull | MirrorPull, page: Page, deadline_s: float
+    ) -> None:
         self.message = message
         self.consumer: Origin = message.origin
         self.request = request
@@ -91,6 +95,8 @@ class PullPages:
         page.passes_over = not page.rich and 2 * page.first_bytes_max > origin.frame_bytes_max
         room_bytes = max(0, self._services.limits.pull_bytes_max - origin.backlog_bytes())
         page.bytes_max = min(room_bytes, page.first_bytes_max)
+        if page.size_bytes is not None:
+            page.bytes_max = min(page.bytes_max, page.size_bytes)
 
     def find(self, pull: Pull) -> list[Record] | None:
         """Finds the messages of a pull's page in memory. Returns None if the page must be read from the disk.
@@ -166,6 +172,10 @@ class PullPages:
         bounds = self._bounds
         # A read may find messages that were just committed, before the stream's worker gets the result of that append.
         next_index = max(bounds.next_index, resume_index) if found else bounds.next_index
+        if isinstance(request, MirrorPull):
+            start = found[0][0] if found else pull.page.index
+            known = (SourceRole(bounds.source_role), bounds.history, bounds.first_index, next_index)
+            return encode_mirror_page(request.request_id, MirrorStatus.OK, *known, start, found)
         usual = encode_rich_page(request.request_id, bounds.first_index, next_index, resume_index, found)
         if usual is not None:
             return usual

@@ -18,6 +18,7 @@ from ockam.message import Message, Origin, reply_to
 from ockam.protocol import error_payload
 from ockam.worker import Worker
 from stream_service.extensions import FromIndex, RichPull
+from stream_service.mirroring import MIRROR_MESSAGES_MAX, MirrorPull
 from stream_service.operations import Page, ReadPages
 from stream_service.protocol import PullRequest
 from stream_service.workers.pull_machine import CLOSE, HOLD, RELEASE, TURN_CAME, TURN_YIELDED, PullMachine
@@ -91,6 +92,13 @@ class PullQueue:
         wait_s = min(request.wait_ms / 1000, limits.pull_wait_s_max)
         deadline_s = trio.current_time() + wait_s if wait_s and limit else 0.0
         self._machine.add(Pull(message, request, Page(request.start, limit, rich=True), deadline_s))
+
+    def add_mirror(self, message: Message, request: MirrorPull) -> None:
+        """Adds the pull of a mirror (`node/stream_mirror/1`) to the queue. `answer` answers the pull later."""
+        wait_s = min(request.wait_ms / 1000, self._services.limits.pull_wait_s_max)
+        page = Page(FromIndex(request.start), MIRROR_MESSAGES_MAX, rich=True)
+        page.size_bytes = request.size_bytes
+        self._machine.add(Pull(message, request, page, trio.current_time() + wait_s if wait_s else 0.0))
 
     def wake(self) -> None:
         """Ends all long polls (pulls that wait for a message), because the stream has new messages.
@@ -203,13 +211,14 @@ class PullQueue:
             for page in read.pages:
                 page.found = read.error
         self._finish(self._machine.end_read(count))
-        self._go_on()
+        self.go_on()
 
     def _turn_came(self) -> None:
         self._machine.note(TURN_CAME)
-        self._go_on()
+        self.go_on()
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """Answers the pulls that were added so far, unless earlier pushes are not on disk yet."""
         self._answer()
         # If too many pulls waited, the worker has paused its mailbox and must resume it.
         if not self._machine.is_full:
@@ -302,7 +311,7 @@ class PullQueue:
                 self._count(pull, -1)
         elif self._machine.unblock(consumer):
             # The connection calls this in the middle of a send, so the pulls are answered afterwards.
-            self._worker.context.call_later(0.0, self._go_on)
+            self._worker.context.call_later(0.0, self.go_on)
 
     def _count_all(self, pulls: Iterable[Pull]) -> None:
         """Counts the memory of newly blocked pulls, which wait until their consumer has taken earlier answers.

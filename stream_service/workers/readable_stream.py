@@ -18,9 +18,11 @@ from ockam.protocol import Protocol, ProtocolError, find_name
 from ockam.worker import Worker
 from storage.contract import StreamRecord
 from stream_service import protocol
+from stream_service.appending import APPEND
 from stream_service.bulk import BULK
 from stream_service.copying import COPY
 from stream_service.extensions import DELETE, DELETED, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE, Outcome
+from stream_service.mirroring import MIRROR, ROLE
 from stream_service.operations import EnsureStreams
 from stream_service.protocol import PULL, PUSH
 from stream_service.push_batch import PUSH_BATCH
@@ -28,6 +30,7 @@ from stream_service.stored import StoredStream
 from stream_service.trace import TRACE
 from stream_service.workers.admin import StreamAdmin
 from stream_service.workers.bulk import BulkReads
+from stream_service.workers.mirror_pulls import MirrorPulls
 from stream_service.workers.pulls import PullQueue
 from stream_service.workers.push_failures import Failure, failure_payload
 from stream_service.workers.stream_machine import StreamBounds
@@ -42,7 +45,10 @@ NEEDED: dict[Protocol[Any, Any], Right] = {
     PULL: Right.READ,
     RICH_PULL: Right.READ,
     BULK: Right.READ,
+    MIRROR: Right.READ,
+    APPEND: Right.WRITE,
     COPY: Right.ADMIN,
+    ROLE: Right.ADMIN,
     RETENTION: Right.ADMIN,
     TRUNCATE: Right.DELETE,
     DELETE: Right.DELETE,
@@ -77,8 +83,14 @@ class ReadableStream(Worker):
         self._tail = Tail(services.tails)
         self._pulls = PullQueue(self, self._bounds, self._tail, services, self._maybe_resume)
         self._bulk = BulkReads(self, self._bounds, services)
+        self._mirror_pulls = MirrorPulls(self, self.identity, self._bounds, services, self._pulls)
         self.admin = StreamAdmin(self, self.identity, self._bounds, services, self._removed)
         self._stream = stream
+
+    @property
+    def bounds(self) -> StreamBounds:
+        """The id, the bounds, the history and the source of the stream."""
+        return self._bounds
 
     @property
     def next_index(self) -> int:
@@ -135,6 +147,8 @@ class ReadableStream(Worker):
             self._pulls.add_rich(message, RICH_PULL.decode_request(payload))
         elif BULK.is_in(payload):
             self._bulk.receive(message)
+        elif MIRROR.is_in(payload):
+            self._mirror_pulls.receive(message)
         elif not self.admin.receive(message):
             return reply_to(message, message.onward_route[0], self._describe(payload))
         return None
@@ -179,6 +193,7 @@ class ReadableStream(Worker):
         record, bounds = stream.record, self._bounds
         bounds.stream_id = record.stream_id
         bounds.first_index, bounds.next_index = record.first_index, record.next_index
+        bounds.set_mirror(stream.mirror, record.name)
         self.admin.retention = stream.retention
 
 

@@ -17,15 +17,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
+import msgspec
 import structlog
 
 from ockam.message import Message, reply_to
 from ockam.protocol import ProtocolError, error_payload, failed_payload
 from storage.contract import Append, TimedAppend
 from storage.errors import IndexConflict, StreamNotFound
+from stream_service.appending import APPEND
 from stream_service.copying import COPY, CopyRequest, CopyResponse, read_copy
 from stream_service.extensions import RICH_PUSH, Outcome
+from stream_service.mirror_operations import StreamChange
+from stream_service.mirroring import ROLE
 from stream_service.operations import FallingAppend, LoadSequences, StoreCopy
 from stream_service.protocol import PULL, PUSH
 from stream_service.push_codec import BATCH_TAG, decode_batch, decode_push
@@ -34,6 +39,7 @@ from stream_service.workers.push_failures import Failure, failure_payload, refus
 from stream_service.workers.push_run import PushRun, check_size
 from stream_service.workers.push_traces import PushTraces, take_notice
 from stream_service.workers.readable_stream import ReadableStream
+from stream_service.workers.role_requests import RoleRequests
 from stream_service.workers.sequence_machine import LOADED_MAX, SequenceMachine
 from stream_service.workers.stream_machine import SERVING, STAGED_MESSAGES_MAX, StreamMachine
 from stream_service.workers.stream_services import StreamServices
@@ -62,6 +68,12 @@ class StreamWorker(ReadableStream):
         self._gathered = PushRun(None)
         self._sequences: SequenceMachine | None = None
         self._traces = None if services.tracing is None else PushTraces(services.tracing, name, partition)
+        self._roles = RoleRequests(self, self.identity, self._bounds, services)
+
+    @property
+    def last_time_us(self) -> int:
+        """The time of the latest message, in microseconds since 1970; 0 without a message."""
+        return self._machine.last_time_us
 
     def _open(self, stream: StoredStream) -> None:
         super()._open(stream)
@@ -152,6 +164,10 @@ class StreamWorker(ReadableStream):
             self._pulls.add(message, PULL.decode_request(payload))
         elif COPY.is_in(payload):
             return self._copy(message)
+        elif APPEND.is_in(payload):
+            return self._roles.append_expected(message)
+        elif ROLE.is_in(payload):
+            return self._roles.change_role(message)
         elif take_notice(message, self._traces):
             return True
         elif (answer := self._serve_reader(message)) is not None:
@@ -162,6 +178,9 @@ class StreamWorker(ReadableStream):
 
     def _gather_rich(self, message: Message) -> bool:
         request = check_size(RICH_PUSH.decode_request(message.payload), self._services.limits)
+        if self._bounds.refusal is not None:
+            # A mirror stores no push, so it reads no sequence numbers: they belong to its source.
+            request = msgspec.structs.replace(request, sequence=None)
         if request.sequence is not None and self._sequences is None:
             # The stored sequence numbers are read once, at the first push that has one, while no append or copy is
             # under way.
@@ -216,6 +235,9 @@ class StreamWorker(ReadableStream):
 
         If no push is new, or the disk is nearly full, answers the pushes without an append.
         """
+        if self._bounds.refusal is not None:
+            self._refuse_mirrored(pushes, self._bounds.refusal)
+            return
         # All pushes are duplicates or out of order.
         if not pushes.data:
             self.context.send_run(pushes.stored(self._bounds.next_index, self._route))
@@ -282,6 +304,12 @@ class StreamWorker(ReadableStream):
         logger.error("push_failed", stream=name, partition=partition, **known)
         self.context.call_later(self._services.limits.error_delay_s, lambda: self.context.send_run(answers))
 
+    def _refuse_mirrored(self, pushes: PushRun, reason: str) -> None:
+        """Answers pushes to a mirror, after the same delay as for failed pushes. The node has not failed."""
+        answers = pushes.refused(self._route, Failure(Outcome.NOT_STORED, reason))
+        self._services.counters.refused += len(pushes)
+        self.context.call_later(self._services.limits.error_delay_s, lambda: self.context.send_run(answers))
+
     def _send_answers_behind(self) -> None:
         """Sends the answers that had to wait for the confirms of earlier pushes. Called after these confirms."""
         gathered = self._gathered
@@ -297,6 +325,8 @@ class StreamWorker(ReadableStream):
         Returns False if the request must wait.
         """
         copy = read_copy(message.payload, self._services.limits)
+        if self._bounds.refusal is not None:
+            raise ProtocolError(self._bounds.refusal)
         if self._gathered.messages:
             # The pushes before the copy must get their indexes first.
             return False
@@ -347,6 +377,52 @@ class StreamWorker(ReadableStream):
     def _copy_answer(self, message: Message, copy: CopyRequest, *, stored: bool) -> Message:
         response = CopyResponse(copy.request_id, stored, self._bounds.next_index)
         return reply_to(message, self.context.address, COPY.encode_response(response))
+
+    # Changes of the whole stream
+
+    def change(
+        self, make: Callable[[Callable[[Any], None]], StreamChange], then: Callable[[StreamChange], None]
+    ) -> bool:
+        """Begins a change of the stream, unless something else is under way. Returns whether it has begun.
+
+        make: returns the operation, whose `on_done` is the argument.
+        then: called when the change is stored or has failed. If its outcome is unknown, or another part of the program
+        has written to the stream, the worker restarts afterwards and reads the stream again.
+        """
+        if self._machine.state is not SERVING or self._gathered.messages:
+            return False
+        self._send_answers_behind()
+        self._machine.begin_copy()
+        # A part of the node may have called this, and not a message, so the mailbox is still open.
+        self.context.pause()
+        self._pulls.hold()
+        self._services.storage.submit_write(make(self.context.guard(partial(self._changed, then))))
+        return True
+
+    def _changed(self, then: Callable[[StreamChange], None], operation: StreamChange) -> None:
+        """Called when a change of the stream has been committed or has failed."""
+        error, record = operation.error, operation.record
+        if error is not None or record is None:
+            self._machine.end_copy(0, 0, 0)
+            then(operation)
+            if isinstance(error, IndexConflict) or (error is not None and error.in_doubt):
+                raise error
+            self._settle()
+            return
+        # A truncation that is under way may already have moved the first index further.
+        first_index = max(record.first_index, self._bounds.first_index)
+        self._machine.end_change(min(first_index, record.next_index), record.next_index, operation.last_time_us)
+        self._bounds.history = operation.history
+        self._bounds.set_mirror(operation.mirror, self.identity[0])
+        # The sequence numbers of publishers are read again from what is stored now.
+        self._sequences, self._gathered = None, PushRun(None)
+        if not operation.appended:
+            self._tail.clear()
+        for append in operation.appended:
+            self._tail.append(append)
+        self._pulls.wake()
+        then(operation)
+        self._settle()
 
     # Sequence numbers
 

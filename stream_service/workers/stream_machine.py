@@ -22,6 +22,8 @@ from stream_service.workers.clock_machine import TOLERANCE_US
 
 if TYPE_CHECKING:
     from ockam.message import Message
+    from storage.history import History
+    from stream_service.mirror_rows import MirrorRow
 
 STAGED_BEHIND_MIN = 32
 """An append of at least this many messages is large. While a large append is being committed, new pushes are decoded
@@ -123,14 +125,39 @@ class StreamBounds:
 
     first_index: the index of the earliest stored message.
     next_index: the index that the next message will get.
+    history: the history of the stream; empty until somebody has asked for it.
+    mirror: what the stream has to do with a source on another node; None for most streams.
+    refusal: the reason why the stream takes no pushes, for example because it is a mirror; None: it takes them.
     """
 
-    __slots__ = ("first_index", "next_index", "stream_id")
+    __slots__ = ("first_index", "history", "mirror", "next_index", "refusal", "stream_id")
 
     def __init__(self, stream_id: int, first_index: int, next_index: int) -> None:
         self.stream_id = stream_id
         self.first_index = first_index
         self.next_index = next_index
+        self.history: History = ()
+        self.mirror: MirrorRow | None = None
+        self.refusal: str | None = None
+
+    @property
+    def is_mirror(self) -> bool:
+        """Whether the stream follows a source, and takes no pushes."""
+        return self.refusal is not None
+
+    @property
+    def source_role(self) -> int:
+        """What this stream is for a mirror that asks, as a number of `stream_service.mirroring.SourceRole`."""
+        return 0 if self.mirror is None else self.mirror.source_role
+
+    def refuse_pushes(self, reason: str) -> None:
+        """Makes the stream take no pushes, until `set_mirror` is called."""
+        self.refusal = reason
+
+    def set_mirror(self, mirror: MirrorRow | None, name: str) -> None:
+        """Sets what the stream of this name has to do with a source."""
+        self.mirror = mirror
+        self.refusal = None if mirror is None else mirror.find_refusal(name)
 
 
 class Place(NamedTuple):
@@ -269,6 +296,16 @@ class StreamMachine:
                 self.bounds.first_index = index
             self.bounds.next_index = index + stored
             self.last_time_us = last_time_us
+
+    def end_change(self, first_index: int, next_index: int, last_time_us: int) -> None:
+        """Notes that a change of the whole stream, which began as a copy, has ended. The bounds are what is stored now:
+        a mirror can be moved forward, and its last messages can be cut.
+
+        last_time_us: the time of the stream's latest message, in microseconds since 1970.
+        """
+        self.state = TRANSITIONS[self.state][COPY_ENDED]
+        self.bounds.first_index, self.bounds.next_index = first_index, next_index
+        self.last_time_us = last_time_us
 
     def begin_load(self) -> None:
         """Notes that the sequence numbers of publishers are being read from the database."""

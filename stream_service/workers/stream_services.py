@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from ockam.message import Origin
 from storage.runner import Runner
 from stream_service.counters import StreamCounters
 from stream_service.limits import StreamLimits
+from stream_service.mirror_rows import MirrorRow
+from stream_service.mirroring import Follower
 from stream_service.workers.clock import Clock
 from stream_service.workers.tail_machine import Tails
 
@@ -22,6 +25,9 @@ class StreamServices(Protocol):
     now_us: returns the trusted time of `clock`, in microseconds since 1970.
     tails: the newest messages of all streams, in memory.
     tracing: makes the spans of pushes; None: the node does not trace.
+    role_changed: called when a stream became a mirror or a primary, with its name and partition, and its row in the
+    table of mirrors. None: the streams of this node cannot become mirrors.
+    mirror_seen: called when a mirror asks a stream for messages, with the name and partition of the stream.
     """
 
     @property
@@ -41,6 +47,12 @@ class StreamServices(Protocol):
 
     @property
     def tails(self) -> Tails: ...
+
+    @property
+    def role_changed(self) -> Callable[[tuple[str, int], MirrorRow | None], None] | None: ...
+
+    @property
+    def mirror_seen(self) -> Callable[[tuple[str, int], Origin, Follower], None]: ...
 
     @property
     def tracing(self) -> Tracing | None: ...

@@ -19,6 +19,7 @@ from index_service.extensions import (
     PositionsRequest,
     SetRequest,
 )
+from index_service.fences import FENCES, FencesRequest
 from index_service.protocol import (
     INDEX,
     INDEX_PARTITIONED,
@@ -28,9 +29,11 @@ from index_service.protocol import (
     SavePartitionIndex,
 )
 from ockam.address import Address, local, tcp
+from stream_mirror.protocol import MIRRORS, MirrorAction, MirrorRequest
 from stream_node.http.endpoints import ENDPOINTS
 from stream_node.node_status import NODE_STATUS
 from stream_node.node_status import StatusRequest as NodeStatusRequest
+from stream_service.appending import APPEND, AppendedMessage, AppendRequest
 from stream_service.bulk import BULK, BulkRead
 from stream_service.copying import COPY, CopiedMessage, CopyRequest
 from stream_service.extensions import (
@@ -52,6 +55,7 @@ from stream_service.extensions import (
     RichPush,
     TruncateRequest,
 )
+from stream_service.mirroring import MIRROR, ROLE, BeMirror, BePrimary, MirrorPull, RoleRequest
 from stream_service.names import GENERATED_PREFIX, stream_address
 from stream_service.protocol import (
     CREATE,
@@ -113,6 +117,11 @@ def _block(address: str, does: str, rights: Right, payload: bytes) -> Act:
     return Act(address, does, rights, CHAIN, local(address), payload)
 
 
+def _mirrors(does: str, rights: Right, action: MirrorAction, name: str | None = "orders") -> Act:
+    request = MirrorRequest(1, action, name or "", FAR if action is MirrorAction.ADD else "", "", False)
+    return Act("mirror", does, rights, name, local("mirror"), MIRRORS.encode_request(request))
+
+
 KEY = PositionKey("app", "orders", 0)
 ACTS = (
     _service("list streams", STREAM_RIGHTS, None, LIST.encode_request(ListRequest(1, "", None, 10))),
@@ -150,6 +159,11 @@ ACTS = (
     _stream("describe", STREAM_RIGHTS, INFO.encode_request(InfoRequest(1))),
     _stream("ask for the Init", STREAM_RIGHTS, CREATE.encode_request(CreateStream("orders ask for the Init"))),
     _stream("copy", Right.ADMIN, COPY.encode_request(CopyRequest(1, 1, [CopiedMessage(1, None, [], b"x")]))),
+    _stream("append", Right.WRITE, APPEND.encode_request(AppendRequest(1, 1, None, [AppendedMessage(None, [], b"x")]))),
+    _stream("read as a mirror", Right.READ, MIRROR.encode_request(MirrorPull(1, 0, 1000, 0, 0))),
+    _stream("ask for the role", Right.ADMIN, ROLE.encode_request(RoleRequest(1, None, False))),
+    _stream("make it a mirror", Right.ADMIN, ROLE.encode_request(RoleRequest(1, BeMirror(FAR, "orders"), False))),
+    _stream("make it a primary", Right.ADMIN, ROLE.encode_request(RoleRequest(1, BePrimary(False), True))),
     _stream("set the retention", Right.ADMIN, RETENTION.encode_request(RetentionRequest(1, Retention(None, 1, None)))),
     _stream("truncate", Right.DELETE, TRUNCATE.encode_request(TruncateRequest(1, BeforeIndex(1)))),
     _stream("delete", Right.DELETE, DELETE.encode_request(DeleteRequest(1))),
@@ -164,6 +178,7 @@ ACTS = (
     _index("save with an answer", FENCED_SAVE.encode_request(FencedSave(1, "app", "orders", 0, 5, None))),
     _index("list one client's", POSITIONS.encode_request(PositionsRequest(1, None, "app", None, 10))),
     _index("list all", POSITIONS.encode_request(PositionsRequest(1, None, None, None, 10)), name=None),
+    _index("list fences", FENCES.encode_request(FencesRequest(1, "orders", None, 10)), name=None),
     _index("set", SET_POSITION.encode_request(SetRequest(1, KEY, 0))),
     _index("lease", LEASE.encode_request(LeaseRequest(1, "app", "orders", "me", 1, [], False)), Right.SHARE),
     _block("block_publish", "open a session", Right.BLOCK_PUBLISH, PUBLISH.encode_request(OpenSession(b"t"))),
@@ -190,6 +205,11 @@ ACTS = (
         "block_backfill", "see", Right.OPERATE | Right.BLOCK_READ, BACKFILL.encode_request(BackfillAsk(1, run=False))
     ),
     _block("block_backfill", "start a search", Right.OPERATE, BACKFILL.encode_request(BackfillAsk(1, run=True))),
+    _mirrors("see all mirrors", Right.OPERATE | Right.ADMIN, MirrorAction.STATUS, None),
+    _mirrors("see the mirror of a stream", Right.OPERATE | Right.ADMIN, MirrorAction.STATUS),
+    _mirrors("add a mirror", Right.ADMIN, MirrorAction.ADD),
+    _mirrors("promote a mirror", Right.ADMIN, MirrorAction.PROMOTE),
+    _mirrors("remove a mirror", Right.ADMIN, MirrorAction.REMOVE),
     Act("forwarding", "send to another node", Right.FORWARD, FAR, tcp(FAR), b"x", None, NOTHING),
 )
 

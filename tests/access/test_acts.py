@@ -262,7 +262,7 @@ async def test_what_cannot_be_decoded_is_answered_only_to_peers_with_a_right(tmp
                     await peer.send((address,), payload)
                 else:
                     assert is_denial((await peer.ask((address,), payload)).payload), (address, payload)
-        await wait_until(lambda: sum(node.refused().values()) == 4 * 8)
+        await wait_until(lambda: sum(node.refused().values()) == 4 * len(workers))
 
 
 async def test_a_name_that_no_stream_can_have_is_not_kept(tmp_path: Path) -> None:

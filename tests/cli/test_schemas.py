@@ -16,6 +16,7 @@ from tests.cli.cluster_schemas import CLUSTER_SCHEMAS
 from tests.cli.export_schemas import EXPORT_SCHEMAS
 from tests.cli.health_schemas import HEALTH_SCHEMAS
 from tests.cli.identity_schemas import IDENTITY_SCHEMAS
+from tests.cli.mirror_schemas import MIRROR_SCHEMAS
 from tests.cli.repair_schemas import REPAIR_SCHEMAS
 from tests.cli.rule_schemas import RULE_SCHEMAS
 from tests.cli.schemas import SCHEMAS, Listening
@@ -35,6 +36,7 @@ def test_every_command_has_a_schema() -> None:
         *HEALTH_SCHEMAS,
         *TOP_SCHEMAS,
         *STATUS_SCHEMAS,
+        *MIRROR_SCHEMAS,
         *CLUSTER_SCHEMAS,
     }
     assert sorted(" ".join(name) for name in COMMANDS) == sorted(promised)

@@ -82,6 +82,12 @@ class Around:
     def now_us(self) -> int:
         return self.clock.time_us()
 
+    def role_changed(self, identity: tuple[str, int], row: object) -> None:
+        raise AssertionError("no role changes here")
+
+    def mirror_seen(self, identity: tuple[str, int], origin: object, mirror: object) -> None:
+        raise AssertionError("no mirror asks here")
+
     # As a context
 
     def send(self, message: Message) -> bool:

@@ -26,12 +26,14 @@ from index_service.lease_storage import LoadLeases, WriteLeases, raise_fences
 from index_service.storage import Access, IndexRequests, SetPosition
 from storage.contract import Append, Session
 from storage.errors import DatabaseCorrupt
+from storage.history import begin_entry
 from storage.schema import metadata
 from storage.seal import FIRST_FACTOR, NEXT_FACTOR, SEALED, SIZE_FACTOR, seal_of, stream_seal
 from storage.sqlite.database import FILE_NAME, Database
 from storage.sqlite.rows import connection_of
 from storage.sqlite.verify import verify
 from stream_service.extensions import Retention
+from stream_service.mirror_rows import MirrorRow, Task, write_mirror
 from stream_service.stored import note_fall, set_retention
 from tests.block_node.persist.block_samples import block_of
 from tests.storage.storage_samples import reading, writing
@@ -74,6 +76,10 @@ def fill(session: Session) -> None:
             session
         )
     raise_fences(session, 100)
+    for entry_id in (7, 8):
+        begin_entry(session, second.stream_id, entry_id)
+    for task in Task:
+        write_mirror(session, MirrorRow(second.stream_id, task, "there:1", "größe", True, 9, NOW_US, "aside", 2))
     LoadTarget("blocks", nothing).apply(session)
     for newest in (7, 9):
         SaveTarget("blocks", newest, nothing).apply(session)

@@ -22,7 +22,7 @@ LINES = (
     # The client of both services, a floor above them: a consumer of streams keeps its position in the index service.
     # A cluster moves streams between nodes.
     ("stream_client", "cluster"),
-    ("block_node", "cardinal_streams"),
+    ("block_node", "cardinal_streams", "stream_mirror"),
     ("spark_export",),
     ("pyspark_stream_node",),
     ("stream_node",),

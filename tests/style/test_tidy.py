@@ -52,6 +52,8 @@ LARGE: dict[str, str] = {
     "tests/block_node/client/test_client.py": "one client over real connections, a test for each promise",
     "storage/sqlite/wal/scan_machine.py": "one format: its frames, the reading of a whole log, and the verdict on it",
     "block_node/read/subscription.py": "one subscription: what it reads, what it sends, and both of its modes",
+    "storage/contract.py": "every promise of a log, a session and an operation, most of which is their explanations",
+    "stream_node/repair.py": "one repair: what is damaged, what can be saved, and the new database",
     "index_service/worker.py": "one worker: every request to it, from what it demands to its answer",
 }
 

@@ -1,0 +1,168 @@
+"""Copies the positions and fences of consumers to the node of a mirror: the messages of `node/index_fences/1`, and the
+storage operations.
+
+A fence is the number of a lease (`index_service.lease_storage`). A mirror that becomes a primary gives only fences that
+are higher than all that its source can have given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import BigInteger, Integer, bindparam, literal_column, select, tuple_
+
+import bare
+from index_service.extensions import PositionKey, SavedPosition
+from index_service.lease_storage import FLOOR, SET_FENCE, WRITE_FENCE, lease_fences, raise_floor
+from index_service.storage import REPLACE_OLDER, sealed_row
+from ockam.protocol import Protocol
+from storage.contract import Operation, Session
+from storage.seal import check_sealed, seal_of
+from storage.statement import compiled
+
+
+# type StoredFence struct { client_id: str  partition: uint  fence: uint }
+class StoredFence(msgspec.Struct, frozen=True):
+    """The highest fence (lease number) that was given for one partition of a stream, to members of one client id."""
+
+    client_id: str
+    partition: bare.UInt
+    fence: bare.UInt
+
+
+# type FencesRequest struct { request_id: uint  stream_name: str  after: optional<PositionKey>  limit: uint }
+class FencesRequest(msgspec.Struct, frozen=True):
+    """A request for a page of the fences (lease numbers) of a stream, sorted by client and partition.
+
+    after: the `following` of the previous page; None for the first page.
+    limit: the largest number of fences in the answer; the service can send fewer.
+    """
+
+    request_id: bare.UInt
+    stream_name: str
+    after: PositionKey | None
+    limit: bare.UInt
+
+
+# type FencesResponse struct { request_id: uint  fences: list<StoredFence>  following: optional<PositionKey> }
+class FencesResponse(msgspec.Struct, frozen=True):
+    """A page of fences (lease numbers).
+
+    following: where the next page begins; None after the last page.
+    """
+
+    request_id: bare.UInt
+    fences: list[StoredFence]
+    following: PositionKey | None
+
+
+FENCES = Protocol("node/index_fences/1", FencesRequest, FencesResponse)
+
+_fence = lease_fences.c
+_LIST = compiled(
+    select(
+        _fence.client_id, _fence.stream_name, _fence.partition, _fence.fence, _fence.holder, _fence.ttl_ms, _fence.seal
+    )
+    .where(
+        _fence.stream_name == bindparam("stream_name"),
+        tuple_(_fence.client_id, _fence.partition) > tuple_(bindparam("after_client"), bindparam("after_partition")),
+    )
+    .order_by(_fence.client_id, _fence.partition)
+    .limit(bindparam("limit", type_=Integer))
+    .offset(literal_column("0", BigInteger)),
+    *("stream_name", "after_client", "after_partition", "limit"),
+)
+_DO = "run `stream-node verify`, then restore a backup: a fence that is too low lets a former holder save"
+_EVERYTHING = 2**31 - 1
+
+
+class ListFences(Operation):
+    """Reads a page of the fences (lease numbers) of a stream.
+
+    rows: client id, partition and fence. If more follow, `rows` has one more than `limit`.
+    """
+
+    __slots__ = ("limit", "request", "rows")
+
+    def __init__(self, request: FencesRequest, limit: int, on_done: Callable[[ListFences], None]) -> None:
+        super().__init__(on_done)
+        self.request = request
+        self.limit = limit
+        self.rows: list[StoredFence] = []
+
+    def apply(self, session: Session) -> None:
+        after = self.request.after
+        start = ("", -1) if after is None else (after.client_id, after.partition)
+        self.rows = list_fences(session, self.request.stream_name, start, self.limit + 1)
+
+
+class CopyPositions(Operation):
+    """Stores positions and fences of the source of a mirror.
+
+    A position replaces an older one of the same consumer, even a higher one, since an operator may have set it back. A
+    fence is never lowered.
+    """
+
+    __slots__ = ("fences", "positions", "stream_name")
+
+    def __init__(
+        self,
+        stream_name: str,
+        positions: Sequence[SavedPosition],
+        fences: Sequence[StoredFence],
+        on_done: Callable[[Any], None],
+    ) -> None:
+        super().__init__(on_done)
+        self.stream_name = stream_name
+        self.positions = positions
+        self.fences = fences
+
+    def apply(self, session: Session) -> None:
+        for each in self.positions:
+            key = (each.client_id, self.stream_name, each.partition)
+            session.execute(REPLACE_OLDER, sealed_row(key, each.index, each.saved_us))
+        known = {(row.client_id, row.partition): row.fence for row in list_fences(session, self.stream_name)}
+        for fence in self.fences:
+            if fence.fence > known.get((fence.client_id, fence.partition), -1):
+                values = (fence.client_id, self.stream_name, fence.partition, fence.fence, None, 0)
+                names = ("client_id", "stream_name", "partition", "fence", "holder", "ttl_ms", "seal")
+                row = dict(zip(names, (*values, seal_of(lease_fences.name, values)), strict=True))
+                session.execute(WRITE_FENCE, row)
+
+
+class RaiseFences(Operation):
+    """Raises the fences (lease numbers) of one stream above all that its source can have given.
+
+    now_us: the present time in microseconds since 1970, which is above every fence: fences rise more slowly than time.
+    New fences of all streams begin there, too.
+    """
+
+    __slots__ = ("now_us", "stream_name")
+
+    def __init__(self, stream_name: str, now_us: int, on_done: Callable[[Any], None]) -> None:
+        super().__init__(on_done)
+        self.stream_name = stream_name
+        self.now_us = now_us
+
+    def apply(self, session: Session) -> None:
+        for each in list_fences(session, self.stream_name):
+            key = (each.client_id, self.stream_name, each.partition)
+            fence = max(each.fence + 1, self.now_us)
+            # Nobody holds a lease here that was given by the source.
+            seal = seal_of(lease_fences.name, (*key, fence, None, 0))
+            session.execute(SET_FENCE, (fence, None, 0, seal, *key))
+        raise_floor(session, max([self.now_us, *(floor for floor, _ in session.execute(FLOOR))]))
+
+
+def list_fences(
+    session: Session, stream_name: str, after: tuple[str, int] = ("", -1), limit: int = _EVERYTHING
+) -> list[StoredFence]:
+    """Returns the fences (lease numbers) of a stream, sorted by client and partition. Raises DatabaseCorrupt."""
+    found = []
+    for row in session.execute(_LIST, (stream_name, *after, limit)).fetchall():
+        check_sealed(lease_fences.name, row, _DO)
+        client_id, _, partition, fence, *_ = row
+        found.append(StoredFence(client_id, partition, fence))
+    return found

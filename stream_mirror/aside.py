@@ -1,0 +1,71 @@
+"""Moves the last messages of a stream to another stream, because the source of the stream does not have them.
+
+The messages are copied first and cut then, both in steps of one transaction each. A node that is killed in between goes
+on: the other stream says how far it has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+import structlog
+
+from storage.history import History
+from stream_mirror.local_stream import LocalStream
+from stream_service.mirror_operations import CopyAside, CutTail, KeepRow
+from stream_service.mirror_rows import MirrorRow
+from stream_service.names import NAME_BYTES_MAX
+from stream_service.stored import StoredStream
+
+ASIDE = ".aside-"
+"""The middle of the name of a stream with messages that were set aside, between the name of their stream and an id."""
+ID_DIGITS = 12
+
+logger = structlog.get_logger(__name__)
+
+
+def aside_name(name: str, new_id: str) -> str:
+    """Returns the name of the stream for the messages of the stream `name` that have no place in it any more."""
+    ending = ASIDE + new_id[:ID_DIGITS]
+    begin = name.encode()[: NAME_BYTES_MAX - len(ending)].decode(errors="ignore")
+    return begin + ending
+
+
+async def set_aside(
+    stream: LocalStream, row: MirrorRow, index: int, source_history: History, new_id: Callable[[], str]
+) -> None:
+    """Moves the messages from `index` on to another stream, at the same indexes. Raises StorageError, MirrorError.
+
+    row: the row of the mirror. source_history: the history of the source, whose entries stay.
+    """
+    directory, (name, partition) = stream.directory, stream.identity
+    stream_id = stream.get_worker().bounds.stream_id
+    # 1. Write down where the messages go. A node that was killed in the next steps goes on with the same stream.
+    if not row.aside_name or row.aside_messages:
+        row = msgspec.structs.replace(row, aside_name=aside_name(name, new_id()), aside_messages=0)
+        chosen = row
+        await stream.change(lambda stream_id, done: KeepRow(stream_id, chosen, done))
+    to = row.aside_name
+    # 2. Copy, until the other stream has everything.
+    while True:
+        copied = await stream.write(lambda done: CopyAside(stream_id, index, to, partition, directory.now_us(), done))
+        if copied.done:
+            break
+    assert copied.record is not None, "the copy has ended"
+    count = copied.record.next_index - copied.record.first_index
+    # 3. Cut. Only the last step writes the row.
+    kept = msgspec.structs.replace(row, sets_aside=False, aside_messages=count)
+    await cut(stream, kept, index, source_history)
+    # 4. Serve the other stream. A worker that runs already has not seen the copies.
+    directory.reopen_stream(StoredStream(copied.record, 0, None))
+    logger.warning("messages_set_aside", stream=name, partition=partition, messages=count, from_index=index, kept_in=to)
+
+
+async def cut(stream: LocalStream, row: MirrorRow, index: int, source_history: History) -> None:
+    """Cuts all messages from `index` on, in steps, and writes the row with the last one. Raises StorageError,
+    MirrorError."""
+    while True:
+        step = await stream.change(lambda stream_id, done: CutTail(stream_id, index, source_history, row, done))
+        if step.done:
+            return

@@ -1,0 +1,87 @@
+"""Fencer: makes the former source of a primary a mirror, as soon as it reaches it.
+
+Without that, a primary that comes back would go on taking pushes, beside the mirror that has taken its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+import trio
+
+from ockam.protocol import ProtocolError
+from storage.errors import StorageClosed, StorageError
+from stream_mirror.asking import Asker, asking
+from stream_mirror.errors import MirrorError, Parted
+from stream_mirror.figures import Figures
+from stream_mirror.local_stream import LocalStream
+from stream_mirror.protocol import MirrorCondition
+from stream_service.mirror_operations import EndFence
+from stream_service.mirror_rows import MirrorRow
+from stream_service.mirroring import ROLE, BeMirror, BePrimary, Role, RoleRequest, RoleResponse
+from stream_service.names import stream_address
+
+RETRY_S = 0.5
+"""The pause before the former source is tried again, in seconds."""
+
+logger = structlog.get_logger(__name__)
+
+
+class Fencer:
+    """Makes the former source of one primary a mirror of it.
+
+    row: the former source. own_address: the `host:port` at which other nodes reach this one; None if it is not known.
+    """
+
+    def __init__(
+        self,
+        stream: LocalStream,
+        row: MirrorRow,
+        figures: Figures,
+        new_id: Callable[[], str],
+        own_address: Callable[[], str],
+    ) -> None:
+        self._stream = stream
+        self._row = row
+        self.figures = figures
+        self._new_id = new_id
+        self._own_address = own_address
+
+    async def run(self) -> None:
+        """Tries until the former source is a mirror, or until it is cancelled."""
+        while True:
+            try:
+                with asking(self._stream.directory.node, self._row.source, self._new_id) as asker:
+                    await self._fence(asker)
+                await self._stream.change(lambda stream_id, done: EndFence(stream_id, True, done))
+                return
+            except StorageClosed:
+                # The node is stopping.
+                return
+            except (MirrorError, StorageError, ProtocolError) as error:
+                self.figures.set(MirrorCondition.FENCING, str(error))
+            await trio.sleep(RETRY_S)
+
+    async def _fence(self, asker: Asker) -> None:
+        name, partition = self._stream.identity
+        now = await change_role(asker, self._row.source_name, partition, None, force=False)
+        own_address = self._own_address()
+        if now.role is Role.MIRROR and (now.source, now.stream_name) == (own_address, name):
+            return
+        known = {entry.entry_id for entry in await self._stream.get_history()}
+        if now.entry_id not in known:
+            # Both have gone on since: an operator decides which one is right.
+            raise Parted(
+                f"{self._row.source_name!r} at {self._row.source} was promoted or restored since; "
+                "make one of both a mirror by `mirror add --force`"
+            )
+        await change_role(asker, self._row.source_name, partition, BeMirror(own_address, name), force=True)
+        logger.warning("source_fenced", stream=name, partition=partition, source=self._row.source)
+
+
+async def change_role(
+    asker: Asker, name: str, partition: int, change: BeMirror | BePrimary | None, *, force: bool
+) -> RoleResponse:
+    """Asks another node to change the role of a stream-partition; None: to tell it. Raises MirrorError."""
+    return await asker.ask(stream_address(name, partition), ROLE, RoleRequest(0, change, force))

@@ -1,0 +1,122 @@
+"""The messages of `node/mirror/1`, by which an operator adds, promotes and removes the mirrors of a node.
+
+A client sends the requests to the address ADDRESS of the node that has the mirrors, or will have them. docs/wire.md
+describes the protocol.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+import bare
+from ockam.protocol import Protocol
+
+ADDRESS = "mirror"
+"""The address of the service."""
+
+
+# type MirrorAction enum { STATUS ADD PROMOTE REMOVE }
+class MirrorAction(enum.IntEnum):
+    """What a request asks for.
+
+    STATUS: how the mirrors of the node are.
+    ADD: follow a stream of another node.
+    PROMOTE: make the mirror of a stream its primary.
+    REMOVE: stop following. The messages stay, in a stream of its own.
+    """
+
+    STATUS = 0
+    ADD = 1
+    PROMOTE = 2
+    REMOVE = 3
+
+
+# type MirrorRequest struct { request_id: uint  action: MirrorAction  stream_name: str  source: str  source_name: str
+#   force: bool }
+class MirrorRequest(msgspec.Struct, frozen=True):
+    """A request of an operator.
+
+    stream_name: the stream on this node, with all its partitions. With STATUS, it may be empty: all streams.
+    source: with ADD, the `host:port` of the node with the source; otherwise empty.
+    source_name: with ADD, the name of the source; empty: the same name.
+    force: with ADD, whether messages of this node that the source does not have are moved to another stream. With
+    PROMOTE, whether the mirror becomes a primary without its source, whatever it lacks.
+    """
+
+    request_id: bare.UInt
+    action: MirrorAction
+    stream_name: str
+    source: str
+    source_name: str
+    force: bool
+
+
+# type MirrorCondition enum { STARTING FOLLOWING UNREACHABLE PARTED FAILED FENCING }
+class MirrorCondition(enum.IntEnum):
+    """What a mirror does at present.
+
+    STARTING: it has not heard of its source since the start of the node.
+    FOLLOWING: it gets the messages of its source.
+    UNREACHABLE: it does not reach its source, and tries again.
+    PARTED: it has messages that its source does not have, so it does not follow.
+    FAILED: the source refuses it, or the node cannot store the messages; it tries again.
+    FENCING: it is a primary now, and tries to make its former source a mirror.
+    """
+
+    STARTING = 0
+    FOLLOWING = 1
+    UNREACHABLE = 2
+    PARTED = 3
+    FAILED = 4
+    FENCING = 5
+
+
+# type MirrorState struct { stream_name: str  partition: uint  condition: MirrorCondition  reason: str  source: str
+#   source_name: str  next_index: uint  source_next_index: uint  lag: uint  lag_us: uint  heard_us: u64
+#   aside_name: str  aside_messages: uint }
+class MirrorState(msgspec.Struct, frozen=True):
+    """One partition that follows a source, or that fences its former one.
+
+    reason: why it does not follow; empty while it follows.
+    next_index, source_next_index: the ends of the mirror and of its source, when the mirror last heard of it.
+    lag: the number of messages that the source had more.
+    lag_us: for how long the mirror has had less than all messages of its source, in microseconds.
+    heard_us: the mirror knows of everything that its source had confirmed by this time, in microseconds since 1970; 0
+    if it has never heard of the source.
+    aside_name, aside_messages: the stream to which messages were moved that the source does not have, and their
+    number; empty and 0 if there were none.
+    """
+
+    stream_name: str
+    partition: bare.UInt
+    condition: MirrorCondition
+    reason: str
+    source: str
+    source_name: str
+    next_index: bare.UInt
+    source_next_index: bare.UInt
+    lag: bare.UInt
+    lag_us: bare.UInt
+    heard_us: bare.U64
+    aside_name: str
+    aside_messages: bare.UInt
+
+
+# type MirrorResponse struct { request_id: uint  done: bool  mirrors: list<MirrorState> }
+class MirrorResponse(msgspec.Struct, frozen=True):
+    """The answer to a MirrorRequest.
+
+    done: whether what was asked for is done. A promotion takes as long as the copying of what is missing: until then,
+    the client asks again.
+    mirrors: the mirrors of the stream, or all, after the request; after PROMOTE and REMOVE as they were before it.
+    """
+
+    request_id: bare.UInt
+    done: bool
+    mirrors: list[MirrorState]
+
+
+MIRRORS = Protocol("node/mirror/1", MirrorRequest, MirrorResponse)
+"""The protocol of operators: add, promote and remove mirrors, and ask how they are."""

@@ -1,0 +1,57 @@
+"""MirrorWorker: takes the requests of operators about mirrors. `stream_mirror.service` does what they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from access.rights import Demand, Right
+from ockam.address import split_host_port
+from ockam.errors import InvalidAddress
+from ockam.message import Message
+from ockam.protocol import ProtocolError, error_payload
+from ockam.worker import Worker
+from stream_mirror.protocol import MIRRORS, MirrorAction, MirrorRequest
+from stream_service.names import refusal_of_name
+
+
+class MirrorWorker(Worker):
+    """Takes the requests of operators at the address `mirror`."""
+
+    def __init__(self, serve: Callable[[Message, MirrorRequest, Callable[[bytes], None]], None]) -> None:
+        """serve: serves a request and calls the function with the payload of the answer. Raises ProtocolError."""
+        self._serve = serve
+
+    def demand(self, message: Message) -> Demand:
+        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`. Raises
+        ProtocolError."""
+        request = MIRRORS.decode_request(message.payload)
+        if request.action is MirrorAction.STATUS:
+            return Demand(Right.OPERATE | Right.ADMIN, request.stream_name or None)
+        return Demand(Right.ADMIN, request.stream_name)
+
+    def handle(self, message: Message) -> None:
+        try:
+            request = MIRRORS.decode_request(message.payload)
+            _check(request)
+            answer = self.context.guard(lambda payload: self.reply(message, payload))
+            self._serve(message, request, answer)
+        except ProtocolError as error:
+            self.reply(message, error_payload(str(error)))
+
+    def failure_payload(self, message: Message, reason: str) -> bytes | None:
+        return error_payload(reason)
+
+
+def _check(request: MirrorRequest) -> None:
+    """Raises ProtocolError if a request cannot be served."""
+    if request.action is MirrorAction.STATUS:
+        return
+    for name in (request.stream_name, request.source_name or request.stream_name):
+        refusal = refusal_of_name(name)
+        if refusal is not None:
+            raise ProtocolError(refusal)
+    if request.action is MirrorAction.ADD:
+        try:
+            split_host_port(request.source)
+        except InvalidAddress as error:
+            raise ProtocolError(f"the source of a mirror is HOST:PORT: {error}") from error

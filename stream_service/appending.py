@@ -1,0 +1,91 @@
+"""The messages of `node/stream_append/1`, which appends messages only if the stream ends at an expected index.
+
+So a program whose messages depend on what is in the stream decides and appends without a lock: if another program was
+faster, nothing is stored, and it reads the new messages and tries again. docs/wire.md describes the protocol.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+import bare
+from ockam.protocol import Protocol, ProtocolError
+from stream_service.extensions import Header
+from stream_service.limits import StreamLimits
+
+
+# type AppendedMessage struct { key: optional<data>  headers: list<Header>  data: data }
+class AppendedMessage(msgspec.Struct, frozen=True, gc=False):
+    """One message to append."""
+
+    key: bytes | None
+    headers: list[Header]
+    data: bytes
+
+
+# type AppendRequest struct { request_id: uint  expected: uint  entry_id: optional<u64>
+#   messages: list<AppendedMessage> }
+class AppendRequest(msgspec.Struct, frozen=True):
+    """A request to append messages. The node stores all of them together, or none.
+
+    expected: the index of the first message. It must be the next index of the stream.
+    entry_id: the newest entry in the history of the stream, as an earlier answer told it. If the stream has a newer
+    entry, because a mirror became its primary or a backup was restored, nothing is stored. None: any entry will do.
+    """
+
+    request_id: bare.UInt
+    expected: bare.UInt
+    entry_id: bare.U64 | None
+    messages: list[AppendedMessage]
+
+
+# type AppendStatus enum { OK CONFLICT FENCED REFUSED }
+class AppendStatus(enum.IntEnum):
+    """The result of an AppendRequest. With every status but OK, nothing was stored.
+
+    OK: all messages are on disk.
+    CONFLICT: the stream does not end at the expected index.
+    FENCED: the stream has a newer history than the request says.
+    REFUSED: the stream is a mirror, which takes no messages.
+    """
+
+    OK = 0
+    CONFLICT = 1
+    FENCED = 2
+    REFUSED = 3
+
+
+# type AppendResponse struct { request_id: uint  status: AppendStatus  next_index: uint  entry_id: u64 }
+class AppendResponse(msgspec.Struct, frozen=True):
+    """The answer to an AppendRequest.
+
+    next_index: the index that the next message of the stream will get, after the request.
+    entry_id: the newest entry in the history of the stream.
+    """
+
+    request_id: bare.UInt
+    status: AppendStatus
+    next_index: bare.UInt
+    entry_id: bare.U64
+
+
+APPEND = Protocol("node/stream_append/1", AppendRequest, AppendResponse)
+
+
+def read_append(payload: bytes, limits: StreamLimits) -> AppendRequest:
+    """Decodes an append request.
+
+    Raises ProtocolError if the request cannot be decoded, has no messages, or has a key or headers above the limits.
+    """
+    request = APPEND.decode_request(payload)
+    if not request.messages:
+        raise ProtocolError("an append without messages")
+    for message in request.messages:
+        if len(message.key or b"") > limits.key_bytes_max:
+            raise ProtocolError(f"a key of {len(message.key or b'')} bytes; at most {limits.key_bytes_max}")
+        headers_bytes = sum(len(each.name.encode()) + len(each.value) for each in message.headers)
+        if headers_bytes > limits.headers_bytes_max:
+            raise ProtocolError(f"headers of {headers_bytes} bytes; at most {limits.headers_bytes_max}")
+    return request

@@ -1,0 +1,312 @@
+"""The storage operations of mirrors. `workers.stream.StreamWorker.change` runs those that change a stream.
+
+Each operation is one transaction, so a mirror that is killed goes on where its last transaction ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from storage.contract import Append, Operation, Record, Session, StreamRecord
+from storage.history import (
+    History,
+    begin_entry,
+    ensure_history,
+    list_history,
+    random_entry_id,
+    set_history,
+    shared_history,
+)
+from storage.timed import find_falls, timed_appends
+from stream_service import stored
+from stream_service.mirror_rows import MirrorRow, Task, find_mirror, forget_mirror, write_mirror
+from stream_service.mirroring import BeMirror, BePrimary
+from stream_service.operations import INDEX_MAX
+
+STEP_MESSAGES = 1_000
+STEP_BYTES = 4 * 1024 * 1024
+"""The largest number of messages, and about the largest number of bytes, that one transaction moves or cuts."""
+
+
+class LoadHistory(Operation):
+    """Reads the history of a stream, and makes one if the stream has none yet. It is a write."""
+
+    __slots__ = ("history", "stream_id")
+
+    def __init__(self, stream_id: int, on_done: Callable[[LoadHistory], None]) -> None:
+        super().__init__(on_done)
+        self.stream_id = stream_id
+        self.history: History = ()
+
+    def apply(self, session: Session) -> None:
+        # A stream that was deleted meanwhile gets no history.
+        session.log.get_stream(self.stream_id)
+        self.history = ensure_history(session, self.stream_id)
+
+
+class StreamChange(Operation):
+    """A change of a stream that its worker makes while nothing else changes it.
+
+    After the change, these attributes have what is stored:
+
+    - record: the row of the stream.
+    - last_time_us: the time of the latest message, in microseconds since 1970; 0 without a message.
+    - history: the history of the stream.
+    - mirror: the row of the stream in the table of mirrors, or None.
+
+    appended: the appends of the change, for the messages in memory.
+    """
+
+    __slots__ = ("appended", "history", "last_time_us", "mirror", "record", "stream_id")
+
+    def __init__(self, stream_id: int, on_done: Callable[[Any], None]) -> None:
+        super().__init__(on_done)
+        self.stream_id = stream_id
+        self.record: StreamRecord | None = None
+        self.last_time_us = 0
+        self.history: History = ()
+        self.mirror: MirrorRow | None = None
+        self.appended: Sequence[Append] = ()
+
+    def change(self, session: Session) -> None:
+        """Changes the stream. Raises StorageError."""
+        raise NotImplementedError
+
+    def apply(self, session: Session) -> None:
+        self.change(session)
+        now = stored.stored_stream(session, session.log.get_stream(self.stream_id))
+        self.record, self.last_time_us, self.mirror = now.record, now.last_time_us, now.mirror
+        self.history = list_history(session, self.stream_id)
+
+    def row_count(self) -> int:
+        return sum(append.row_count() for append in self.appended)
+
+
+class StoreMirrored(StreamChange):
+    """Stores messages of the source at their indexes, together with the history and the end of the source.
+
+    records: the messages; the first one has the next index of the mirror. There may be none.
+    before_us: the time of the mirror's latest message, in microseconds since 1970.
+    history: the history of the source.
+    row: the row of the mirror after the change.
+    """
+
+    __slots__ = ("_appends", "before_us", "records", "row", "source_history")
+
+    def __init__(
+        self,
+        stream_id: int,
+        records: Sequence[Record],
+        before_us: int,
+        history: History,
+        row: MirrorRow,
+        on_done: Callable[[Any], None],
+    ) -> None:
+        super().__init__(stream_id, on_done)
+        self.records = records
+        self.before_us = before_us
+        self.source_history = history
+        self.row = row
+        self._appends = timed_appends(stream_id, records)
+
+    def change(self, session: Session) -> None:
+        for index in find_falls(self.records, self.before_us):
+            stored.note_fall(session, self.stream_id, index)
+        session.log.append(self._appends)
+        self.appended = self._appends
+        end = session.log.get_stream(self.stream_id).next_index
+        history = tuple(entry for entry in self.source_history if entry.first_index <= end)
+        if history != list_history(session, self.stream_id):
+            set_history(session, self.stream_id, history)
+        write_mirror(session, msgspec.structs.replace(self.row, stream_id=self.stream_id))
+
+
+class KeepRow(StreamChange):
+    """Writes the row of a mirror, and changes nothing else."""
+
+    __slots__ = ("row",)
+
+    def __init__(self, stream_id: int, row: MirrorRow, on_done: Callable[[Any], None]) -> None:
+        super().__init__(stream_id, on_done)
+        self.row = row
+
+    def change(self, session: Session) -> None:
+        write_mirror(session, self.row)
+
+
+class SkipForward(StreamChange):
+    """Moves a mirror without messages to a higher index, because its source has deleted the messages before."""
+
+    __slots__ = ("index",)
+
+    def __init__(self, stream_id: int, index: int, on_done: Callable[[Any], None]) -> None:
+        super().__init__(stream_id, on_done)
+        self.index = index
+
+    def change(self, session: Session) -> None:
+        session.log.skip_to(self.stream_id, self.index)
+
+
+class CutTail(StreamChange):
+    """Cuts the last messages of a stream, at most one step of them, down to `index`. The caller has stored them
+    elsewhere.
+
+    done: whether all messages from `index` on are cut. With the last step, the history loses the entries that the
+    source does not have, and the row is written.
+    """
+
+    __slots__ = ("done", "index", "row", "source_history")
+
+    def __init__(
+        self, stream_id: int, index: int, history: History, row: MirrorRow, on_done: Callable[[Any], None]
+    ) -> None:
+        super().__init__(stream_id, on_done)
+        self.index = index
+        self.source_history = history
+        self.row = row
+        self.done = False
+
+    def change(self, session: Session) -> None:
+        record = session.log.get_stream(self.stream_id)
+        end = max(self.index, record.next_index - STEP_MESSAGES)
+        session.log.cut_from(self.stream_id, end)
+        self.done = end <= self.index
+        if self.done:
+            shared = shared_history(list_history(session, self.stream_id), self.source_history)
+            set_history(session, self.stream_id, shared)
+            write_mirror(session, self.row)
+
+
+class TakeHistory(StreamChange):
+    """Drops the entries of the history that the source does not have. The stream has no message of them."""
+
+    __slots__ = ("source_history",)
+
+    def __init__(self, stream_id: int, history: History, on_done: Callable[[Any], None]) -> None:
+        super().__init__(stream_id, on_done)
+        self.source_history = history
+
+    def change(self, session: Session) -> None:
+        shared = shared_history(list_history(session, self.stream_id), self.source_history)
+        set_history(session, self.stream_id, shared)
+
+
+class ChangeRole(StreamChange):
+    """Makes a stream a mirror, or a mirror a primary, or only reads its role.
+
+    change_to: the new role; None: as it is.
+    force: of the request, see `stream_service.mirroring.RoleRequest`.
+    """
+
+    __slots__ = ("change_to", "force")
+
+    def __init__(
+        self, stream_id: int, change_to: BeMirror | BePrimary | None, force: bool, on_done: Callable[[Any], None]
+    ) -> None:
+        super().__init__(stream_id, on_done)
+        self.change_to = change_to
+        self.force = force
+
+    def change(self, session: Session) -> None:
+        row = find_mirror(session, self.stream_id)
+        history = ensure_history(session, self.stream_id)
+        match self.change_to:
+            case BeMirror(source, name):
+                made = MirrorRow(self.stream_id, Task.FOLLOW, source, name, sets_aside=self.force)
+                if row is not None:
+                    # What is known of the former source says nothing about the end of this one.
+                    kept = {"aside_name": row.aside_name, "aside_messages": row.aside_messages}
+                    same = (row.task, row.source, row.source_name) == (Task.FOLLOW, source, name)
+                    if same:
+                        kept |= {"source_next_index": row.source_next_index, "heard_us": row.heard_us}
+                    made = msgspec.structs.replace(made, **kept)
+                write_mirror(session, made)
+            case BePrimary(fences) if row is not None and row.task is Task.FOLLOW:
+                begin_entry(session, self.stream_id, random_entry_id())
+                if fences:
+                    write_mirror(session, msgspec.structs.replace(row, task=Task.FENCE, sets_aside=False))
+                else:
+                    forget_mirror(session, self.stream_id)
+        assert history, "a stream has a history by now"
+
+
+class EndFence(StreamChange):
+    """Ends the attempts of a primary to fence its former source.
+
+    is_mirror: whether the former source is a mirror of this stream now. If not, the node forgets it.
+    """
+
+    __slots__ = ("is_mirror",)
+
+    def __init__(self, stream_id: int, is_mirror: bool, on_done: Callable[[Any], None]) -> None:
+        super().__init__(stream_id, on_done)
+        self.is_mirror = is_mirror
+
+    def change(self, session: Session) -> None:
+        row = find_mirror(session, self.stream_id)
+        if row is None or row.task is not Task.FENCE:
+            return
+        if self.is_mirror:
+            write_mirror(session, MirrorRow(self.stream_id, Task.ASK, row.source, row.source_name))
+        else:
+            forget_mirror(session, self.stream_id)
+
+
+class CopyAside(Operation):
+    """Copies one step of the last messages of a stream to another stream, at the same indexes.
+
+    index: the first index that is copied.
+    record: the row of the other stream after the step.
+    done: whether the other stream has all messages now.
+    """
+
+    __slots__ = ("created_us", "done", "index", "name", "partition", "record", "stream_id")
+
+    def __init__(
+        self, stream_id: int, index: int, name: str, partition: int, created_us: int, on_done: Callable[[Any], None]
+    ) -> None:
+        super().__init__(on_done)
+        self.stream_id = stream_id
+        self.index = index
+        self.name = name
+        self.partition = partition
+        self.created_us = created_us
+        self.record: StreamRecord | None = None
+        self.done = False
+
+    def apply(self, session: Session) -> None:
+        log = session.log
+        stream = log.get_stream(self.stream_id)
+        index = max(self.index, stream.first_index)
+        other = log.ensure_stream(self.name, self.partition, self.created_us)
+        ensure_history(session, other.stream_id)
+        if not other.next_index and index:
+            log.begin_at(other.stream_id, index)
+            other = log.get_stream(other.stream_id)
+        records = log.read(self.stream_id, max(index, other.next_index), STEP_MESSAGES, STEP_BYTES)
+        if records:
+            last_us = stored.find_time_us(session, other.stream_id, other.next_index - 1) or 0
+            for fall in find_falls(records, last_us):
+                stored.note_fall(session, other.stream_id, fall)
+            log.append(timed_appends(other.stream_id, records))
+        self.record = log.get_stream(other.stream_id)
+        self.done = self.record.next_index >= stream.next_index
+
+
+class ReadOne(Operation):
+    """Reads the message at one index. found: the message; None if it is not stored."""
+
+    __slots__ = ("found", "index", "stream_id")
+
+    def __init__(self, stream_id: int, index: int, on_done: Callable[[ReadOne], None]) -> None:
+        super().__init__(on_done)
+        self.stream_id = stream_id
+        self.index = index
+        self.found: Record | None = None
+
+    def apply(self, session: Session) -> None:
+        records = session.log.read(self.stream_id, min(self.index, INDEX_MAX), 1, 1)
+        self.found = records[0] if records and records[0][0] == self.index else None

@@ -1,0 +1,132 @@
+"""Reads and writes the table of mirrors: which streams follow a source, and which primaries have a source to fence."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, delete, insert, select
+
+from storage.contract import Session
+from storage.errors import DatabaseCorrupt, corrupt_text
+from storage.schema import metadata
+from storage.seal import is_sealed, seal_column, seal_of
+from storage.statement import compiled
+
+
+class Task(enum.IntEnum):
+    """What the node does for a stream of this table.
+
+    FOLLOW: the stream is a mirror and follows its source.
+    FENCE: the stream was a mirror and is a primary now. The node makes its former source a mirror.
+    ASK: the stream is a primary, and has a mirror at `source`. After a start, the node asks whether that mirror has
+    taken its place.
+    """
+
+    FOLLOW = 1
+    FENCE = 2
+    ASK = 3
+
+
+class MirrorRow(msgspec.Struct, frozen=True):
+    """One row of the table of mirrors.
+
+    source, source_name: the `host:port` of the node with the source, and the name of the stream there.
+    sets_aside: whether messages that the source does not have may be moved to another stream.
+    source_next_index: the next index of the source, when the node last heard of it.
+    heard_us: when the node last heard of the source, in microseconds since 1970; 0 if it never has.
+    aside_name, aside_messages: the stream to which messages were moved that the source does not have, and their
+    number; empty and 0 if there were none. A name with the number 0 means that they are being moved.
+    """
+
+    stream_id: int
+    task: Task
+    source: str
+    source_name: str
+    sets_aside: bool = False
+    source_next_index: int = 0
+    heard_us: int = 0
+    aside_name: str = ""
+    aside_messages: int = 0
+
+    @property
+    def source_role(self) -> int:
+        """What the stream is for a mirror that asks, as a number of `stream_service.mirroring.SourceRole`."""
+        return {Task.FOLLOW: 1, Task.FENCE: 2, Task.ASK: 0}[self.task]
+
+    def find_refusal(self, name: str) -> str | None:
+        """Returns the reason why the stream of this name takes no pushes; None if it takes them."""
+        if self.task is not Task.FOLLOW:
+            return None
+        return f"{name!r} is a mirror of {self.source_name!r} at {self.source}, and takes no messages; push them there"
+
+
+mirrors = Table(
+    "stream_mirrors",
+    metadata,
+    Column("stream_id", Integer, primary_key=True, autoincrement=False),
+    Column("task", Integer, nullable=False),
+    Column("source", String, nullable=False),
+    Column("source_name", String, nullable=False),
+    Column("sets_aside", Integer, nullable=False),
+    Column("source_next_index", BigInteger, nullable=False),
+    Column("heard_us", BigInteger, nullable=False),
+    Column("aside_name", String, nullable=False),
+    Column("aside_messages", BigInteger, nullable=False),
+    seal_column(),
+    sqlite_with_rowid=False,
+)
+"""The table of mirrors, with one row for each stream-partition that follows a source, or that fences its former one."""
+
+_COLUMNS = tuple(column.name for column in mirrors.columns)
+_of_stream = mirrors.c.stream_id == bindparam("stream_id")
+_FIND = compiled(select(*mirrors.columns).where(_of_stream), "stream_id")
+_LIST = compiled(select(*mirrors.columns))
+_DELETE = compiled(delete(mirrors).where(_of_stream), "stream_id")
+_INSERT = compiled(insert(mirrors), *_COLUMNS)
+
+
+def find_mirror(session: Session, stream_id: int) -> MirrorRow | None:
+    """Returns the row of a stream; None if it neither follows nor fences. Raises DatabaseCorrupt."""
+    row = session.execute(_FIND, (stream_id,)).fetchone()
+    return None if row is None else _checked(row)
+
+
+def list_mirrors(session: Session) -> dict[int, MirrorRow]:
+    """Returns all rows by the ids of their streams. Raises DatabaseCorrupt if a row is damaged."""
+    rows = map(_checked, session.execute(_LIST).fetchall())
+    return {row.stream_id: row for row in rows}
+
+
+def write_mirror(session: Session, row: MirrorRow) -> None:
+    """Writes the row of a stream in place of its earlier one. Call it inside a transaction."""
+    values = (
+        row.stream_id,
+        int(row.task),
+        row.source,
+        row.source_name,
+        int(row.sets_aside),
+        row.source_next_index,
+        row.heard_us,
+        row.aside_name,
+        row.aside_messages,
+    )
+    session.execute(_DELETE, (row.stream_id,))
+    session.execute(_INSERT, (*values, seal_of(mirrors.name, values)))
+
+
+def forget_mirror(session: Session, stream_id: int) -> None:
+    """Deletes the row of a stream, if it has one. Call it inside a transaction."""
+    session.execute(_DELETE, (stream_id,))
+
+
+def _checked(row: tuple[object, ...]) -> MirrorRow:
+    if not is_sealed(mirrors.name, _COLUMNS[:-1], row):
+        raise DatabaseCorrupt(
+            corrupt_text(f"the row of the mirror with the stream id {row[0]} is not what was written")
+        )
+    stream_id, task, source, source_name, sets_aside, source_next_index, heard_us, aside_name, aside_messages, _ = row
+    known = {"source_next_index": source_next_index, "heard_us": heard_us}
+    aside = {"aside_name": aside_name, "aside_messages": aside_messages}
+    values = {"stream_id": stream_id, "source": source, "source_name": source_name, **known, **aside}
+    return msgspec.convert({**values, "task": task, "sets_aside": bool(sets_aside)}, MirrorRow)

@@ -1,0 +1,240 @@
+"""The messages of `node/stream_mirror/1` and `node/stream_role/1`, by which a node keeps a copy of a stream of another.
+
+A mirror is a stream that has the messages of its source at the same indexes, with the same times, keys, headers and
+sequence numbers. It asks its source for messages by `node/stream_mirror/1`, and takes no pushes.
+`node/stream_role/1` makes a stream a mirror, or makes a mirror a primary: a stream that takes pushes. docs/wire.md
+describes both protocols for authors of other clients.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+import bare
+from ockam.protocol import Protocol, ProtocolError
+from storage.history import ENTRIES_MAX, ENTRY_ID_MAX, History, HistoryEntry
+
+MIRROR_MESSAGES_MAX = 4_096
+"""The largest number of messages in one answer to a mirror."""
+MIRROR_BYTES_MAX = 1024 * 1024
+"""The number of bytes of data that a mirror asks for. A page has at least one message, even a larger one."""
+INDEX_MAX = 2**62
+"""The highest index of a message that a mirror stores. The log stores indexes up to 2^63 - 1."""
+SOURCE_BYTES_MAX = 300
+"""The largest size of the `host:port` of a source, in bytes."""
+
+
+# type Follower struct { address: str  stream_name: str }
+class Follower(msgspec.Struct, frozen=True):
+    """The mirror that asks: the `host:port` of its node, and its name there. A primary that starts asks its mirrors
+    whether one of them has taken its place."""
+
+    address: str
+    stream_name: str
+
+
+# type MirrorPull struct { request_id: uint  start: uint  size_bytes: uint  wait_ms: uint  entry_id: u64
+#   follower: optional<Follower> }
+class MirrorPull(msgspec.Struct, frozen=True):
+    """A request for the stored messages of a stream, from the index `start` on.
+
+    size_bytes: the approximate largest size of the data in the answer, in bytes.
+    wait_ms: how long the node may delay the answer while there is no message to send, in milliseconds. The node waits
+    at most 5,000 ms.
+    entry_id: the id of the newest entry in the history of the mirror; 0 if the mirror has no message.
+    follower: the mirror, if its node knows how it is reached. Only a peer with the right ADMIN can name one.
+    """
+
+    request_id: bare.UInt
+    start: bare.UInt
+    size_bytes: bare.UInt
+    wait_ms: bare.UInt
+    entry_id: bare.U64
+    follower: Follower | None = None
+
+
+# type MirrorStatus enum { OK PARTED }
+class MirrorStatus(enum.IntEnum):
+    """Whether the messages of a source continue those of its mirror.
+
+    OK: they do, as far as the histories tell.
+    PARTED: the mirror has messages that the source does not have. The answer has no messages.
+    """
+
+    OK = 0
+    PARTED = 1
+
+
+# type SourceRole enum { PRIMARY MIRROR SUCCESSOR }
+class SourceRole(enum.IntEnum):
+    """What the stream is that answers a mirror.
+
+    PRIMARY: it takes pushes.
+    MIRROR: it is itself a mirror of another stream.
+    SUCCESSOR: it takes pushes, was a mirror before, and has not reached its former source since.
+    """
+
+    PRIMARY = 0
+    MIRROR = 1
+    SUCCESSOR = 2
+
+
+# type WireEntry struct { entry_id: u64  first_index: uint }
+class WireEntry(msgspec.Struct, frozen=True):
+    """One entry of the history of a stream, see `storage.history`."""
+
+    entry_id: bare.U64
+    first_index: bare.UInt
+
+
+# type StoredMessage struct { time_us: u64  crc: u32  key: optional<data>  beside: optional<data>  data: data }
+class StoredMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message as the source has stored it. `stream_service.mirror_codec` says how `crc` is computed.
+
+    beside: the headers and the sequence number, as `stream_service.stored.Extras` encodes them; None: neither.
+    """
+
+    time_us: bare.U64
+    crc: bare.U32
+    key: bytes | None
+    beside: bytes | None
+    data: bytes
+
+
+# type MirrorPage struct { request_id: uint  status: MirrorStatus  role: SourceRole  history: list<WireEntry>
+#   first_index: uint  next_index: uint  start: uint  messages: list<StoredMessage> }
+class MirrorPage(msgspec.Struct, frozen=True):
+    """The answer to a MirrorPull.
+
+    role: what the source is.
+    history: the history of the source, oldest entry first.
+    first_index: the index of the earliest message of the source.
+    next_index: the index that the next message of the source will get.
+    start: the index of the first message in the page. The others follow without a gap. Without messages, it is the
+    index at which the next page begins.
+    """
+
+    request_id: bare.UInt
+    status: MirrorStatus
+    role: SourceRole
+    history: list[WireEntry]
+    first_index: bare.UInt
+    next_index: bare.UInt
+    start: bare.UInt
+    messages: list[StoredMessage]
+
+
+# type BeMirror struct { source: str  stream_name: str }
+class BeMirror(msgspec.Struct, frozen=True):
+    """Makes the stream a mirror. From then on, its pushes are refused, and it follows its source.
+
+    source: the `host:port` of the node with the source.
+    stream_name: the name of the source. The partition is the same.
+    """
+
+    source: str
+    stream_name: str
+
+
+# type BePrimary struct { fences: bool }
+class BePrimary(msgspec.Struct, frozen=True):
+    """Makes a mirror a primary, which takes pushes. Its history gets an entry.
+
+    fences: whether this node makes the former source a mirror of this stream, as soon as it reaches the source.
+    """
+
+    fences: bool
+
+
+# type RoleChange union { BeMirror = 0 | BePrimary = 1 }
+RoleChange: TypeAlias = Annotated[BeMirror | BePrimary, bare.Union({0: BeMirror, 1: BePrimary})]
+
+
+# type RoleRequest struct { request_id: uint  change: optional<RoleChange>  force: bool }
+class RoleRequest(msgspec.Struct, frozen=True):
+    """A request to change the role of a stream, or to tell it.
+
+    change: the new role; None: the role stays as it is.
+    force: with BeMirror, whether messages that the source does not have are moved to another stream, so that this one
+    can follow. With BePrimary, it must be true: only the mirror's own node knows whether the mirror has everything.
+    """
+
+    request_id: bare.UInt
+    change: RoleChange | None
+    force: bool
+
+
+# type Role enum { PRIMARY MIRROR }
+class Role(enum.IntEnum):
+    """PRIMARY: the stream takes pushes. MIRROR: it follows a source, and refuses pushes."""
+
+    PRIMARY = 0
+    MIRROR = 1
+
+
+# type RoleResponse struct { request_id: uint  role: Role  source: str  stream_name: str  entry_id: u64
+#   next_index: uint  lag: uint }
+class RoleResponse(msgspec.Struct, frozen=True):
+    """The answer to a RoleRequest: the role after the request, which is on disk.
+
+    source, stream_name: the node and the name of the source; empty for a primary.
+    entry_id: the id of the newest entry in the history of the stream.
+    next_index: the index that the next message will get. A stream that became a mirror has confirmed no push at this
+    index or above.
+    lag: how many messages the source had more than the mirror, when the mirror last heard of it.
+    """
+
+    request_id: bare.UInt
+    role: Role
+    source: str
+    stream_name: str
+    entry_id: bare.U64
+    next_index: bare.UInt
+    lag: bare.UInt
+
+
+MIRROR = Protocol("node/stream_mirror/1", MirrorPull, MirrorPage)
+ROLE = Protocol("node/stream_role/1", RoleRequest, RoleResponse)
+
+
+def wire_history(history: Sequence[HistoryEntry]) -> list[WireEntry]:
+    return [WireEntry(entry.entry_id, entry.first_index) for entry in history]
+
+
+def read_history(entries: Sequence[WireEntry]) -> History:
+    """Returns a history that came from another node.
+
+    Raises ProtocolError if it cannot be one: an id or an index is too large, or the indexes decrease.
+    """
+    if len(entries) > ENTRIES_MAX:
+        raise ProtocolError(f"a history of {len(entries)} entries; at most {ENTRIES_MAX}")
+    before = 0
+    for entry in entries:
+        if not 0 < entry.entry_id <= ENTRY_ID_MAX or not before <= entry.first_index <= INDEX_MAX:
+            raise ProtocolError("this is no history of a stream")
+        before = entry.first_index
+    return tuple(HistoryEntry(entry.entry_id, entry.first_index) for entry in entries)
+
+
+def has_parted(history: History, next_index: int, is_mirror: bool, entry_id: int, start: int) -> bool:
+    """Whether a mirror has messages that its source does not have.
+
+    history, next_index, is_mirror: of the source.
+    entry_id: the newest entry in the history of the mirror; 0 if the mirror has no message.
+    start: the next index of the mirror.
+    """
+    if not entry_id:
+        return False
+    places = [place for place, entry in enumerate(history) if entry.entry_id == entry_id]
+    if not places:
+        return True
+    after = history[places[0] + 1 :]
+    if after and start > after[0].first_index:
+        return True
+    # A primary never has fewer messages than its mirror, unless it has lost some. A source that is a mirror itself may
+    # be behind.
+    return start > next_index and not is_mirror

@@ -1,0 +1,82 @@
+"""MirrorPulls: takes the requests of mirrors (`node/stream_mirror/1`) to one stream. `workers.pulls` answers them.
+
+A mirror whose messages do not continue those of this stream is told so, and gets none.
+"""
+
+from __future__ import annotations
+
+from ockam.message import Message
+from ockam.protocol import ProtocolError, failed_payload
+from ockam.worker import Worker
+from stream_service.mirror_codec import encode_mirror_page
+from stream_service.mirror_operations import LoadHistory
+from stream_service.mirroring import MIRROR, MirrorPull, MirrorStatus, SourceRole, has_parted
+from stream_service.workers.pulls import PullQueue
+from stream_service.workers.stream_machine import StreamBounds
+from stream_service.workers.stream_services import StreamServices
+
+WAITING_MAX = 1_000
+"""The largest number of requests that wait until the history of the stream has been read. Further ones are refused."""
+
+
+class MirrorPulls:
+    """The requests of the mirrors of one stream.
+
+    Invariant: requests are in `_waiting` only while the history of the stream is being read.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        identity: tuple[str, int],
+        bounds: StreamBounds,
+        services: StreamServices,
+        pulls: PullQueue,
+    ) -> None:
+        self._worker = worker
+        self._identity = identity
+        self._services = services
+        self._bounds = bounds
+        self._storage = services.storage
+        self._pulls = pulls
+        self._waiting: list[tuple[Message, MirrorPull]] = []
+
+    def receive(self, message: Message) -> None:
+        """Takes a request, which is answered later. Raises ProtocolError if the request is not valid, or too many
+        wait."""
+        request = MIRROR.decode_request(message.payload)
+        if self._bounds.history:
+            self._add(message, request)
+            return
+        if len(self._waiting) >= WAITING_MAX:
+            raise ProtocolError(f"{WAITING_MAX} mirrors of this stream wait already")
+        self._waiting.append((message, request))
+        if len(self._waiting) == 1:
+            loaded = self._worker.context.guard(self._loaded)
+            self._storage.submit_write(LoadHistory(self._bounds.stream_id, loaded))
+
+    def _loaded(self, operation: LoadHistory) -> None:
+        waiting, self._waiting = self._waiting, []
+        if operation.error is not None:
+            payload = failed_payload(f"the history of the stream cannot be read: {operation.error}")
+            for message, _ in waiting:
+                self._worker.reply(message, payload)
+            return
+        # The history may have changed since it was read: then the change has set it already.
+        if not self._bounds.history:
+            self._bounds.history = operation.history
+        for message, request in waiting:
+            self._add(message, request)
+        self._pulls.go_on()
+
+    def _add(self, message: Message, request: MirrorPull) -> None:
+        bounds = self._bounds
+        if request.follower is not None:
+            self._services.mirror_seen(self._identity, message.origin, request.follower)
+        ours = (bounds.history, bounds.next_index, bounds.is_mirror)
+        if not has_parted(*ours, request.entry_id, request.start):
+            self._pulls.add_mirror(message, request)
+            return
+        ends = (bounds.first_index, bounds.next_index, bounds.next_index)
+        head = (request.request_id, MirrorStatus.PARTED, SourceRole(bounds.source_role), bounds.history)
+        self._worker.reply(message, encode_mirror_page(*head, *ends, []))

@@ -1,0 +1,139 @@
+"""RoleRequests: serves the requests that change the role of one stream, and those that append at an expected index.
+
+Each request is one change of the stream, which begins when the pushes before it are stored, and during which no push is
+stored. So the stream that became a mirror has confirmed no push beyond the end that its answer tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import structlog
+
+from ockam.message import Message
+from ockam.protocol import ProtocolError, failed_payload
+from ockam.worker import Context
+from stream_service.append_operation import AppendExpected
+from stream_service.appending import APPEND, AppendResponse, AppendStatus, read_append
+from stream_service.mirror_operations import ChangeRole, StreamChange
+from stream_service.mirror_rows import Task
+from stream_service.mirroring import (
+    ROLE,
+    SOURCE_BYTES_MAX,
+    BeMirror,
+    BePrimary,
+    Role,
+    RoleResponse,
+)
+from stream_service.names import refusal_of_name
+from stream_service.workers.stream_machine import StreamBounds
+from stream_service.workers.stream_services import StreamServices
+
+logger = structlog.get_logger(__name__)
+
+
+class ChangingWorker(Protocol):
+    """What this module uses of the worker of a stream, see `workers.stream.StreamWorker`."""
+
+    @property
+    def context(self) -> Context: ...
+
+    def change(
+        self, make: Callable[[Callable[[Any], None]], StreamChange], then: Callable[[StreamChange], None]
+    ) -> bool: ...
+
+    def reply(self, message: Message, payload: bytes) -> None: ...
+
+
+class RoleRequests:
+    """Serves `node/stream_role/1` and `node/stream_append/1` for one stream.
+
+    Each method returns False if the request must wait for earlier pushes.
+    """
+
+    def __init__(
+        self, worker: ChangingWorker, identity: tuple[str, int], bounds: StreamBounds, services: StreamServices
+    ) -> None:
+        self._worker = worker
+        self._identity = identity
+        self._bounds = bounds
+        self._services = services
+
+    def change_role(self, message: Message) -> bool:
+        """Serves a request to change or tell the role. Raises ProtocolError if the request is not valid."""
+        request = ROLE.decode_request(message.payload)
+        wanted = request.change
+        if wanted is not None and self._services.role_changed is None:
+            raise ProtocolError("the streams of this node cannot become mirrors: it is a member of a cluster, or stops")
+        if isinstance(wanted, BeMirror):
+            self._check_source(wanted)
+        if isinstance(wanted, BePrimary) and self._bounds.is_mirror and not request.force:
+            raise ProtocolError("only the node itself knows whether it has everything; use force, or `mirror promote`")
+
+        def make(done: Callable[[StreamChange], None]) -> ChangeRole:
+            return ChangeRole(self._bounds.stream_id, wanted, request.force, done)
+
+        def changed(operation: StreamChange) -> None:
+            if operation.error is not None or operation.record is None:
+                self._worker.reply(message, failed_payload(f"the role cannot be changed: {operation.error}"))
+                return
+            response = role_response(request.request_id, operation)
+            if wanted is not None:
+                name, partition = self._identity
+                to = {"role": response.role.name.lower(), "source": response.source, "peer": message.origin.peer}
+                logger.warning("role_changed", stream=name, partition=partition, at=response.next_index, **to)
+            self._worker.reply(message, ROLE.encode_response(response))
+            if self._services.role_changed is not None:
+                self._services.role_changed(self._identity, operation.mirror)
+
+        return self._worker.change(make, changed)
+
+    def append_expected(self, message: Message) -> bool:
+        """Serves an append at an expected index. Raises ProtocolError if the request is not valid."""
+        request = read_append(message.payload, self._services.limits)
+        refusal = self._services.counters.find_no_room([each.data for each in request.messages])
+        if refusal is not None:
+            self._refuse_later(message, refusal)
+            return True
+
+        def make(done: Callable[[StreamChange], None]) -> AppendExpected:
+            return AppendExpected(self._bounds.stream_id, request, self._services.now_us(), done)
+
+        def appended(operation: StreamChange) -> None:
+            assert isinstance(operation, AppendExpected), "it was made above"
+            if operation.error is not None or operation.record is None:
+                self._refuse_later(message, str(operation.error))
+                return
+            if operation.status is AppendStatus.OK:
+                self._services.counters.stored(len(request.messages), 0.0)
+            entry_id = operation.history[-1].entry_id
+            response = AppendResponse(request.request_id, operation.status, operation.record.next_index, entry_id)
+            self._worker.reply(message, APPEND.encode_response(response))
+
+        return self._worker.change(make, appended)
+
+    def _refuse_later(self, message: Message, reason: str) -> None:
+        """Answers an append that stored nothing, after the same delay as for a failed push."""
+        payload = failed_payload(reason)
+        delay_s = self._services.limits.error_delay_s
+        self._worker.context.call_later(delay_s, lambda: self._worker.reply(message, payload))
+
+    def _check_source(self, wanted: BeMirror) -> None:
+        refusal = refusal_of_name(wanted.stream_name)
+        if refusal is not None:
+            raise ProtocolError(refusal)
+        host, _, port = wanted.source.rpartition(":")
+        if not host or not port.isdecimal() or len(wanted.source.encode()) > SOURCE_BYTES_MAX:
+            raise ProtocolError("the source of a mirror is HOST:PORT")
+
+
+def role_response(request_id: int, change: StreamChange) -> RoleResponse:
+    """Returns the answer to a request that changed or asked for the role."""
+    assert change.record is not None, "the change has ended"
+    row, next_index = change.mirror, change.record.next_index
+    entry_id = change.history[-1].entry_id if change.history else 0
+    if row is None or row.task is not Task.FOLLOW:
+        return RoleResponse(request_id, Role.PRIMARY, "", "", entry_id, next_index, 0)
+    lag = max(0, row.source_next_index - next_index)
+    return RoleResponse(request_id, Role.MIRROR, row.source, row.source_name, entry_id, next_index, lag)

@@ -1,0 +1,318 @@
+"""Goal: a planned promotion loses nothing, a forced one says what may be lost, and the old primary is refused when it
+returns: it keeps aside what nobody else has, and follows.
+
+Method: real servers in this process, and processes that are killed; publishers note every confirm, and what was
+confirmed is looked for in what pulls get from both nodes.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import trio
+
+from ockam.address import Route
+from stream_mirror.protocol import MirrorAction, MirrorCondition
+from stream_node.process import NodeProcess
+from stream_service.mirror_codec import decode_mirror_page
+from stream_service.mirroring import MIRROR, ROLE, BeMirror, BePrimary, MirrorPull, Role, RoleRequest
+from stream_service.names import stream_address
+from stream_service.protocol import PUSH, PushRequest, Status
+from tests.mirror.mirrors import MirrorRefused, add, contents, follows_to, is_in, request, states, wait_for
+from tests.support.rich import ask
+from tests.support.served import PATIENCE_S, served, wait_until
+from tests.support.stream_peer import StreamPeer, stream_peer
+
+S: Route = (stream_address("s", 0),)
+
+
+class Publishing:
+    """Pushes numbered messages without a pause, and notes the index of each confirmed one. A push that was not stored
+    is pushed again with a new number."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.confirmed: dict[int, bytes] = {}
+        self.confirmed_us: dict[int, int] = {}
+        self.refused = 0
+        self._number = 0
+
+    async def wait(self, confirms: int) -> None:
+        await wait_until(lambda: len(self.confirmed) > confirms)
+
+    async def wait_refused(self) -> None:
+        await wait_until(lambda: self.refused)
+
+    async def run(self, peer: StreamPeer, count: int | None = None) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._receive, peer, nursery.cancel_scope, count)
+            while count is None or self._number < count:
+                data = b"%s %d" % (self.name.encode(), self._number)
+                await peer.send(S, PUSH.encode_request(PushRequest(self._number, data)))
+                self._number += 1
+                if self._number % 50 == 0:
+                    await trio.sleep(0.001)
+
+    async def _receive(self, peer: StreamPeer, scope: trio.CancelScope, count: int | None) -> None:
+        answers = 0
+        while count is None or answers < count:
+            confirm = PUSH.decode_response((await peer.receive()).payload)
+            answers += 1
+            if confirm.status is Status.OK:
+                assert confirm.index not in self.confirmed, "an index was given twice"
+                self.confirmed_us[confirm.index] = time.time_ns() // 1000
+                self.confirmed[confirm.index] = b"%s %d" % (self.name.encode(), confirm.request_id)
+            else:
+                self.refused += 1
+        scope.cancel()
+
+
+async def role_of(address: str, name: str = "s") -> Role:
+    async with stream_peer(address) as peer:
+        return (await ask(peer, (stream_address(name, 0),), ROLE, RoleRequest(1, None, False))).role
+
+
+async def last_entry(address: str) -> int:
+    """The index at which the newest entry of the history begins: where the last promotion was."""
+    async with stream_peer(address) as peer:
+        payload = (await peer.ask(S, MIRROR.encode_request(MirrorPull(1, 0, 1, 0, 0)))).payload
+    return decode_mirror_page(payload).history[-1].first_index
+
+
+async def data_by_index(address: str, name: str = "s") -> dict[int, bytes]:
+    return {message.index: message.data for message in (await contents(address, name))[2]}
+
+
+async def test_a_planned_promotion_under_pushes_loses_nothing_in_several_rounds(tmp_path: Path) -> None:
+    settings = {"error_delay_s": 0.0}
+    confirmed: dict[int, bytes] = {}
+    async with served(tmp_path / "a", **settings) as a, served(tmp_path / "b", **settings) as b:
+        primary, mirror = a.address, b.address
+        async with stream_peer(primary) as peer:
+            await peer.create("s")
+        await add(mirror, "s", primary)
+        for round_ in range(6):
+            publishing = Publishing(f"round {round_}")
+            async with stream_peer(primary) as peer, trio.open_nursery() as nursery:
+                nursery.start_soon(publishing.run, peer)
+                await publishing.wait(300)
+                await request(mirror, MirrorAction.PROMOTE, "s")
+                await publishing.wait_refused()
+                nursery.cancel_scope.cancel()
+            assert not confirmed.keys() & publishing.confirmed.keys(), "no index has two meanings"
+            confirmed |= publishing.confirmed
+            primary, mirror = mirror, primary
+            # The old primary follows: it has no message that the new one lacks.
+            (found,) = await wait_for(mirror, is_in(MirrorCondition.FOLLOWING))
+            assert found.aside_messages == 0
+            stored = await data_by_index(primary)
+            assert {index: stored[index] for index in confirmed} == confirmed
+        end = (await contents(primary, "s"))[1]
+        await wait_for(mirror, follows_to(end))
+        assert await contents(mirror, "s") == await contents(primary, "s")
+        assert len(confirmed) > 1_800
+
+
+async def test_a_promotion_without_the_source_needs_force_and_says_what_was_missing(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "a") as a:
+        async with served(tmp_path / "b", error_delay_s=0.0) as b:
+            async with stream_peer(a.address) as peer:
+                await peer.create("s")
+                await peer.push_all(S, [b"%d" % number for number in range(100)])
+            await add(b.address, "s", a.address)
+            await wait_for(b.address, follows_to(100))
+            a.kill()
+            await wait_for(b.address, is_in(MirrorCondition.UNREACHABLE))
+            with pytest.raises(MirrorRefused, match="cannot be reached"):
+                await request(b.address, MirrorAction.PROMOTE, "s")
+            assert await role_of(b.address) is Role.MIRROR
+            (before,) = (await request(b.address, MirrorAction.PROMOTE, "s", force=True)).mirrors
+            assert (before.lag, before.next_index, before.source_next_index) == (0, 100, 100)
+            assert before.lag_us > 0, "what was pushed since the source was heard of last may be missing"
+            assert await role_of(b.address) is Role.PRIMARY
+            async with stream_peer(b.address) as peer:
+                assert (await peer.push(S, b"after")).index == 100
+            (fencing,) = await states(b.address)
+            assert fencing.condition is MirrorCondition.FENCING
+
+
+async def test_an_old_primary_that_returns_is_refused_keeps_its_tail_aside_and_follows(tmp_path: Path) -> None:
+    """No index has two meanings unnoticed: each confirmed message is on the new primary, or aside at its index."""
+    with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b:
+        async with stream_peer(a.address) as peer:
+            await peer.create("s")
+            await peer.push_all(S, [b"both %d" % number for number in range(100)])
+        await add(b.address, "s", a.address)
+        await wait_for(b.address, follows_to(100))
+        # The mirror stops, the source goes on: these messages are on the source alone.
+        b.kill()
+        async with stream_peer(a.address) as peer:
+            await peer.push_all(S, [b"lost %d" % number for number in range(30)])
+        a.kill()
+        b.start()
+        await wait_for(b.address, is_in(MirrorCondition.UNREACHABLE))
+        (before,) = (await request(b.address, MirrorAction.PROMOTE, "s", force=True)).mirrors
+        assert (before.next_index, before.lag) == (100, 0), "it had heard of no more"
+        async with stream_peer(b.address) as peer:
+            await peer.push_all(S, [b"new %d" % number for number in range(50)])
+        a.start()
+        await wait_for(a.address, follows_to(150))
+        # The fence is done.
+        await wait_for(b.address, lambda found: not found)
+        assert await role_of(a.address) is Role.MIRROR
+        async with stream_peer(a.address) as peer:
+            assert (await peer.push(S, b"refused")).status is Status.ERROR
+        assert await contents(a.address, "s") == await contents(b.address, "s")
+        (found,) = await states(a.address)
+        assert found.aside_messages == 30
+        first_index, next_index, aside = await contents(a.address, found.aside_name)
+        assert (first_index, next_index) == (100, 130)
+        assert [message.data for message in aside] == [b"lost %d" % number for number in range(30)]
+        # And back again, as planned.
+        await request(a.address, MirrorAction.PROMOTE, "s")
+        async with stream_peer(a.address) as peer:
+            assert (await peer.push(S, b"back")).index == 150
+        await wait_for(b.address, follows_to(151))
+
+
+async def test_forced_promotions_under_pushes_give_no_index_two_meanings_unnoticed(tmp_path: Path) -> None:
+    """In each round the primary is killed under pushes, its mirror is promoted by force, and the old one returns."""
+    with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b:
+        primary, mirror = a, b
+        async with stream_peer(primary.address) as peer:
+            await peer.create("s")
+        await add(mirror.address, "s", primary.address)
+        confirmed: dict[int, bytes] = {}
+        for round_ in range(4):
+            await wait_for(mirror.address, is_in(MirrorCondition.FOLLOWING))
+            publishing = Publishing(f"round {round_}")
+            with suppress(BaseExceptionGroup):
+                async with stream_peer(primary.address) as peer, trio.open_nursery() as nursery:
+                    nursery.start_soon(publishing.run, peer)
+                    await publishing.wait(300)
+                    primary.kill()
+                    await trio.sleep(PATIENCE_S)
+            (before,) = (await request(mirror.address, MirrorAction.PROMOTE, "s", force=True)).mirrors
+            async with stream_peer(mirror.address) as peer:
+                later = Publishing(f"round {round_}, new")
+                await later.run(peer, 100)
+            primary.start()
+            (found,) = await wait_for(primary.address, is_in(MirrorCondition.FOLLOWING))
+            end = (await contents(mirror.address, "s"))[1]
+            (found,) = await wait_for(primary.address, follows_to(end))
+            stored = await data_by_index(mirror.address)
+            assert await data_by_index(primary.address) == stored
+            aside = await data_by_index(primary.address, found.aside_name) if found.aside_name else {}
+            taken_at = await last_entry(mirror.address)
+            assert before.next_index <= taken_at
+            confirmed_us = publishing.confirmed_us
+            for index, data in publishing.confirmed.items():
+                # The lost ones are exactly those beyond the end of the mirror, and they are aside.
+                assert (stored.get(index) == data) == (index < taken_at)
+                assert index < taken_at or aside[index] == data
+                # What it said: so many messages that it knew of, and those after the time when it last heard.
+                is_told = index < before.next_index + before.lag or confirmed_us[index] >= before.heard_us
+                assert index < taken_at or is_told
+            confirmed |= {index: data for index, data in publishing.confirmed.items() if index < taken_at}
+            confirmed |= later.confirmed
+            assert {index: stored[index] for index in confirmed} == confirmed
+            primary, mirror = mirror, primary
+
+
+async def test_kills_of_the_mirror_and_of_the_source_lose_and_double_nothing(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b:
+        async with stream_peer(a.address) as peer:
+            await peer.create("s")
+        await add(b.address, "s", a.address)
+        confirmed: dict[int, bytes] = {}
+        for round_ in range(6):
+            publishing, killed = Publishing(f"round {round_}"), (b, a)[round_ % 2]
+            try:
+                async with stream_peer(a.address) as peer, trio.open_nursery() as nursery:
+                    nursery.start_soon(publishing.run, peer)
+                    await publishing.wait(200)
+                    killed.kill()
+                    await trio.sleep(0.05)
+                    nursery.cancel_scope.cancel()
+            except BaseExceptionGroup:
+                assert killed is a, "only the source closes the connection of its publisher"
+            killed.start()
+            confirmed |= publishing.confirmed
+        end = (await contents(a.address, "s"))[1]
+        await wait_for(b.address, follows_to(end))
+        assert await contents(b.address, "s") == await contents(a.address, "s")
+        stored = await data_by_index(b.address)
+        assert {index: stored[index] for index in confirmed} == confirmed
+
+
+async def test_a_promotion_that_fails_in_the_middle_gives_the_source_its_role_back(tmp_path: Path) -> None:
+    """One partition of the source is itself a mirror of a third node, so the promotion cannot be planned."""
+    async with (
+        served(tmp_path / "a", error_delay_s=0.0) as a,
+        served(tmp_path / "b") as b,
+        served(tmp_path / "c") as c,
+        stream_peer(a.address) as peer,
+    ):
+        await peer.create_partitions("s", 2)
+        await add(b.address, "s", a.address)
+        await wait_for(b.address, follows_to(0, 0))
+        there = (stream_address("s", 1),)
+        await ask(peer, there, ROLE, RoleRequest(1, BeMirror(c.address, "s"), False))
+        with pytest.raises(MirrorRefused, match="itself a mirror"):
+            await request(b.address, MirrorAction.PROMOTE, "s")
+        assert (await peer.push(S, b"goes on")).index == 0
+        assert await role_of(b.address) is Role.MIRROR
+        await ask(peer, there, ROLE, RoleRequest(1, BePrimary(False), True))
+        await request(b.address, MirrorAction.PROMOTE, "s")
+        assert await role_of(b.address) is Role.PRIMARY
+
+
+async def test_an_old_primary_confirms_nothing_after_its_return(tmp_path: Path) -> None:
+    """Publishers wait for it at its address; it asks its mirror before it serves the first of their pushes."""
+    with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b:
+        async with stream_peer(a.address) as peer:
+            await peer.create("s")
+            await peer.push_all(S, [b"x"] * 10)
+        await add(b.address, "s", a.address)
+        await wait_for(b.address, follows_to(10))
+        for round_ in range(3):
+            a.kill()
+            await request(b.address, MirrorAction.PROMOTE, "s", force=True)
+            b.kill()
+            # Nobody fences it: the new primary comes back after the old one has begun to listen.
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, b.start)
+                nursery.start_soon(trio.to_thread.run_sync, a.start)
+            async with stream_peer(a.address) as peer:
+                confirms = await peer.push_all(S, [b"late"] * 20)
+            assert {confirm.status for confirm in confirms} == {Status.ERROR}, round_
+            (found,) = await wait_for(a.address, is_in(MirrorCondition.FOLLOWING))
+            assert found.aside_messages == 0
+            await wait_for(b.address, lambda found: not found)
+            await request(a.address, MirrorAction.PROMOTE, "s")
+            await wait_for(b.address, is_in(MirrorCondition.FOLLOWING))
+
+
+async def test_a_primary_whose_mirror_is_gone_or_was_removed_goes_on_alone(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b:
+        async with stream_peer(a.address) as peer:
+            await peer.create("s")
+            await peer.push(S, b"x")
+        await add(b.address, "s", a.address)
+        await wait_for(b.address, follows_to(1))
+        await request(b.address, MirrorAction.REMOVE, "s")
+        async with stream_peer(b.address) as peer:
+            assert (await peer.push(S, b"ours")).index == 1
+        for index, message in ((1, b"theirs"), (2, b"alone")):
+            a.kill()
+            a.start()
+            async with stream_peer(a.address) as peer:
+                with trio.fail_after(PATIENCE_S):
+                    while (confirm := await peer.push(S, message)).status is not Status.OK:
+                        await trio.sleep(0.01)
+                assert confirm.index == index
+            b.kill()
+        assert await role_of(a.address) is Role.PRIMARY
