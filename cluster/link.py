@@ -52,10 +52,13 @@ class Link:
         deliver: Callable[[Message], Mailbox | None],
         on_up: Callable[[Link], None],
         on_ended: Callable[[Link, OpenRequests], None],
+        hang_up: Callable[[Sequence[Address]], None],
+        passed_on: set[Route],
     ) -> None:
         """nonce: random bytes. deliver: puts a message into the mailbox of its next hop.
 
         on_up, on_ended: called once, when messages can be sent and when the connection has ended.
+        hang_up: ends connections. passed_on: the routes to which answers are due; answers remove theirs.
         """
         self.member = member
         self.is_up = self.was_up = False
@@ -66,6 +69,8 @@ class Link:
         self._deliver = deliver
         self._on_up = on_up
         self._on_ended = on_ended
+        self._hang_up = hang_up
+        self._passed_on = passed_on
         self._marks: dict[int, Callable[[], None]] = {}
         self._routes: dict[Route, Route] = {}
 
@@ -86,9 +91,17 @@ class Link:
         return self._deliver(Message(route, message.return_route, message.payload, message.origin))
 
     def mark(self, number: int, message: Message, on_back: Callable[[], None]) -> None:
-        """Sends a mark behind all earlier messages. on_back: called when the mark is back, or the link has ended."""
+        """Sends a mark behind all earlier messages. on_back: called when the mark is back; never if the link ends
+        before."""
         self._marks[number] = on_back
         self.send(message)
+
+    def mark_back(self, number: int) -> bool:
+        """Notes that a mark is back. Returns False if this link has sent no such mark."""
+        on_back = self._marks.pop(number, None)
+        if on_back is not None:
+            on_back()
+        return on_back is not None
 
     def receive(self, messages: Sequence[Message]) -> Sequence[Message]:
         if not self.is_up:
@@ -96,12 +109,14 @@ class Link:
             for message in messages[:1]:
                 self._prove(message)
             messages = messages[1:] if self.is_up else ()
+        if self._passed_on:
+            self._passed_on.difference_update(message.onward_route for message in messages)
         if not self._marks:
             return messages
         rest = []
         for message in messages:
             if message.onward_route == (CLUSTER,) and MARK.is_in(message.payload):
-                self._mark_back(message)
+                self._note_mark(message)
             else:
                 rest.append(message)
         return rest
@@ -109,19 +124,18 @@ class Link:
     def ended(self, requests: OpenRequests) -> None:
         self.is_up = False
         self._on_ended(self, requests)
-        marks, self._marks = self._marks, {}
-        for on_back in marks.values():
-            on_back()
 
     def _prove(self, message: Message) -> None:
+        assert self.connection is not None, "the connection is open"
         try:
             response = LINK.decode_response(message.payload)
+            nonces = self._nonce, response.nonce
+            if not hmac.compare_digest(response.proof, prove(b"called", self._tokens, nonces)):
+                raise ProtocolError("another process answers there")
         except ProtocolError as error:
             logger.warning("cluster_link_refused", member=self.member.name, reason=str(error))
-            return
-        nonces = self._nonce, response.nonce
-        if not hmac.compare_digest(response.proof, prove(b"called", self._tokens, nonces)):
-            logger.warning("cluster_link_refused", member=self.member.name, reason="another process answers there")
+            # After its end, the router tries again: the other member may not have read that this one has joined.
+            self._hang_up([self.connection])
             return
         self._send(PROVE.encode_request(ProveRequest(prove(b"caller", self._tokens, nonces))))
         self.is_up = self.was_up = True
@@ -131,12 +145,10 @@ class Link:
         assert self.connection is not None, "the connection is open"
         self._deliver(Message((self.connection, CLUSTER), (CLUSTER,), payload))
 
-    def _mark_back(self, message: Message) -> None:
+    def _note_mark(self, message: Message) -> None:
         try:
             mark: Mark = MARK.decode_response(message.payload)
         except ProtocolError as error:
             logger.warning("cluster_mark_refused", member=self.member.name, reason=str(error))
             return
-        on_back = self._marks.pop(mark.id, None)
-        if on_back is not None:
-            on_back()
+        self.mark_back(mark.id)

@@ -109,6 +109,8 @@ class ClusterMember:
         await self._open(mine)
         task_status.started()
         while not self._left.is_set():
+            # A read that has begun before does not count for those who ask.
+            asked, self._on_read = self._on_read, []
             try:
                 view = await self._do(Beat, self.router.name, self._token)
             except StorageError as error:
@@ -119,7 +121,8 @@ class ClusterMember:
             else:
                 self._note(view)
                 await self._follow(self._machine.plan(view))
-            self._tell_read()
+            for on_read in asked:
+                on_read()
             with trio.move_on_after(self._beat_s):
                 await trio.sleep(READ_S_MIN)
                 await self._wake.wait()
@@ -128,6 +131,7 @@ class ClusterMember:
     async def leave(self, deadline_s: float) -> None:
         """Gives all shards away, and ends the membership. deadline_s: a time on trio's clock."""
         self._leaves = True
+        self.router.passed_on.clear()
         with trio.move_on_at(deadline_s):
             await self._retried(SetLeaving, self.router.name, True)
             while self.router.served and self._has_successor():
@@ -135,6 +139,7 @@ class ClusterMember:
                 await self._after_read()
             # What was sent on must come back before the connections end.
             if self._has_successor():
+                await self._all_seen()
                 await self._quiet()
         self._left.set()
         with trio.move_on_at(deadline_s + self._beat_s):
@@ -156,12 +161,24 @@ class ClusterMember:
         self._on_read.append(done.set)
         await done.wait()
 
+    async def _all_seen(self) -> None:
+        """Returns when every other member that lives has read the tables as they are now, so that it sends nothing more
+        to this one. A beat reads them, and the next one says that this is done."""
+        before = dict(self.router.view.members)
+        while any(
+            self.lives(name) and member.beats < before[name].beats + 2
+            for name, member in self.router.view.members.items()
+            if name != self.router.name and name in before and before[name].token == member.token
+        ):
+            await trio.sleep(self._beat_s / 4)
+            await self._after_read()
+
     async def _quiet(self) -> None:
-        """Returns when no message was sent to other members for QUIET_S."""
+        """Returns when no message was sent to other members for QUIET_S, and what was sent on for them is answered."""
         sent = -1
         for _ in count():
             before, sent = sent, sum(self.router.statistics().sent.values())
-            if sent == before:
+            if sent == before and not self.router.passed_on:
                 return
             await trio.sleep(QUIET_S)
 
@@ -196,11 +213,6 @@ class ClusterMember:
     def _note(self, view: View) -> None:
         self._machine.note(view, trio.current_time())
         self.router.update(view)
-
-    def _tell_read(self) -> None:
-        waiting, self._on_read = self._on_read, []
-        for on_read in waiting:
-            on_read()
 
     def _has_successor(self) -> bool:
         view = self.router.view
@@ -239,7 +251,9 @@ class ClusterMember:
         await self._open(taken)
 
     async def _open(self, shards: Sequence[int]) -> None:
-        """Starts to serve shards that this member owns."""
+        """Starts to serve shards that this member owns, but for those that `run` opens later, since messages of this
+        member's own clients are still on their way to an earlier owner."""
+        shards = self.router.clear(shards)
         if not shards:
             return
         done = trio.Event()

@@ -1,8 +1,9 @@
 """Router: sends each message for a stream of another member to that member, in order, also while the shard moves.
 
-A message waits here while nobody serves its shard, while the connection to the owner is made, and while a mark is on
-its way. The mark keeps the order when a shard has a new owner: this member sends it the old way, behind the messages
-that went there, and the new owner sends it back. Only then do later messages go the new way.
+A message waits here while nobody serves its shard, while the connection to the owner is made, and until the way that
+earlier messages went is clear. When a shard has a new owner, also if that is this member itself, a mark clears the old
+way: this member sends it there, behind the messages that went before, and the new owner sends it back. Only then do
+later messages go the new way. If the old owner is dead, its way is clear when the clients who used it are gone.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import trio
 
 from cluster.envelopes import Envelopes
 from cluster.gather import Gather
+from cluster.held import Held
 from cluster.link import Link
 from cluster.protocol import CLUSTER, MARK, Mark, envelope_hop, read_envelope
 from cluster.shards import SHARDS, find_shard, shard_of
 from cluster.view import UNOWNED, Member, Shard, View
-from ockam.address import LOCAL, Address, local
+from ockam.address import LOCAL, Address, Route, local
 from ockam.forwarding import CONNECTION_PREFIX, OpenRequests, destination_unreachable
 from ockam.mailbox import Mailbox
 from ockam.message import HERE, Message
@@ -29,7 +31,10 @@ from stream_service.names import stream_address
 
 MOVES_MAX = 16
 """A message that was sent on by so many members is dropped: they do not agree who owns the shard."""
-
+PASSED_ON_MAX = 10_000
+"""The number of remembered routes to which answers are due. Some messages get none."""
+MARK_S_MAX = 5.0
+"""A mark that is not back after this time counts as lost, and its link as broken."""
 GATHER_PREFIX = "gather_"
 """The beginning of the addresses of workers that collect answers."""
 
@@ -51,10 +56,11 @@ class RouterStatistics(msgspec.Struct, frozen=True):
 class Router:
     """The routes of one member: an `ockam.elsewhere.Elsewhere`.
 
-    name: the name of this member.
+    name: the name of this member. passed_on: the return routes of messages that other members have sent here, and that
+    this one has sent on to a third member, without an answer until now.
 
-    Invariant: no shard that this member serves is in `_held` or in `_marked`. If a shard is in `_held`, all its
-    messages wait there, in the order of their arrival.
+    Invariant: no shard that this member serves is in `_held`, `_ways` or `_unclear`. If a shard is in `_held`, all its
+    messages wait there. A shard in `_unclear` is in `_ways` with the same link.
     """
 
     def __init__(
@@ -78,6 +84,7 @@ class Router:
         this node does not have; None: they are dropped.
         """
         self.name = name
+        self.passed_on: set[Route] = set()
         self._node = node
         self._token = token
         self._call = call
@@ -88,11 +95,11 @@ class Router:
         self._others_at = None if others_at is None else shard_of(others_at)
         self._view = View({}, (Shard(UNOWNED, 0),) * SHARDS)
         self._served: dict[int, float] = {}
-        self._held: dict[int, Mailbox] = {}
-        # By shard, the member to which the messages go, or went last.
-        self._targets: dict[int, str] = {}
-        self._used: set[int] = set()
-        self._marked: set[int] = set()
+        self._held: dict[int, Held] = {}
+        # By shard, the link over which messages went last, until it is known that none is under way there.
+        self._ways: dict[int, Link] = {}
+        # The shards whose messages wait until that is known, and since when they do.
+        self._unclear: dict[int, float] = {}
         self._awaiting_view: set[int] = set()
         self._links: dict[str, Link] = {}
         self._ended: list[tuple[Link, OpenRequests]] = []
@@ -148,34 +155,44 @@ class Router:
         """The shards that this member serves."""
         return sorted(self._served)
 
+    def clear(self, shards: Iterable[int]) -> list[int]:
+        """Returns those of these shards of which no message is under way to an earlier owner, so that this member can
+        serve them. For the others, it begins to clear the way, and makes the member look again after that."""
+        for shard in shards:
+            if shard in self._ways and shard not in self._unclear:
+                self._clear_way(shard)
+        return [shard for shard in shards if shard not in self._ways]
+
     def serve(self, shards: Iterable[int]) -> None:
-        """Begins to serve shards, whose workers run. The messages that wait for them are delivered."""
+        """Begins to serve shards, whose workers run and whose ways are clear. The messages that wait for them are
+        delivered."""
         with self._node.batch():
             for shard in shards:
                 self._served[shard] = trio.current_time()
-                self._targets.pop(shard, None)
-                self._used.discard(shard)
                 self._awaiting_view.discard(shard)
-                held = self._held.pop(shard, None)
-                for message in _drained(held):
+                for message in self._take_held(shard):
                     self.arrived(message)
 
     def stop_serving(self, shard: int, waiting: Iterable[Message]) -> None:
         """Ends serving a shard, whose workers have stopped. waiting: the messages that wait for them, in order."""
         del self._served[shard]
-        held = self._held[shard] = Mailbox()
+        held = self._held[shard] = Held()
         for message in waiting:
-            held.put(self._envelopes.wrap(shard, message))
+            held.passed_on.put(self._envelopes.wrap(shard, message))
 
     def update(self, view: View) -> None:
         """Takes what was just read about the cluster."""
         self._view = view
         self._awaiting_view.clear()
-        # A process that is a member no longer gets no further messages. If it left, it has answered all earlier ones.
-        for name, link in list(self._links.items()):
-            member = view.members.get(name)
-            if member is None or (member.token, member.address) != (link.member.token, link.member.address):
-                del self._links[name]
+        for link in list(self._links.values()):
+            if not self._is_current(link):
+                del self._links[link.member.name]
+                if link.connection is not None and link.member.name in view.members:
+                    # The process was replaced. It stores nothing any more, so its connection need not last.
+                    self._hang_up([link.connection])
+        late_s = trio.current_time() - MARK_S_MAX
+        late = {self._ways[shard] for shard, since_s in self._unclear.items() if since_s < late_s}
+        self._hang_up([link.connection for link in late if link.connection is not None])
         ended, self._ended = self._ended, []
         with self._node.batch():
             for link, requests in ended:
@@ -214,8 +231,12 @@ class Router:
         if envelope.shard in self._served:
             self._node.deliver(self._envelopes.unwrap(message, envelope))
             return
+        if message.onward_route[2:] == (CLUSTER,) and self._is_own_mark(message):
+            # All earlier messages of this member have come back, too.
+            return
         if envelope.moves >= MOVES_MAX:
             self._node.count_drop("cluster_moves")
+            self._hang_up(message.return_route[:1])
             return
         # The other member takes this one for the owner. One of the two does not know the latest, so this one reads it.
         if envelope.shard not in self._awaiting_view:
@@ -223,20 +244,33 @@ class Router:
             self._refresh()
         hop = envelope_hop(msgspec.structs.replace(envelope, moves=envelope.moves + 1))
         route = (CLUSTER, hop, *message.onward_route[2:])
-        self._route(envelope.shard, Message(route, message.return_route, message.payload, message.origin))
+        further = Message(route, message.return_route, message.payload, message.origin)
+        if len(self.passed_on) >= PASSED_ON_MAX:
+            self.passed_on.clear()
+        self.passed_on.add(message.return_route)
+        self._route(envelope.shard, further, is_own=False)
 
-    def _route(self, shard: int, wrapped: Message) -> Mailbox | None:
+    def _is_own_mark(self, message: Message) -> bool:
+        """Takes back a mark that this member has sent. Returns False for other messages. Raises ProtocolError."""
+        if not MARK.is_in(message.payload):
+            return False
+        number = MARK.decode_request(message.payload).id
+        return any(link.mark_back(number) for link in list(self._ways.values()))
+
+    def _route(self, shard: int, wrapped: Message, *, is_own: bool = True) -> Mailbox | None:
+        """is_own: whether the message comes from a client of this member, and not from another member."""
         held = self._held.get(shard)
         if held is None:
             link = self._ready_link(shard)
             if link is not None:
                 return self._send(shard, link, wrapped)
-            held = self._held[shard] = Mailbox()
-        held.put(wrapped)
-        return held
+            held = self._held[shard] = Held()
+        mailbox = held.own if is_own else held.passed_on
+        mailbox.put(wrapped)
+        return mailbox
 
     def _send(self, shard: int, link: Link, wrapped: Message) -> Mailbox | None:
-        self._used.add(shard)
+        self._ways[shard] = link
         self._sent[link.member.name] += 1
         return link.send(wrapped)
 
@@ -244,52 +278,53 @@ class Router:
 
     def _ready_link(self, shard: int) -> Link | None:
         """Returns the link to the owner of a shard, or None if the messages of the shard wait."""
-        if shard in self._marked or shard in self._awaiting_view:
+        if shard in self._unclear or shard in self._awaiting_view:
             return None
-        owner = self._view.shards[shard].owner
-        if owner == self.name or self._targets.get(shard) != owner:
-            return None
-        link = self._links.get(owner)
-        return link if link is not None and link.is_up else None
+        link = self._links.get(self._view.shards[shard].owner)
+        return link if link is not None and link.is_up and self._ways.get(shard, link) is link else None
 
     def _retarget(self, shard: int) -> None:
         """Makes the messages of a shard go to its owner, as soon as the order allows it."""
         owner = self._view.shards[shard].owner
-        if shard in self._served or shard in self._marked or owner in (UNOWNED, self.name):
+        if shard in self._served or shard in self._unclear or owner in (UNOWNED, self.name):
             return
-        target = self._targets.get(shard)
-        if target != owner:
-            before = None if target is None else self._links.get(target)
-            if before is not None and before.is_up and shard in self._used:
-                self._mark(shard, before)
-                return
-            self._targets[shard] = owner
-            self._used.discard(shard)
-        self._release(shard)
+        way = self._ways.get(shard)
+        if way is not None and way is not self._links.get(owner):
+            self._clear_way(shard)
+            return
+        link = self._ready_link(shard)
+        if link is not None:
+            for message in self._take_held(shard):
+                self._send(shard, link, message)
 
-    def _mark(self, shard: int, link: Link) -> None:
-        """Sends a mark the way that the messages of the shard went until now. They wait until it is back."""
-        self._marked.add(shard)
-        number = int.from_bytes(self._new_nonce()[:8], "big")
-        payload = MARK.encode_request(Mark(number, shard))
-        message = self._envelopes.wrap(shard, Message((CLUSTER,), (CLUSTER,), payload, HERE))
-        link.mark(number, message, lambda: self._marked_back(shard))
+    def _clear_way(self, shard: int) -> None:
+        """Begins to clear the way that the messages of a shard went until now. Later ones wait."""
+        self._unclear[shard] = trio.current_time()
+        link = self._ways[shard]
+        # The way of a process that was replaced is clear when its connection has ended (`_settle`).
+        if link.is_up and (self._is_current(link) or link.member.name not in self._view.members):
+            number = int.from_bytes(self._new_nonce()[:8], "big")
+            payload = MARK.encode_request(Mark(number, shard))
+            message = self._envelopes.wrap(shard, Message((CLUSTER,), (CLUSTER,), payload, HERE))
+            link.mark(number, message, lambda: self._cleared(shard))
 
-    def _marked_back(self, shard: int) -> None:
-        self._marked.discard(shard)
-        self._used.discard(shard)
-        self._targets.pop(shard, None)
+    def _cleared(self, shard: int) -> None:
+        del self._ways[shard], self._unclear[shard]
+        if self._view.shards[shard].owner == self.name:
+            self._refresh()
         with self._node.batch():
             self._retarget(shard)
 
-    def _release(self, shard: int) -> None:
-        """Sends the messages that wait for a shard, if there is a way to its owner."""
-        link = self._ready_link(shard)
-        if link is not None:
-            for message in _drained(self._held.pop(shard, None)):
-                self._send(shard, link, message)
+    def _take_held(self, shard: int) -> Iterable[Message]:
+        held = self._held.pop(shard, None)
+        return () if held is None else held.take()
 
     # The connections to the other members.
+
+    def _is_current(self, link: Link) -> bool:
+        """Whether a link leads to the process that is the member of its name now."""
+        member = self._view.members.get(link.member.name)
+        return member is not None and (member.token, member.address) == (link.member.token, link.member.address)
 
     def _link_to(self, member: Member) -> None:
         if member.name == self.name or not member.token or member.name in self._links:
@@ -302,6 +337,8 @@ class Router:
             deliver=self._node.deliver,
             on_up=self._link_up,
             on_ended=self._link_ended,
+            hang_up=self._hang_up,
+            passed_on=self.passed_on,
         )
         self._call(link)
 
@@ -322,24 +359,24 @@ class Router:
         """Does what is due after a connection to another member has ended, when this member knows whether that one has
         left in order."""
         name, member = link.member.name, self._view.members.get(link.member.name)
-        if member is None and not self._view.owned_by(name):
-            # It has answered what it got, so the clients need not notice. What it has not answered never will be.
+        shards = [shard for shard, way in self._ways.items() if way is link]
+        if member is None and not shards:
+            # It left after this member had learned that it gave its shards away, and nothing was under way to it. It
+            # has answered what it got, so the clients need not notice. What it has not answered never will be.
             for route in requests.take():
                 self._node.deliver(destination_unreachable(route, link.member.address, "the node has left its cluster"))
-            return
-        # Nobody knows which pushes it has stored. So their clients see what they would see if this node had died.
-        senders = requests.senders
-        if senders:
+        elif senders := requests.senders:
+            # Nobody knows which pushes it has stored. So their clients see what they would see if this node had died:
+            # nothing is stored that they have sent later.
             logger.warning("cluster_link_lost", member=name, clients=len(senders))
             self._hang_up(senders)
+            for held in self._held.values():
+                held.drop(frozenset(senders))
+        for shard in shards:
+            self._unclear.setdefault(shard, 0.0)
+            self._cleared(shard)
 
     def check(self) -> None:
         """Asserts the invariant of this class. Only tests call this method."""
-        assert not self._served.keys() & self._held.keys()
-        assert not self._served.keys() & self._marked
-
-
-def _drained(held: Mailbox | None) -> Iterable[Message]:
-    """Removes and returns the messages of a mailbox, in order."""
-    while held is not None and (run := held.take_run()):
-        yield from run
+        assert not self._served.keys() & (self._held.keys() | self._ways.keys() | self._unclear.keys())
+        assert self._unclear.keys() <= self._ways.keys()

@@ -90,7 +90,7 @@ class Services:
     note_offset: stores the trusted clock offset for the next start, see `stream_service.workers.clock.Clock`.
     tracing: makes the spans of pushes; None: the node does not trace.
     elsewhere: tells which streams other nodes of a cluster serve; None: the node is not in a cluster.
-    has_blocks: False if another process has the block node.
+    has_blocks: whether this process has the block node; None: it has, unless the node is in a cluster.
     """
 
     def __init__(
@@ -106,7 +106,7 @@ class Services:
         note_offset: Callable[[int], None] | None = None,
         tracing: Tracing | None = None,
         elsewhere: Elsewhere | None = None,
-        has_blocks: bool = True,
+        has_blocks: bool | None = None,
     ) -> None:
         clock = Clock(
             now_us,
@@ -133,7 +133,7 @@ class Services:
         self._index = IndexService(storage, now_us, lease_limits=limits, elsewhere=elsewhere)
         self._mirrors = MirrorService(node, self._directory, self._index.groups, new_id=new_id, now_us=now_us)
         self._blocks: BlockServices | None = None
-        if config.block_node and has_blocks:
+        if config.block_node and (elsewhere is None if has_blocks is None else has_blocks):
             self._blocks = BlockServices(node, storage, config, self._directory, now_us=now_us, new_id=new_id)
 
     def start(self, stored: list[StoredStream]) -> None:

@@ -1,0 +1,48 @@
+"""Held: the messages of a shard that wait until the way to its owner is clear. It decides nothing about that way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+
+from ockam.address import Address
+from ockam.mailbox import Mailbox
+from ockam.message import Message
+
+
+class Held:
+    """The messages that wait for one shard.
+
+    passed_on: messages from other members, and those that waited for workers which have stopped. They go first: some
+    may have come from this member's own clients, before those that are in `own`.
+    own: messages that the clients of this member have sent since.
+    """
+
+    __slots__ = ("own", "passed_on")
+
+    def __init__(self) -> None:
+        self.passed_on = Mailbox()
+        self.own = Mailbox()
+
+    def __len__(self) -> int:
+        return len(self.passed_on) + len(self.own)
+
+    def take(self) -> Iterator[Message]:
+        """Removes and returns all messages, in the order in which they go on."""
+        for mailbox in (self.passed_on, self.own):
+            while run := mailbox.take_run():
+                yield from run
+
+    def drop(self, senders: Container[Address]) -> None:
+        """Drops the messages of senders whose connections are closed.
+
+        senders: the addresses of the connections by which their messages came to this node."""
+        for mailbox in (self.passed_on, self.own):
+            _keep(mailbox, lambda message: not message.return_route or message.return_route[0] not in senders)
+
+
+def _keep(mailbox: Mailbox, is_kept: Callable[[Message], bool]) -> None:
+    kept: list[Message] = []
+    while run := mailbox.take_run():
+        kept += filter(is_kept, run)
+    for message in kept:
+        mailbox.put(message)
