@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from stream_client import ConnectionLost, PushNotStored, RequestTimeout, blocking
+from stream_client import ClientError, PushNotStored, blocking
 from stream_node.process import NodeProcess
 
 PATIENCE_S = 60.0
@@ -102,8 +102,10 @@ class Publisher(User):
     confirmed: by index, the number. doubtful: the numbers whose confirm did not come.
     """
 
-    def __init__(self, address: Callable[[], str], stream: str, *, patient: bool = True) -> None:
+    def __init__(self, address: Callable[[], str], stream: str, *, patient: bool = True, pause_s: float = 0.0) -> None:
+        """patient: whether the end of its connection is a failure. pause_s: between two pushes."""
         super().__init__(f"publisher of {stream}")
+        self._pause_s = pause_s
         self._address = address
         self._stream = stream
         self._patient = patient
@@ -118,7 +120,8 @@ class Publisher(User):
                     stream = client.create(self._stream)
                     while not self.is_over:
                         self._push(stream)
-            except (ConnectionLost, OSError):
+                        time.sleep(self._pause_s)
+            except (ClientError, OSError):
                 if self._patient:
                     raise
                 time.sleep(0.1)
@@ -130,7 +133,7 @@ class Publisher(User):
             index = stream.push(b"%d" % number)
         except PushNotStored:
             return
-        except (ConnectionLost, RequestTimeout):
+        except ClientError:
             self.doubtful.add(number)
             raise
         assert index not in self.confirmed, f"index {index} was given twice"
