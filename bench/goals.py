@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from operator import attrgetter
 from statistics import median
 
-from bench import backfill, block, cardinal, export, export_start, flood, postgres, security, share, watching
+from bench import backfill, block, cardinal, cluster, export, export_start, flood, postgres, security, share, watching
 from bench.compared import BLOCKING, DELIVERED
 from bench.measure import PAGE_MESSAGES
 from bench.own import COMPILED
@@ -66,6 +66,7 @@ def goals(report: Report) -> Iterator[Goal]:
     yield from _of_flood(report)
     yield from _of_watching(report)
     yield from _of_postgres(report)
+    yield from _of_cluster(report)
     yield from _of_growth(report)
     whole = typical(report.find(cardinal.REASSEMBLE), rate)
     yield Goal("Cardinal messages put together and ordered a second, in one process", False, 150_000.0, whole)
@@ -150,6 +151,21 @@ def _of_postgres(report: Report) -> Iterator[Goal]:
         yield _of_rounds(f"{system}: p50 of a single push, to that on SQLite", single_wanted, single, at_most=True)
         pulled = ratios(report.find(postgres.PULLED, system=system), report.find(postgres.PULLED, system=OURS), rate)
         yield _of_rounds(f"{system}: pulled messages, to those on SQLite", 0.5, pulled)
+
+
+def _of_cluster(report: Report) -> Iterator[Goal]:
+    """What the way through another node of a cluster costs."""
+    for work, window, figure, wanted, what in (
+        (cluster.PUSHED, 1, p50_us, 1.5, "p50 of a single push"),
+        (cluster.PUSHED, 1_000, rate, 0.5, "pushes, window 1,000"),
+        (cluster.PULLED, None, rate, 0.5, "pulled messages"),
+    ):
+        windows = {} if window is None else {"window": window}
+        forwarded, direct = (
+            report.find(work, system=system, **windows) for system in (cluster.FORWARDED, cluster.DIRECT)
+        )
+        what = f"{what} through a node that owns nothing, to the owner"
+        yield _of_rounds(what, wanted, ratios(forwarded, direct, figure), at_most=figure is p50_us)
 
 
 def _of_growth(report: Report) -> Iterator[Goal]:

@@ -20,6 +20,7 @@ from bench import (
     backfill,
     block,
     cardinal,
+    cluster,
     compared,
     export,
     export_start,
@@ -112,6 +113,7 @@ PARTS: dict[str, Callable[[Bench], Iterator[Sample | CodecSample]]] = {
     "flood": lambda bench: flood.samples(bench.plan, bench.place),
     "watching": lambda bench: watching.samples(bench.plan),
     "postgres": lambda bench: postgres.samples(bench.plan, bench.owns[0], bench.absent),
+    "cluster": lambda bench: cluster.samples(bench.plan, bench.owns[0], bench.absent),
 }
 
 
