@@ -116,7 +116,7 @@ def check_workers(config: Config) -> None:
     noted: int | None
     try:
         noted = msgspec.toml.decode(note.read_bytes(), type=dict[str, int]).get("workers", 0)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         noted = 1 if (folder / FILE_NAME).exists() else None
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"workers: {note} cannot be read: {error}") from error

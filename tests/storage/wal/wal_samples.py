@@ -51,8 +51,12 @@ def killed(
     return copied
 
 
-def change(directory: Path, *offsets: int, by: int = 0x21) -> None:
-    """Change bytes of the log; negative offsets count from its end."""
+def change(directory: Path, *offsets: int, by: int = 0xA5) -> None:
+    """Change bytes of the log; negative offsets count from its end.
+
+    The default makes no byte of these samples 0: the byte that says how many pages a commit has would then say that the
+    frame ends no commit, and an unfinished one at the end is no damage.
+    """
     path = directory / WAL_NAME
     content = bytearray(path.read_bytes())
     for offset in offsets:
