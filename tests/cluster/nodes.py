@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Self
 
@@ -147,12 +149,20 @@ class Publisher(User):
 
     def check(self, stored: Sequence[bytes]) -> None:
         """Checks the contents of the stream, from index 0, against what was confirmed."""
+        late = self.check_once(stored)
+        assert not late, f"the order is wrong: {late} are stored behind later numbers"
+
+    def check_once(self, stored: Sequence[bytes]) -> list[int]:
+        """Checks the same, but for the order. Returns the numbers that are stored behind a later number."""
         numbers = [int(each) for each in stored]
-        assert numbers == sorted(set(numbers)), "the order is wrong, or a number is there twice"
+        twice = [number for number, count in Counter(numbers).items() if count > 1]
+        assert not twice, f"stored twice: {twice}"
         for index, number in self.confirmed.items():
             assert numbers[index] == number, f"index {index} has {numbers[index]}, not {number}"
         unexplained = set(numbers) - set(self.confirmed.values()) - self.doubtful
         assert not unexplained, f"stored and never sent, or refused: {unexplained}"
+        highest = accumulate(numbers, max)
+        return [number for number, most in zip(numbers, highest, strict=True) if number < most]
 
 
 def rows(ask: Callable[[str], str], stream: str) -> list[bytes]:
