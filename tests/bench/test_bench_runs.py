@@ -177,6 +177,7 @@ def test_every_part_can_be_asked_for() -> None:
     assert list(PARTS) == [
         *("push", "pull", "latency", "deliver", "loads", "share", "fanout", "codec", "scale", "cardinal", "export"),
         *("export-ways", "export-start", "block", "backfill", "security", "flood", "watching", "postgres"),
+        "cluster",
     ]
 
 
