@@ -15,7 +15,7 @@ from sqlalchemy import BigInteger, Integer, bindparam, literal_column, select, t
 
 import bare
 from index_service.extensions import PositionKey, SavedPosition
-from index_service.lease_storage import FLOOR, SET_FENCE, WRITE_FENCE, lease_fences, raise_floor
+from index_service.lease_storage import FENCE_REMEDY, FLOOR, SET_FENCE, WRITE_FENCE, lease_fences, raise_floor
 from index_service.storage import REPLACE_OLDER, sealed_row
 from ockam.protocol import Protocol
 from storage.contract import Operation, Session
@@ -74,7 +74,6 @@ _LIST = compiled(
     .offset(literal_column("0", BigInteger)),
     *("stream_name", "after_client", "after_partition", "limit"),
 )
-_DO = "run `stream-node verify`, then restore a backup: a fence that is too low lets a former holder save"
 _EVERYTHING = 2**31 - 1
 
 
@@ -162,7 +161,7 @@ def list_fences(
     """Returns the fences (lease numbers) of a stream, sorted by client and partition. Raises DatabaseCorrupt."""
     found = []
     for row in session.execute(_LIST, (stream_name, *after, limit)).fetchall():
-        check_sealed(lease_fences.name, row, _DO)
+        check_sealed(lease_fences.name, row, FENCE_REMEDY)
         client_id, _, partition, fence, *_ = row
         found.append(StoredFence(client_id, partition, fence))
     return found

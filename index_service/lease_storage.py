@@ -114,7 +114,8 @@ SET_FENCE = compiled(
 _CLEAR_FLOOR = compiled(delete(lease_floor))
 _SET_FLOOR = compiled(insert(lease_floor), "fence", "seal")
 _CREATE_TABLES = [compiled(CreateTable(table, if_not_exists=True)) for table in (lease_fences, lease_floor)]
-_DO = "run `stream-node verify`, then restore a backup: a fence that is too low lets a former holder save"
+FENCE_REMEDY = "run `stream-node verify`, then restore a backup: a fence that is too low lets a former holder save"
+"""What an operator does if the row of a fence (lease number) is damaged."""
 
 
 class LoadLeases(Operation):
@@ -138,11 +139,11 @@ class LoadLeases(Operation):
     def apply(self, session: Session) -> None:
         found = session.execute(_LOAD, {"client_id": self.client_id, "stream_name": self.stream_name}).fetchall()
         for row in found:
-            check_sealed(lease_fences.name, (self.client_id, self.stream_name, *row), _DO)
+            check_sealed(lease_fences.name, (self.client_id, self.stream_name, *row), FENCE_REMEDY)
         self.rows = [StoredLease(partition, fence, holder) for partition, fence, holder, _, _ in found]
         floor = session.execute(FLOOR).fetchone()
         if floor is not None:
-            check_sealed(lease_floor.name, floor, _DO)
+            check_sealed(lease_floor.name, floor, FENCE_REMEDY)
         self.floor = 0 if floor is None else int(floor[0])
         self.ttl_ms_max = max((ttl_ms for _, _, holder, ttl_ms, _ in found if holder is not None), default=0)
 
@@ -202,7 +203,7 @@ def find_fences(session: Session, keys: Sequence[Key]) -> dict[Key, int | None]:
     fences: dict[Key, int | None] = dict.fromkeys(keys)
     for key, found in zip(keys, session.find_many(_FENCE, asked), strict=True):
         if found is not None:
-            check_sealed(lease_fences.name, (*key, *found), _DO)
+            check_sealed(lease_fences.name, (*key, *found), FENCE_REMEDY)
             fences[key] = int(found[0])
     return fences
 

@@ -63,7 +63,7 @@ from ockam.elsewhere import Elsewhere
 from ockam.log_rate import LogRate
 from ockam.message import Message, reply_to
 from ockam.node import Node
-from ockam.pages import join_pages
+from ockam.pages import PageMissing, join_pages, read_pages
 from ockam.protocol import ProtocolError, error_payload, failed_payload
 from ockam.worker import HandlingFailed, Worker
 from storage.errors import StorageError
@@ -307,14 +307,10 @@ class IndexWorker(Worker):
 
     def _join_lists(self, message: Message, request: PositionsRequest, found: list[bytes] | None) -> None:
         """Answers a list request with the answers of all nodes. None: a node did not answer."""
-        if found is None:
-            self.reply(message, failed_payload("a worker of this node does not answer; ask again"))
-            return
         try:
-            pages = [POSITIONS.decode_response(payload) for payload in found]
-        except ProtocolError as error:
-            # One of them has answered with an error.
-            self.reply(message, failed_payload(f"the positions of a worker cannot be listed: {error}"))
+            pages = read_pages(POSITIONS, found, "positions")
+        except PageMissing as error:
+            self.reply(message, failed_payload(str(error)))
             return
         positions, more = join_pages(
             [(page.positions, page.more) for page in pages],

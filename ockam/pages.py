@@ -5,7 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+from ockam.protocol import Protocol, ProtocolError
+
+A = TypeVar("A")
 T = TypeVar("T")
+
+
+class PageMissing(Exception):
+    """Error: a node has not sent its page of a list. The text is for the one who asked for the list."""
+
+
+def read_pages(protocol: Protocol[Any, A], payloads: Sequence[bytes] | None, what: str) -> list[A]:
+    """Returns the answers of all nodes to one list request.
+
+    payloads: None if a node did not answer. what: the name of the list, for the error. Raises PageMissing.
+    """
+    if payloads is None:
+        raise PageMissing("a worker of this node does not answer; ask again")
+    try:
+        return [protocol.decode_response(payload) for payload in payloads]
+    except ProtocolError as error:
+        # One of them has answered with an error.
+        raise PageMissing(f"the {what} of a worker cannot be listed: {error}") from error
 
 
 def join_pages(pages: Sequence[tuple[Sequence[T], bool]], key: Callable[[T], Any], limit: int) -> tuple[list[T], bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import structlog
 import trio
@@ -15,6 +16,7 @@ from cluster.member import ClusterMember, MemberStatistics
 from cluster.protocol import CLUSTER
 from cluster.router import Router
 from cluster.shards import shard_of
+from cluster.view import View
 from cluster.worker import ClusterWorker, Links
 from index_service.lease_groups import LeaseGroups
 from ockam.address import Address, complete_address
@@ -25,11 +27,10 @@ from ockam.message import Message
 from ockam.node import Node
 from ockam.tcp import TcpTransport
 from storage.contract import StreamRecord
-from storage.engine import Engine
+from storage.engine import Engine, SharedEngine
 from storage.errors import StorageError
 from storage.runner import Runner
 from stream_node.config import Config, ConfigError
-from stream_node.databases import owner_of
 from stream_node.worker_place import WorkerPlace
 from stream_service.names import stream_address
 from stream_service.operations import ListStored
@@ -114,18 +115,16 @@ class NodeCluster:
         self._node = node
         self._tcp = tcp
         self._nursery = nursery
-        # Workers with a database each share the shards for good.
-        self._view = fixed_view(place.members) if place is not None and config.database is None else None
         self._member: ClusterMember | FixedMember | None = None
-        name, self._token = config.cluster, ""
-        chain = stream_address(STREAM_PREFIX + config.block_chain, 0)
-        self.has_blocks = False
-        if self._view is not None and place is not None:
-            name, self._token = place.name, place.token
-            self.has_blocks = self._view.shards[shard_of(chain)].owner == name
+        self._view: View | None = None
+        if place is not None and config.database is None:
+            # Workers with a database each share the shards for good.
+            name, self._token, self._view = place.name, place.token, fixed_view(place.members)
         else:
-            self._token = owner_of(database)
-        assert name is not None, "a member of a cluster has a name"
+            assert config.cluster is not None, "a member of a cluster has a name"
+            name, self._token = config.cluster, cast(SharedEngine, database).owner
+        chain = stream_address(STREAM_PREFIX + config.block_chain, 0)
+        self.has_blocks = self._view is not None and self._view.shards[shard_of(chain)].owner == name
         self.router = Router(
             node,
             name,

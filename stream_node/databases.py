@@ -44,12 +44,6 @@ def open_database(config: Config, folder: Path) -> Engine:
     return database
 
 
-def owner_of(database: Engine) -> str:
-    """Returns the text that stands for this process in a database that the nodes of a cluster share."""
-    owner: str = getattr(database, "owner")  # noqa: B009
-    return owner
-
-
 def check_url(url: str) -> None:
     """Raises ConfigError if the URL of a database is of another kind, or contains a password."""
     parts = urlsplit(url)

@@ -7,16 +7,13 @@ from collections.abc import Callable
 from block_node.backfill.metrics import MORE, SPECIFIED
 from block_node.backfill.statistics import BackfillStatistics
 from stream_node.block_services import BlockServicesStatistics
-from stream_node.metrics.family import Kind, Metric, Values
-from stream_node.metrics.snapshot import Snapshot
+from stream_node.metrics.family import Kind, Metric, Values, figures_of
+
+_figure = figures_of(lambda snapshot: snapshot.statistics.services.blocks)
 
 
 def _block(name: str, kind: Kind, text: str, read: Callable[[BlockServicesStatistics], Values], *labels: str) -> Metric:
-    def values(snapshot: Snapshot) -> Values:
-        blocks = snapshot.statistics.services.blocks
-        return None if blocks is None else read(blocks)
-
-    return Metric(name, kind, text, values, labels)
+    return Metric(name, kind, text, _figure(read), labels)
 
 
 def _of_backfill(field: str, name: str, text: str) -> Metric:

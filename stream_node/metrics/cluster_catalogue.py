@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from stream_node.metrics.family import figures_of, node_metric
 
-from cluster.member import MemberStatistics
-from stream_node.metrics.family import Values, node_metric
-from stream_node.metrics.snapshot import Snapshot
-
-
-def _member(read: Callable[[MemberStatistics], Values]) -> Callable[[Snapshot], Values]:
-    """Returns a function that reads one figure of the membership, if the node is in a cluster."""
-
-    def values(snapshot: Snapshot) -> Values:
-        found = snapshot.statistics.cluster
-        return None if found is None else read(found)
-
-    return values
-
+_member = figures_of(lambda snapshot: snapshot.statistics.cluster)
 
 CLUSTER = (
     node_metric(

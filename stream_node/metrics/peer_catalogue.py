@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from access.authorizer import AccessStatistics
-from secure_channel.limits import ChannelStatistics
-from stream_node.http.statistics import HttpStatistics
-from stream_node.metrics.family import Values, node_metric
+from stream_node.metrics.family import Values, figures_of, node_metric
 from stream_node.metrics.snapshot import Snapshot
 from tracing.statistics import TracingStatistics
 
@@ -25,49 +22,14 @@ def _traffic(name: str) -> Callable[[Snapshot], Values]:
     return values
 
 
-def _access(read: Callable[[AccessStatistics], Values]) -> Callable[[Snapshot], Values]:
-    """Returns a function that reads one figure of the rules, if there are any."""
-
-    def values(snapshot: Snapshot) -> Values:
-        found = snapshot.statistics.access
-        return None if found is None else read(found)
-
-    return values
-
-
-def _channels(read: Callable[[ChannelStatistics], Values]) -> Callable[[Snapshot], Values]:
-    """Returns a function that reads one figure of secure channels, if they are on."""
-
-    def values(snapshot: Snapshot) -> Values:
-        found = snapshot.statistics.channels
-        return None if found is None else read(found)
-
-    return values
-
-
-def _http(read: Callable[[HttpStatistics], Values]) -> Callable[[Snapshot], Values]:
-    """Returns a function that reads one figure of HTTP, if it is on."""
-
-    def values(snapshot: Snapshot) -> Values:
-        found = snapshot.statistics.http
-        return None if found is None else read(found)
-
-    return values
-
-
 def _spans(statistics: TracingStatistics) -> Values:
     return {"exported": statistics.exported, "failed": statistics.failed, "dropped": statistics.dropped}
 
 
-def _traces(read: Callable[[TracingStatistics], Values]) -> Callable[[Snapshot], Values]:
-    """Returns a function that reads one figure of traces, if the node makes any."""
-
-    def values(snapshot: Snapshot) -> Values:
-        found = snapshot.statistics.traces
-        return None if found is None else read(found)
-
-    return values
-
+_access = figures_of(lambda snapshot: snapshot.statistics.access)
+_channels = figures_of(lambda snapshot: snapshot.statistics.channels)
+_http = figures_of(lambda snapshot: snapshot.statistics.http)
+_traces = figures_of(lambda snapshot: snapshot.statistics.traces)
 
 PEERS = (
     node_metric(

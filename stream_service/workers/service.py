@@ -16,7 +16,7 @@ from ockam.address import Address, local
 from ockam.errors import AddressInUse
 from ockam.gate import DENIED
 from ockam.message import Message
-from ockam.pages import join_pages
+from ockam.pages import PageMissing, join_pages, read_pages
 from ockam.protocol import Protocol, ProtocolError, error_payload, failed_payload, find_name
 from ockam.worker import HandlingFailed, Worker
 from storage.errors import StorageError
@@ -232,14 +232,10 @@ class ServiceWorker(Worker):
 
     def _join_lists(self, message: Message, request: ListRequest, found: list[bytes] | None) -> None:
         """Answers a list request with the answers of all nodes. None: a node did not answer."""
-        if found is None:
-            self.reply(message, failed_payload("a worker of this node does not answer; ask again"))
-            return
         try:
-            pages = [LIST.decode_response(payload) for payload in found]
-        except ProtocolError as error:
-            # One of them has answered with an error.
-            self.reply(message, failed_payload(f"the streams of a worker cannot be listed: {error}"))
+            pages = read_pages(LIST, found, "streams")
+        except PageMissing as error:
+            self.reply(message, failed_payload(str(error)))
             return
         infos, more = join_pages(
             [(page.streams, page.more) for page in pages],

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import trio
 
-from index_service.extensions import FENCED_SAVE, LEASE, FencedSave, LeaseRequest, SaveStatus
 from storage.directory_lock import FILE_NAME as LOCK_NAME
 from storage.errors import DatabaseCorrupt, DatabaseInUse, DatabaseTooNew, StorageError
 from storage.sqlite.backup import MANIFEST_NAME, BackupError, back_up
@@ -19,8 +18,8 @@ from tests.cli.command import CommandLine
 from tests.cli.schemas import BackedUp, Restored
 from tests.support.backups import NOW_US, WORDS, kill_with_log, names, put, store, take
 from tests.support.data_dir import open_session, stored_messages
-from tests.support.served import PATIENCE_S, Served, served, wait_until
-from tests.support.stream_peer import INDEX_SERVICE
+from tests.support.restored_fences import check_no_fence_twice
+from tests.support.served import PATIENCE_S, served, wait_until
 
 
 @pytest.fixture
@@ -230,28 +229,7 @@ def test_the_commands_say_what_they_did(command: CommandLine, data: Path, tmp_pa
 async def test_no_fence_is_given_twice_when_a_backup_is_put_back(tmp_path: Path) -> None:
     """Goal: who got a lease after the backup was taken never meets its fence again. Method: one partition that was
     leased before the backup, one only after it; restored, both come under higher fences, and the old save nothing."""
-    held: list[dict[int, int]] = []
-
-    async def lease(server: Served, member_id: str, partitions: int) -> None:
-        peer = await server.peer()
-        request = LeaseRequest(1, "c", "s", member_id, partitions, [], False)
-        answer = LEASE.decode_response((await peer.ask(INDEX_SERVICE, LEASE.encode_request(request))).payload)
-        held.append({each.partition: each.fence for each in answer.leases})
-        leave = LeaseRequest(2, "c", "s", member_id, partitions, answer.leases, True)
-        await peer.ask(INDEX_SERVICE, LEASE.encode_request(leave))
-
-    data, taken = tmp_path / "data", tmp_path / "taken"
-    async with served(data, lease_ttl_s=0.2) as server:
-        await lease(server, "a", 1)
-        await trio.to_thread.run_sync(take, data, taken)
-        await lease(server, "b", 2)
-        await lease(server, "c", 2)
-    await trio.to_thread.run_sync(lambda: put(taken, data, over=True))
-    async with served(data, lease_ttl_s=0.2) as server:
-        await lease(server, "d", 2)
-        peer = await server.peer()
-        save = FENCED_SAVE.encode_request(FencedSave(1, "c", "s", 0, 7, held[2][0]))
-        assert FENCED_SAVE.decode_response((await peer.ask(INDEX_SERVICE, save)).payload).status is SaveStatus.FENCED
-    before, after = held[:3], held[3]
-    assert all(after[partition] > fence for each in before for partition, fence in each.items()), held
-    assert set(after) == {0, 1}
+    taken = tmp_path / "taken"
+    await check_no_fence_twice(
+        tmp_path / "data", lambda data: take(data, taken), lambda data: put(taken, data, over=True)
+    )

@@ -13,9 +13,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-import trio
 
-from index_service.extensions import FENCED_SAVE, LEASE, FencedSave, LeaseRequest, SaveStatus
 from storage.directory_lock import FILE_NAME as LOCK_NAME
 from storage.errors import DatabaseCorrupt, DatabaseInUse, DatabaseTooNew, StorageError
 from storage.sqlite.backup import BackupError
@@ -28,8 +26,7 @@ from tests.storage.test_migration import unpacked
 from tests.storage.test_seals import problems_of
 from tests.support.backups import NOW_US, WORDS, kill_with_log, names, quiet, store, stored_streams
 from tests.support.data_dir import stored_messages
-from tests.support.served import Served, served
-from tests.support.stream_peer import INDEX_SERVICE
+from tests.support.restored_fences import check_no_fence_twice
 
 HELD = FileContents(streams=1, messages=3, data_bytes=11, newest_us=NOW_US)
 
@@ -198,31 +195,10 @@ def test_the_command_says_what_it_did_and_wants_one_source(command: CommandLine,
 async def test_no_fence_is_given_twice_after_a_file_was_restored(tmp_path: Path) -> None:
     """Goal: who got a lease after the last moment that the file knows never meets its fence again. Method: a partition
     leased before, and both after it; restored, both come under higher fences, and the old one saves nothing."""
-    held: list[dict[int, int]] = []
-
-    async def lease(server: Served, member_id: str, partitions: int) -> None:
-        peer = await server.peer()
-        request = LeaseRequest(1, "c", "s", member_id, partitions, [], False)
-        answer = LEASE.decode_response((await peer.ask(INDEX_SERVICE, LEASE.encode_request(request))).payload)
-        held.append({each.partition: each.fence for each in answer.leases})
-        leave = LeaseRequest(2, "c", "s", member_id, partitions, answer.leases, True)
-        await peer.ask(INDEX_SERVICE, LEASE.encode_request(leave))
-
-    data, file = tmp_path / "data", tmp_path / "file.sqlite"
-    async with served(data, lease_ttl_s=0.2) as server:
-        await lease(server, "a", 1)
-        await trio.to_thread.run_sync(copy_out, data, file)
-        await lease(server, "b", 2)
-        await lease(server, "c", 2)
-    await trio.to_thread.run_sync(lambda: put(file, data, over=True))
-    async with served(data, lease_ttl_s=0.2) as server:
-        await lease(server, "d", 2)
-        peer = await server.peer()
-        save = FENCED_SAVE.encode_request(FencedSave(1, "c", "s", 0, 7, held[2][0]))
-        assert FENCED_SAVE.decode_response((await peer.ask(INDEX_SERVICE, save)).payload).status is SaveStatus.FENCED
-    before, after = held[:3], held[3]
-    assert all(after[partition] > fence for each in before for partition, fence in each.items()), held
-    assert set(after) == {0, 1}
+    file = tmp_path / "file.sqlite"
+    await check_no_fence_twice(
+        tmp_path / "data", lambda data: copy_out(data, file), lambda data: put(file, data, over=True)
+    )
 
 
 def test_a_restore_that_fails_keeps_the_database_that_was_there(data: Path, file: Path) -> None:
