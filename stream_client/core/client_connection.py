@@ -125,7 +125,8 @@ class ClientConnection:
         self.finish_attempt()
 
     def attempted(self) -> Waiting:
-        """Return a result that is done when the next attempt to connect has succeeded or failed, or the client ends."""
+        """Return a result that is done when the next attempt to connect has succeeded or failed, when a lost route works
+        again, or when the client ends."""
         if self._attempted is None:
             self._attempted = Waiting()
         return self._attempted
@@ -222,7 +223,7 @@ class ClientConnection:
         self._outgoing, self.outgoing_bytes = [], 0
         self.sent_bytes += len(data)
         if self._taken is not None:
-            self._finish_taken()
+            self.finish_taken()
         return data
 
     def put_back(self, data: bytes) -> None:
@@ -298,12 +299,10 @@ class ClientConnection:
         self.outgoing_bytes += len(data)
 
     def _forget(self) -> None:
-        """Drop all data of the connection that has ended."""
+        """Drop all data of the connection that has ended. The core then calls `finish_taken`."""
         self.wire = self.framing = None
         self._drop_batches()
         self._outgoing, self.outgoing_bytes = [], 0
-        if self._taken is not None:
-            self._finish_taken()
 
     def finish_attempt(self) -> None:
         """Finish the result of `attempted`. After a new connection, call this only when all parts of the client use the
@@ -313,8 +312,11 @@ class ClientConnection:
         if attempted is not None:
             attempted.finish()
 
-    def _finish_taken(self) -> None:
-        # The callbacks add the next portion, and may call `taken` again.
+    def finish_taken(self) -> None:
+        """Finish the result of `taken`, if there is one. After the end of a connection, call this only when all parts of
+        the client have learned of the end: those who wait send their next portion at once.
+        """
+        # The callbacks may call `taken` again.
         taken, self._taken = self._taken, None
-        assert taken is not None
-        taken.finish()
+        if taken is not None:
+            taken.finish()

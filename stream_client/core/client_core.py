@@ -157,6 +157,7 @@ class ClientCore:
         if self.asks_route and not self.service_route.is_asking:
             self.service_route.ask()
         self.connection.finish_attempt()
+        self.connection.finish_taken()
 
     def unreachable(self, error: ClientError) -> None:
         """Record that an attempt to connect has failed. The shell makes the next attempt."""
@@ -171,6 +172,7 @@ class ClientCore:
         self.connection.disconnected()
         self._leave_connection()
         self._break_conversations(lost, Event.DISCONNECTED)
+        self.connection.finish_taken()
         self.service_route.disconnected(lost)
         if error is not None:
             self.fail_all(error)
@@ -195,6 +197,7 @@ class ClientCore:
         for conversation in (*open_now.values(), *broken):
             conversation.close(reason)
             conversation.on_change()
+        self.connection.finish_taken()
 
     def data_to_send(self) -> bytes:
         """Remove and return all bytes to send. The caller must now send them."""
@@ -260,6 +263,7 @@ class ClientCore:
             return
         self._leave_connection()
         self._break_conversations(error, Event.DISCONNECTED)
+        self.connection.finish_taken()
         self.service_route.disconnected(error)
         if is_refused:
             self.fail_all(error)
@@ -373,6 +377,8 @@ class ClientCore:
         works again.
         """
         self._send_again(Event.ANSWERED)
+        # Conversations that wait for a way to the service are open now.
+        self.connection.finish_attempt()
 
     def _send_again(self, event: Event) -> None:
         # Requests to services are sent first, so that a stream is created again before requests to this stream arrive.

@@ -59,6 +59,22 @@ def test_an_error_of_the_other_side_is_raised_in_its_turn() -> None:
     assert conversation.is_open
 
 
+@pytest.mark.parametrize("closes", [False, True])
+def test_whoever_waits_for_room_learns_of_the_end_of_the_connection_first(closes: bool) -> None:
+    """A publisher of blocks sends its next portion at once when there is room, and not into a lost connection."""
+    core, _ = connected_core()
+    conversation = core.converse("block_publish")
+    conversation.send(HELLO)
+    found: list[bool] = []
+    core.connection.taken().when_done(lambda: found.append(conversation.is_open))
+    if closes:
+        core.close()
+    else:
+        core.disconnected()
+    assert found == [False]
+    core.check()
+
+
 def test_a_conversation_opens_again_over_the_next_connection_at_a_new_address() -> None:
     core = ClientCore()
     conversation = core.converse("block_publish")
@@ -93,8 +109,13 @@ def test_a_lost_route_breaks_a_conversation_until_it_is_back() -> None:
     question, message = far.sent()
     far.answer(message, LOST)
     assert isinstance(conversation.error, RouteLost)
+    later = core.converse("block_publish")
+    waits = core.connection.attempted()
+    assert not later.is_open
     far.refuse(question)
     assert conversation.is_open, "the service has answered"
+    assert later.is_open
+    assert waits.done, "whoever waits for a way looks again"
 
 
 def test_an_ended_conversation_hears_nothing_more() -> None:
