@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from block_node.facility import Facility, Plugin
     from block_node.node import BlockNode, BlockNodeSettings
     from block_node.persist.plugin import Persistence
-    from block_node.persist.store import BlockRetention, BlockStore
+    from block_node.persist.retention import BlockRetention
+    from block_node.persist.store import BlockStore
     from block_node.publish.limits import PublishLimits
     from block_node.publish.service import PublishService
     from block_node.read.services import ReadServices

@@ -25,7 +25,8 @@ from block_node.facility import Facility, FacilityStatistics
 from block_node.persist.newest_roots import find_roots
 from block_node.persist.operations import ReadRoots
 from block_node.persist.plugin import Persistence
-from block_node.persist.store import BlockRetention, BlockStore, BlockStoreStatistics
+from block_node.persist.retention import BlockRetention
+from block_node.persist.store import BlockStore, BlockStoreStatistics
 from block_node.publish.limits import PublishLimits
 from block_node.publish.service import SERVICE_ADDRESS, PublishService
 from block_node.publish.statistics import PublishStatistics
@@ -47,6 +48,8 @@ are kept.
 The opening message of a publisher is never larger. If a message is discarded, the publisher gets no answer and sends
 it again.
 """
+
+NODE_STOPS = "the node stops; go on at another one, or here when it is back"
 
 logger = structlog.get_logger(__name__)
 
@@ -145,6 +148,7 @@ class BlockNode:
         self.verifier = Verifier(settings.verifier, address_books=address_books, tss=tss)
         self.publishing: PublishService | None = None
         self._early = EarlyPublishers(settings.chain)
+        self._is_closed = False
 
     def start(self) -> None:
         """Starts the node. Publishers are served as soon as the store has determined which blocks are stored."""
@@ -152,11 +156,27 @@ class BlockNode:
         self._node.register([PERSISTENCE_ADDRESS], lambda: Persistence(self.facility, self.store))
         self.store.when_open(self._opened)
 
-    def stop(self) -> None:
+    def stop(self, reason: str = NODE_STOPS) -> None:
         """Ends all streams of publishers and subscribers with a status. Call it after all received blocks
-        are acknowledged.
+        are acknowledged. Publishers send a block that is not acknowledged again, in their next session.
         """
-        self.facility.publish(NodeStopping("the node stops; go on at another one, or here when it is back"))
+        self.facility.publish(NodeStopping(reason))
+
+    def close(self) -> list[Message]:
+        """Ends serving the chain, because another node of the cluster serves it from now on. Call `stop` before. Blocks
+        that were submitted to the storage are still stored.
+
+        Returns the messages of publishers that were not served, in order.
+        """
+        self._is_closed = True
+        self.store.close()
+        # The plugins end for good. Without this call, the end of a plugin would count as a failure of the node.
+        self.facility.close()
+        waiting = list(self._early.messages) if self.publishing is None else []
+        waiting += self._node.retire(local(SERVICE_ADDRESS))
+        for address in (VERIFICATION_ADDRESS, PERSISTENCE_ADDRESS):
+            self._node.unregister(address)
+        return waiting
 
     def when_ready(self, function: Callable[[], None]) -> None:
         """Calls a function once, as soon as publishers are served. If they are served already, calls it at once."""
@@ -198,6 +218,8 @@ class BlockNode:
         tree over the root hashes of all blocks. They are then computed from the stored blocks; the tree only if every
         block from 0 on is stored. After that, publishers are served.
         """
+        if self._is_closed:
+            return
         newest, available = self.store.newest, self.store.available
         goes_on = newest is not None and newest.number + 1 >= self._settings.first_block
         if newest is None or not goes_on:
@@ -239,6 +261,9 @@ class BlockNode:
         find_roots(self.store, newest.number, self.verifier.settings, found)
 
     def _serve(self) -> None:
+        # The blocks were still being read when another node began to serve the chain.
+        if self._is_closed:
+            return
         self._node.register(
             [VERIFICATION_ADDRESS], lambda: Verification(self.facility, self.verifier, self.durable_chain)
         )

@@ -59,7 +59,7 @@ class FixedMember:
         """Makes this member look at its connections soon."""
         self._wake.set()
 
-    def read(self, on_read: Callable[[], None]) -> None:
+    def read(self, on_read: Callable[[], None], *, soon: bool) -> None:
         """Calls `on_read`: nothing ever changes."""
         on_read()
 

@@ -10,13 +10,13 @@ Both ends prove that they know the tokens of both members, which only those know
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from collections.abc import Callable, Sequence
 
 import structlog
 
-from cluster.protocol import CLUSTER, LINK, MARK, PROVE, LinkRequest, Mark, ProveRequest, Role
+from cluster.proofs import prove
+from cluster.protocol import CLUSTER, LINK, MARK, MEMBER, PROVE, LinkRequest, Mark, ProveRequest
 from cluster.view import Member
 from ockam.address import Address, Route
 from ockam.forwarding import OpenRequests
@@ -28,12 +28,6 @@ ROUTES_MAX = 10_000
 """The number of routes that a link remembers, since making a route for each message takes longer."""
 
 logger = structlog.get_logger(__name__)
-
-
-def prove(role: Role, tokens: tuple[str, str], nonces: tuple[bytes, bytes]) -> bytes:
-    """Returns the proof of one end. tokens, nonces: of the caller and of the called member."""
-    key = "\0".join(tokens).encode()
-    return hmac.new(key, role + b"".join(nonces), hashlib.sha256).digest()
 
 
 class Link:
@@ -77,7 +71,7 @@ class Link:
     def begin(self, connection: Address) -> None:
         """Begins the proof. connection: the address of the connection, which is open."""
         self.connection = connection
-        self._send(LINK.encode_request(LinkRequest(self._own_name, self._nonce)))
+        self._send(CLUSTER, LINK.encode_request(LinkRequest(self._own_name, self._nonce)))
 
     def send(self, message: Message) -> Mailbox | None:
         """Sends a message to the member, by the hops that its route has there."""
@@ -137,13 +131,13 @@ class Link:
             # After its end, the router tries again: the other member may not have read that this one has joined.
             self._hang_up([self.connection])
             return
-        self._send(PROVE.encode_request(ProveRequest(prove(b"caller", self._tokens, nonces))))
+        self._send(MEMBER, PROVE.encode_request(ProveRequest(prove(b"caller", self._tokens, nonces))))
         self.is_up = self.was_up = True
         self._on_up(self)
 
-    def _send(self, payload: bytes) -> None:
+    def _send(self, worker: Address, payload: bytes) -> None:
         assert self.connection is not None, "the connection is open"
-        self._deliver(Message((self.connection, CLUSTER), (CLUSTER,), payload))
+        self._deliver(Message((self.connection, worker), (CLUSTER,), payload))
 
     def _note_mark(self, message: Message) -> None:
         try:

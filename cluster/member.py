@@ -150,10 +150,12 @@ class ClusterMember:
         """Makes the member read the tables soon."""
         self._wake.set()
 
-    def read(self, on_read: Callable[[], None]) -> None:
-        """Calls `on_read` after the tables were read again, or could not be read."""
+    def read(self, on_read: Callable[[], None], *, soon: bool) -> None:
+        """Calls `on_read` after the tables were read again, or could not be read. soon: whether they are read at once,
+        and not with the next beat."""
         self._on_read.append(on_read)
-        self._wake.set()
+        if soon:
+            self._wake.set()
 
     async def _after_read(self) -> None:
         """Returns when the tables were read, and the plan that follows was carried out."""

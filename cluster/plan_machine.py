@@ -74,7 +74,9 @@ class PlanMachine:
 
     def plan(self, view: View) -> Plan:
         """Decides what to do. The view is the one that was noted last."""
-        members = [name for name, member in view.members.items() if self.lives(view, name) and not member.leaves]
+        living = [name for name in view.members if self.lives(view, name)]
+        # If all members that live give their shards away, they serve them all the same.
+        members = [name for name in living if not view.members[name].leaves] or living
         plan = Plan([], {}, {})
         for number, shard in enumerate(view.shards):
             wanted = choose_owner(number, members)

@@ -1,7 +1,7 @@
 """The messages between the members of a cluster, and those that tell about the cluster (docs/wire.md).
 
-A message that one member sends to another for a client has two hops more: the address of the other's cluster worker,
-and an envelope, whose value says for which shard the message is and who its client is.
+A message that one member sends to another for a client has two hops more: MEMBER, and an envelope, whose value says for
+which shard the message is and who its client is.
 """
 
 from __future__ import annotations
@@ -17,15 +17,23 @@ from ockam.protocol import Protocol, ProtocolError
 
 CLUSTER = local("cluster")
 """The address of the cluster worker of each member."""
+MEMBER = local("cluster_member")
+"""The next hop of everything that a member sends to another one for its clients, and of its proof before that.
+
+No worker has this address. `cluster.router.Router` takes these messages at once, so that the connection between the
+members waits for the mailboxes that get them."""
 
 
-# type Envelope struct { shard: uint, moves: uint, source: string, name: string, peer: string }
+# type Envelope struct {
+#   shard: uint, moves: uint, source: string, name: string, peer: string, frame_bytes_max: uint
+# }
 class Envelope(msgspec.Struct, frozen=True):
     """What one member tells another about a message.
 
     shard: the shard for which the message is.
     moves: from how many members the message was sent on.
     source, name: the identity that the client has proved. peer: the `host:port` of the client.
+    frame_bytes_max: the largest frame that can carry an answer to the client, in bytes.
     """
 
     shard: bare.UInt
@@ -33,6 +41,7 @@ class Envelope(msgspec.Struct, frozen=True):
     source: str
     name: str
     peer: str
+    frame_bytes_max: bare.UInt
 
     @property
     def identity(self) -> Identity:
@@ -56,7 +65,7 @@ def read_envelope(hop: Address) -> Envelope:
         raise ProtocolError(f"an envelope of the cluster: {error}") from error
 
 
-# type JoinRequest struct { name: string, nonce: data }
+# type LinkRequest struct { name: string, nonce: data }
 class LinkRequest(msgspec.Struct, frozen=True):
     """The first message of a member to another one. name: the member that has made the connection."""
 

@@ -9,7 +9,7 @@ later messages go the new way. If the old owner is dead, its way is clear when t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 import structlog
@@ -19,14 +19,17 @@ from cluster.envelopes import Envelopes
 from cluster.gather import Gather
 from cluster.held import Held
 from cluster.link import Link
-from cluster.protocol import CLUSTER, MARK, Mark, envelope_hop, read_envelope
+from cluster.proofs import Proofs
+from cluster.protocol import CLUSTER, MARK, MEMBER, PROVE, Mark, envelope_hop, read_envelope
 from cluster.shards import SHARDS, find_shard, shard_of
 from cluster.view import UNOWNED, Member, Shard, View
 from ockam.address import LOCAL, Address, Route, local
 from ockam.forwarding import CONNECTION_PREFIX, OpenRequests, destination_unreachable
+from ockam.log_rate import LogRate
 from ockam.mailbox import Mailbox
 from ockam.message import HERE, Message
 from ockam.node import Forward, Node
+from ockam.protocol import ProtocolError
 from stream_service.names import stream_address
 
 MOVES_MAX = 16
@@ -56,8 +59,9 @@ class RouterStatistics(msgspec.Struct, frozen=True):
 class Router:
     """The routes of one member: an `ockam.elsewhere.Elsewhere`.
 
-    name: the name of this member. passed_on: the return routes of messages that other members have sent here, and that
-    this one has sent on to a third member, without an answer until now.
+    name: the name of this member. proofs: tells which connections other members have made.
+    passed_on: the return routes of messages that other members have sent here, and that this one has sent on to a third
+    member, without an answer until now.
 
     Invariant: no shard that this member serves is in `_held`, `_ways` or `_unclear`. If a shard is in `_held`, all its
     messages wait there. A shard in `_unclear` is in `_ways` with the same link.
@@ -75,6 +79,7 @@ class Router:
         refresh: Callable[[], None],
         has_own_database: bool = False,
         others_at: Address | None = None,
+        openings: Mapping[Address, Callable[[Message], bytes]] | None = None,
     ) -> None:
         """call: begins to connect a link; then its `begin` is called, or `ended`.
         hang_up: ends the connections with these addresses. new_nonce: returns 32 random bytes.
@@ -82,8 +87,12 @@ class Router:
         has_own_database: whether each member has its streams in a database of its own.
         others_at: the address of the stream whose owner gets the messages for addresses that are no streams and that
         this node does not have; None: they are dropped.
+        openings: the addresses among them at which a message opens a session, each with what makes the payload that
+        refuses it. A session is never opened by way of a third member, because it would end without a word when that
+        member leaves.
         """
         self.name = name
+        self.proofs = Proofs(token, new_nonce, node.is_registered)
         self.passed_on: set[Route] = set()
         self._node = node
         self._token = token
@@ -93,6 +102,7 @@ class Router:
         self._refresh = refresh
         self._has_own_database = has_own_database
         self._others_at = None if others_at is None else shard_of(others_at)
+        self._openings = openings or {}
         self._view = View({}, (Shard(UNOWNED, 0),) * SHARDS)
         self._served: dict[int, float] = {}
         self._held: dict[int, Held] = {}
@@ -105,6 +115,7 @@ class Router:
         self._ended: list[tuple[Link, OpenRequests]] = []
         self._sent: Counter[str] = Counter()
         self._envelopes = Envelopes()
+        self._lines = LogRate()
         self._missed: Forward | None = node.register_forward(LOCAL, self._forward)
 
     # What the services of this node ask: see `ockam.elsewhere.Elsewhere`.
@@ -178,7 +189,11 @@ class Router:
         del self._served[shard]
         held = self._held[shard] = Held()
         for message in waiting:
-            held.passed_on.put(self._envelopes.wrap(shard, message))
+            if message.onward_route[0] in self._openings:
+                # It may have come from another member.
+                self._refuse_opening(message)
+            else:
+                held.passed_on.put(self._envelopes.wrap(shard, message))
 
     def update(self, view: View) -> None:
         """Takes what was just read about the cluster."""
@@ -202,10 +217,6 @@ class Router:
             for shard in range(SHARDS):
                 self._retarget(shard)
 
-    def is_connected(self, connection: Address) -> bool:
-        """Whether a connection of this node is open."""
-        return self._node.is_registered(connection)
-
     def statistics(self) -> RouterStatistics:
         return RouterStatistics(
             links=sum(link.is_up for link in self._links.values()),
@@ -218,6 +229,8 @@ class Router:
     def _forward(self, message: Message) -> Mailbox | None:
         """Takes a message whose next hop is not a worker of this node."""
         hop = message.onward_route[0]
+        if hop == MEMBER:
+            return self._from_connection(message)
         shard = find_shard(hop)
         if shard is None and not hop.value.startswith((CONNECTION_PREFIX, GATHER_PREFIX.encode())):
             shard = self._others_at
@@ -225,30 +238,57 @@ class Router:
             return None if self._missed is None else self._missed(message)
         return self._route(shard, self._envelopes.wrap(shard, message))
 
-    def arrived(self, message: Message) -> None:
-        """Takes a message that another member has sent, or that waited here. Raises ProtocolError."""
+    def _from_connection(self, message: Message) -> Mailbox | None:
+        """Takes what a connection has brought for MEMBER: the proof of another member, or what it sends for its
+        clients. Returns the mailbox for which the connection waits while it is full."""
+        mailbox = None
+        try:
+            if not message.return_route or message.origin.kind == "local":
+                raise ProtocolError("a member links by a connection of its own")
+            connection = message.return_route[0]
+            if PROVE.is_in(message.payload) and len(message.onward_route) == 1:
+                self.proofs.finish(connection, PROVE.decode_request(message.payload).proof)
+            elif len(message.onward_route) < 3 or not self.proofs.is_member(connection):
+                raise ProtocolError("only members of the cluster send this")
+            else:
+                mailbox = self.arrived(message)
+        except ProtocolError as error:
+            self._lines.log(logger.info, "cluster_request_refused", peer=message.origin.peer, reason=str(error))
+            self._node.count_drop("cluster_refused")
+        # The message was taken, also if no mailbox got it.
+        return mailbox or self._node.find_mailbox(CLUSTER)
+
+    def arrived(self, message: Message) -> Mailbox | None:
+        """Takes a message that another member has sent, or that waited here. Returns the mailbox that got it, if one
+        did. Raises ProtocolError."""
         envelope = read_envelope(message.onward_route[1])
+        is_of_member = bool(message.return_route) and self.proofs.is_member(message.return_route[0])
         if envelope.shard in self._served:
-            self._node.deliver(self._envelopes.unwrap(message, envelope))
-            return
+            return self._node.deliver(
+                self._envelopes.unwrap(message, envelope)
+                if is_of_member
+                else Message(message.onward_route[2:], message.return_route, message.payload, message.origin)
+            )
         if message.onward_route[2:] == (CLUSTER,) and self._is_own_mark(message):
             # All earlier messages of this member have come back, too.
-            return
+            return None
         if envelope.moves >= MOVES_MAX:
             self._node.count_drop("cluster_moves")
             self._hang_up(message.return_route[:1])
-            return
+            return None
         # The other member takes this one for the owner. One of the two does not know the latest, so this one reads it.
         if envelope.shard not in self._awaiting_view:
             self._awaiting_view.add(envelope.shard)
             self._refresh()
         hop = envelope_hop(msgspec.structs.replace(envelope, moves=envelope.moves + 1))
-        route = (CLUSTER, hop, *message.onward_route[2:])
+        route = (MEMBER, hop, *message.onward_route[2:])
         further = Message(route, message.return_route, message.payload, message.origin)
-        if len(self.passed_on) >= PASSED_ON_MAX:
-            self.passed_on.clear()
-        self.passed_on.add(message.return_route)
-        self._route(envelope.shard, further, is_own=False)
+        # No answer is due to a message for a session, which has ended with the move of its shard.
+        if envelope.shard != self._others_at or find_shard(message.onward_route[2]) is not None:
+            if len(self.passed_on) >= PASSED_ON_MAX:
+                self.passed_on.clear()
+            self.passed_on.add(message.return_route)
+        return self._route(envelope.shard, further, is_own=False)
 
     def _is_own_mark(self, message: Message) -> bool:
         """Takes back a mark that this member has sent. Returns False for other messages. Raises ProtocolError."""
@@ -270,9 +310,24 @@ class Router:
         return mailbox
 
     def _send(self, shard: int, link: Link, wrapped: Message) -> Mailbox | None:
+        if wrapped.onward_route[2] in self._openings and read_envelope(wrapped.onward_route[1]).moves:
+            self._refuse_opening(wrapped)
+            return None
         self._ways[shard] = link
         self._sent[link.member.name] += 1
         return link.send(wrapped)
+
+    def _refuse_opening(self, message: Message) -> None:
+        """Refuses a message that would open a session. The client tries again, and its node knows the owner then.
+
+        message: with or without the hops between members."""
+        hop = next(each for each in message.onward_route if each in self._openings)
+        try:
+            payload = self._openings[hop](message)
+        except ProtocolError:
+            self._node.count_drop("cluster_opening")
+        else:
+            self._node.deliver(Message(message.return_route, (), payload, HERE))
 
     # Where the messages of a shard go.
 

@@ -11,21 +11,19 @@ from stream_service.names import ADDRESS_PREFIX
 SHARDS = 256
 """The number of shards. It never changes: every member computes the shard of a stream from its address."""
 _PREFIX = ADDRESS_PREFIX.encode()
+_BY_DIGITS = {b"%02x" % shard: shard for shard in range(SHARDS)}
 
 
 def shard_of(stream: Address) -> int:
     """Returns the shard of a stream: the first two hexadecimal digits of the hash in its address."""
-    return int(stream.value[len(_PREFIX) : len(_PREFIX) + 2], 16)
+    return _BY_DIGITS[stream.value[len(_PREFIX) : len(_PREFIX) + 2]]
 
 
 def find_shard(address: Address) -> int | None:
     """Returns the shard of an address, or None if it is not the address of a stream."""
     if not address.value.startswith(_PREFIX):
         return None
-    try:
-        return shard_of(address)
-    except ValueError:
-        return None
+    return _BY_DIGITS.get(address.value[len(_PREFIX) : len(_PREFIX) + 2])
 
 
 def choose_owner(shard: int, members: Collection[str]) -> str | None:

@@ -1,26 +1,20 @@
-"""ClusterWorker: takes the messages that other members send, and tells operators about the cluster."""
+"""ClusterWorker: answers other members that connect to this one, and tells operators about the cluster.
+
+`cluster.router` takes what the other members send for their clients.
+"""
 
 from __future__ import annotations
 
-import hmac
+import math
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import structlog
+import trio
 
 from access.rights import NOTHING, Demand, Right
-from cluster.link import prove
-from cluster.protocol import (
-    DRAIN,
-    LINK,
-    MARK,
-    PROVE,
-    STATUS,
-    LinkResponse,
-    MemberStatus,
-    ShardStatus,
-    StatusResponse,
-)
+from cluster.proofs import NONCE_BYTES
+from cluster.protocol import DRAIN, LINK, MARK, STATUS, MemberStatus, ShardStatus, StatusResponse
 from cluster.router import Router
 from cluster.view import View
 from ockam.address import Address
@@ -29,6 +23,12 @@ from ockam.message import Message
 from ockam.protocol import ProtocolError, error_payload, failed_payload
 from ockam.worker import HandlingFailed, Worker
 from storage.errors import StorageError
+
+LINK_READ_S = 1.0
+"""The shortest time between two reads of the tables that connections cause which have not proved that a member made
+them."""
+NAME_MAX = 255
+"""The largest number of characters in the name of a member."""
 
 logger = structlog.get_logger(__name__)
 
@@ -40,34 +40,20 @@ class Membership(Protocol):
 
     def lives(self, name: str) -> bool: ...
 
-    def read(self, on_read: Callable[[], None]) -> None: ...
+    def read(self, on_read: Callable[[], None], *, soon: bool) -> None: ...
 
     def set_leaving(self, name: str, leaves: bool, on_done: Callable[[StorageError | None], None]) -> None: ...
 
 
-class Links:
-    """The connections that other members have made to this node. It survives crashes of the worker.
-
-    proved: the connections over which a member has proved itself.
-    """
-
-    def __init__(self, token: str, new_nonce: Callable[[], bytes]) -> None:
-        self.token = token
-        self.new_nonce = new_nonce
-        self.proved: set[Address] = set()
-        self.expected: dict[Address, bytes] = {}
-        self.lines = LogRate()
-
-
 class ClusterWorker(Worker):
-    """Serves the protocols of `cluster.protocol` at the address of that module.
+    """Serves the protocols of `cluster.protocol` at the address CLUSTER of that module."""
 
-    A message with further hops comes from another member, and is for a worker of this node or of a third member.
-    """
-
-    def __init__(self, member: Membership, links: Links) -> None:
+    def __init__(self, member: Membership) -> None:
         self._member = member
-        self._links = links
+        self._lines = LogRate()
+        # The connections whose first message is answered after the next read of the tables.
+        self._waiting: set[Address] = set()
+        self._read_s = -math.inf
 
     def demand(self, message: Message) -> Demand | None:
         """Returns the right that the sender of this message needs (see `access.authorizer.Guarded`). Members prove who
@@ -86,15 +72,11 @@ class ClusterWorker(Worker):
                 raise HandlingFailed(position) from error
 
     def _serve(self, message: Message) -> None:
-        if len(message.onward_route) > 1:
-            self._pass_on(message)
-        elif MARK.is_in(message.payload):
+        if MARK.is_in(message.payload):
             # The mark has come to the owner of its shard.
             self.reply(message, message.payload)
         elif LINK.is_in(message.payload):
             self._link(message)
-        elif PROVE.is_in(message.payload):
-            self._prove(message)
         elif STATUS.is_in(message.payload):
             self.reply(message, STATUS.encode_response(self._status(STATUS.decode_request(message.payload).request_id)))
         elif DRAIN.is_in(message.payload):
@@ -103,50 +85,41 @@ class ClusterWorker(Worker):
             raise ProtocolError("the cluster serves no such request")
 
     def _refuse(self, message: Message, error: ProtocolError) -> None:
-        self._links.lines.log(logger.info, "cluster_request_refused", peer=message.origin.peer, reason=str(error))
+        self._lines.log(logger.info, "cluster_request_refused", peer=message.origin.peer, reason=str(error))
         if message.return_route:
             self.reply(message, error_payload(str(error)))
 
-    def _pass_on(self, message: Message) -> None:
-        # The node itself writes the first hop of the return route.
-        if not message.return_route or message.return_route[0] not in self._links.proved:
-            raise ProtocolError("only members of the cluster send this")
-        self._member.router.arrived(message)
-
-    # The connections of other members.
-
     def _link(self, message: Message) -> None:
+        """Answers the first message of a connection that another member seems to have made. Anybody can send it, so it
+        causes at most one read of the tables in LINK_READ_S, and one connection has at most one such message here."""
         request = LINK.decode_request(message.payload)
         if not message.return_route or message.origin.kind == "local":
             raise ProtocolError("a member links by a connection of its own")
+        connection = message.return_route[0]
+        if len(request.nonce) != NONCE_BYTES or len(request.name) > NAME_MAX:
+            raise ProtocolError(f"a nonce has {NONCE_BYTES} bytes, and a name at most {NAME_MAX} characters")
+        if connection in self._waiting:
+            raise ProtocolError("this connection has sent such a message before, which is not answered yet")
+        self._waiting.add(connection)
+        # The payload, whose size the peer has chosen, does not wait.
+        asked = Message(message.onward_route, message.return_route, b"", message.origin)
 
         def answer() -> None:
-            member = self._member.router.view.members.get(request.name)
+            self._waiting.discard(connection)
+            router = self._member.router
+            member = router.view.members.get(request.name)
             if member is None or not member.token:
-                self._refuse(message, ProtocolError(f"{request.name!r} is no member of this cluster"))
-                return
-            nonces = request.nonce, self._links.new_nonce()
-            tokens = member.token, self._links.token
-            self._forget_ended()
-            self._links.expected[message.return_route[0]] = prove(b"caller", tokens, nonces)
-            self.reply(message, LINK.encode_response(LinkResponse(nonces[1], prove(b"called", tokens, nonces))))
+                self._refuse(asked, ProtocolError(f"{request.name!r} is no member of this cluster"))
+            else:
+                response = router.proofs.begin(connection, member, request.nonce)
+                self.reply(asked, LINK.encode_response(response))
 
         # The other process may have joined a moment ago.
-        self._member.read(self.context.guard(answer))
-
-    def _prove(self, message: Message) -> None:
-        request = PROVE.decode_request(message.payload)
-        connection = message.return_route[0] if message.return_route else None
-        expected = None if connection is None else self._links.expected.pop(connection, None)
-        if connection is None or expected is None or not hmac.compare_digest(expected, request.proof):
-            raise ProtocolError("the proof of a member is wrong")
-        self._links.proved.add(connection)
-
-    def _forget_ended(self) -> None:
-        """Forgets the connections that have ended."""
-        links, node = self._links, self._member.router.is_connected
-        links.proved = {each for each in links.proved if node(each)}
-        links.expected = {each: proof for each, proof in links.expected.items() if node(each)}
+        now_s = trio.current_time()
+        soon = now_s - self._read_s >= LINK_READ_S
+        if soon:
+            self._read_s = now_s
+        self._member.read(self.context.guard(answer), soon=soon)
 
     # What clients ask.
 

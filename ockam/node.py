@@ -115,6 +115,16 @@ class Node:
                 del self._cells[each]
             cell.stop()
 
+    def retire(self, address: Address) -> list[Message]:
+        """Stops the worker at this address, as `unregister` does. Returns the messages that it has not got, in
+        order."""
+        waiting: list[Message] = []
+        mailbox = self.find_mailbox(address)
+        while mailbox is not None and (run := mailbox.take_run()):
+            waiting += run
+        self.unregister(address)
+        return waiting
+
     def is_registered(self, address: Address) -> bool:
         return address in self._cells
 

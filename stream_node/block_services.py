@@ -22,17 +22,20 @@ from block_node.blocks.address_book import AddressBook, AddressBooks
 from block_node.blocks.errors import AddressBookError, Level, SettingsError
 from block_node.blocks.settings import VerifierSettings
 from block_node.blocks.tss import TssVerifier
+from block_node.moved import MOVED
 from block_node.node import BlockNode, BlockNodeSettings, BlockNodeStatistics
 from block_node.persist.chain_log import STREAM_PREFIX
-from block_node.persist.store import BlockRetention
+from block_node.persist.retention import BlockRetention
 from block_node.publish.limits import PublishLimits
 from block_node.read.services import ReadServices, ReadStatistics
 from block_node.read.subscription_plan import SubscribeLimits
+from ockam.address import Address
 from ockam.identity import Identity
+from ockam.message import Message
 from ockam.node import Node
 from storage.runner import Runner
 from stream_node.config import Config, ConfigError
-from stream_service.names import refusal_of_name
+from stream_service.names import refusal_of_name, stream_address
 from stream_service.workers.directory import StreamDirectory
 
 KEEPERS = (
@@ -71,6 +74,11 @@ def check_settings(config: Config) -> None:
         _backfill_settings(config).check()
     except BackfillSettingsError as error:
         raise ConfigError(f"backfill: {error}") from error
+
+
+def chain_address(config: Config) -> Address:
+    """Returns the address of the stream that has the blocks of the chain."""
+    return stream_address(STREAM_PREFIX + config.block_chain, 0)
 
 
 class BlockServicesStatistics(msgspec.Struct, frozen=True):
@@ -137,6 +145,13 @@ class BlockServices:
     def stop(self) -> None:
         """Ends all sessions of publishers and subscribers. Each is sent a status."""
         self._blocks.stop()
+
+    def hand_over(self) -> list[Message]:
+        """Ends all sessions and the services, because another node of the cluster serves the chain from now on. What
+        was submitted to the storage is still stored. Returns the messages that were not served, in order for each
+        service."""
+        self._blocks.stop(MOVED)
+        return [*self._backfill.close(), *self._read.close(), *self._blocks.close()]
 
     def statistics(self) -> BlockServicesStatistics:
         return BlockServicesStatistics(self._blocks.statistics(), self._read.statistics(), self._backfill.statistics())

@@ -9,15 +9,16 @@ from typing import cast
 import structlog
 import trio
 
-from block_node.persist.chain_log import STREAM_PREFIX
+from block_node.moved import BLOCK_OPENINGS
 from cluster.fixed_member import FixedMember, fixed_view
 from cluster.link import Link
 from cluster.member import ClusterMember, MemberStatistics
+from cluster.proofs import NONCE_BYTES
 from cluster.protocol import CLUSTER
 from cluster.router import Router
 from cluster.shards import shard_of
 from cluster.view import View
-from cluster.worker import ClusterWorker, Links
+from cluster.worker import ClusterWorker
 from index_service.lease_groups import LeaseGroups
 from ockam.address import Address, complete_address
 from ockam.connection import Connection
@@ -30,13 +31,13 @@ from storage.contract import StreamRecord
 from storage.engine import Engine, SharedEngine
 from storage.errors import StorageError
 from storage.runner import Runner
+from stream_node.block_services import chain_address
 from stream_node.config import Config, ConfigError
 from stream_node.worker_place import WorkerPlace
 from stream_service.names import stream_address
 from stream_service.operations import ListStored
 from stream_service.workers.directory import StreamDirectory
 
-NONCE_BYTES = 32
 LINK_LOST = "cluster_link_lost"
 """The reason for the end of a client's connection whose messages were sent to a member that has died."""
 
@@ -63,9 +64,24 @@ def check_cluster(config: Config) -> None:
 class StreamShards:
     """Starts and stops the workers of the streams of a shard: a `cluster.member.ShardServices`."""
 
-    def __init__(self, directory: StreamDirectory, groups: LeaseGroups) -> None:
+    def __init__(
+        self,
+        directory: StreamDirectory,
+        groups: LeaseGroups,
+        *,
+        chain: Address,
+        serve_chain: Callable[[], None],
+        leave_chain: Callable[[], list[Message]],
+    ) -> None:
+        """chain: the address of the stream of the block node, which runs at the owner of its shard.
+
+        serve_chain, leave_chain: start and stop the block node. The latter returns the messages that it has not served.
+        """
         self._directory = directory
         self._groups = groups
+        self._chain = shard_of(chain)
+        self._serve_chain = serve_chain
+        self._leave_chain = leave_chain
 
     def open_shards(self, shards: Sequence[int], on_done: Callable[[StorageError | None], None]) -> None:
         wanted = frozenset(shards)
@@ -80,12 +96,17 @@ class StreamShards:
                         self._directory.open_stream(stream)
                     except AddressInUse as error:
                         logger.error("stream_not_served", stream=stream.record.name, reason=str(error))
+                if self._chain in wanted:
+                    self._serve_chain()
             on_done(operation.error)
 
         self._directory.storage.submit_read(ListStored(is_wanted, listed))
 
     def close_shards(self, shards: Sequence[int]) -> dict[int, list[Message]]:
         waiting: dict[int, list[Message]] = {shard: [] for shard in shards}
+        # The block node ends first, so that it opens the stream of its chain no more.
+        if self._chain in waiting:
+            waiting[self._chain] += self._leave_chain()
         for address in self._directory.addresses():
             of_shard = waiting.get(shard_of(address))
             if of_shard is not None:
@@ -98,7 +119,6 @@ class NodeCluster:
     """The membership of one node, or of one of several worker processes, from its start to its end.
 
     router: tells which streams other members serve, and sends messages there.
-    has_blocks: whether this process has the block node. In a cluster, none has it.
     """
 
     def __init__(
@@ -123,8 +143,6 @@ class NodeCluster:
         else:
             assert config.cluster is not None, "a member of a cluster has a name"
             name, self._token = config.cluster, cast(SharedEngine, database).owner
-        chain = stream_address(STREAM_PREFIX + config.block_chain, 0)
-        self.has_blocks = self._view is not None and self._view.shards[shard_of(chain)].owner == name
         self.router = Router(
             node,
             name,
@@ -134,7 +152,8 @@ class NodeCluster:
             new_nonce=_new_nonce,
             refresh=self._refresh,
             has_own_database=self._view is not None,
-            others_at=None if self._view is None else chain,
+            others_at=chain_address(config) if config.block_node else None,
+            openings=BLOCK_OPENINGS,
         )
 
     async def start(self, storage: Runner, shards: StreamShards, address: str) -> None:
@@ -144,8 +163,8 @@ class NodeCluster:
         else:
             at = complete_address(self._config.cluster_address or address)
             self._member = ClusterMember(self.router, storage, shards, token=self._token, address=at)
-        member, links = self._member, Links(self._token, _new_nonce)
-        self._node.register([CLUSTER], lambda: ClusterWorker(member, links))
+        member = self._member
+        self._node.register([CLUSTER], lambda: ClusterWorker(member))
         await self._nursery.start(member.run)
 
     async def leave(self, deadline_s: float) -> None:

@@ -173,7 +173,6 @@ class Server:
                         note_offset=partial(write_note, folder),
                         tracing=self._tracing,
                         elsewhere=None if self._cluster is None else self._cluster.router,
-                        has_blocks=self._cluster is None or self._cluster.has_blocks,
                     )
                     services.start(stored)
                     channels = start_channels(node, nursery, config, self._access)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,13 +17,15 @@ import trio
 from index_service.limits import IndexStatistics, LeaseLimits
 from index_service.worker import IndexService
 from ockam.elsewhere import Elsewhere
+from ockam.message import Message
 from ockam.node import Node
 from storage.engine import Engine
 from storage.runner import Runner
 from stream_mirror.making import rows_of
 from stream_mirror.protocol import MirrorState
 from stream_mirror.service import MirrorService
-from stream_node.block_services import KEEPERS, BlockServices, BlockServicesStatistics
+from stream_node.block_services import KEEPERS, BlockServices, BlockServicesStatistics, chain_address
+from stream_node.block_services import check_settings as check_block_settings
 from stream_node.clock_note import Known
 from stream_node.cluster_services import StreamShards
 from stream_node.config import Config
@@ -64,9 +67,10 @@ class ServicesStatistics(msgspec.Struct, frozen=True):
 
     streams: the number of partitions that are served.
     index: the statistics of the index service.
-    blocks: the statistics of the block node; None if it is off. `stream_service.counters.StreamCounters` describes the
-    other fields.
+    blocks: the statistics of the block node; None if it is off, or if another node of the cluster serves the chain.
     mirrors: the partitions that follow a source on another node, or fence their former one.
+
+    `stream_service.counters.StreamCounters` describes the other fields.
     """
 
     streams: int
@@ -90,7 +94,6 @@ class Services:
     note_offset: stores the trusted clock offset for the next start, see `stream_service.workers.clock.Clock`.
     tracing: makes the spans of pushes; None: the node does not trace.
     elsewhere: tells which streams other nodes of a cluster serve; None: the node is not in a cluster.
-    has_blocks: whether this process has the block node; None: it has, unless the node is in a cluster.
     """
 
     def __init__(
@@ -106,7 +109,6 @@ class Services:
         note_offset: Callable[[int], None] | None = None,
         tracing: Tracing | None = None,
         elsewhere: Elsewhere | None = None,
-        has_blocks: bool | None = None,
     ) -> None:
         clock = Clock(
             now_us,
@@ -132,9 +134,16 @@ class Services:
         limits = LeaseLimits(ttl_s=config.lease_ttl_s)
         self._index = IndexService(storage, now_us, lease_limits=limits, elsewhere=elsewhere)
         self._mirrors = MirrorService(node, self._directory, self._index.groups, new_id=new_id, now_us=now_us)
+        self._refusal: str | None = None
+        self._make_blocks = partial(
+            BlockServices, node, storage, directory=self._directory, now_us=now_us, new_id=new_id
+        )
         self._blocks: BlockServices | None = None
-        if config.block_node and (elsewhere is None if has_blocks is None else has_blocks):
-            self._blocks = BlockServices(node, storage, config, self._directory, now_us=now_us, new_id=new_id)
+        if elsewhere is not None:
+            # The node of the cluster that serves the shard of the chain has the block node, see `shards`.
+            check_block_settings(config)
+        elif config.block_node:
+            self._blocks = self._make_blocks(config=config)
 
     def start(self, stored: list[StoredStream]) -> None:
         """Begins to serve the stored streams, and every stream that is created later."""
@@ -168,7 +177,13 @@ class Services:
     @property
     def shards(self) -> StreamShards:
         """What starts and stops the workers of shards, if the node is in a cluster."""
-        return StreamShards(self._directory, self._index.groups)
+        return StreamShards(
+            self._directory,
+            self._index.groups,
+            chain=chain_address(self._config),
+            serve_chain=self._serve_chain,
+            leave_chain=self._leave_chain,
+        )
 
     def statistics(self) -> ServicesStatistics:
         counters = self._directory.counters
@@ -212,6 +227,7 @@ class Services:
 
     def change_settings(self, config: Config) -> None:
         """Changes the limits of streams, and how long messages and blocks are kept."""
+        self._config = config
         self._directory.limits = _stream_limits(config)
         self._directory.default_retention = _default_retention(config)
         if self._blocks is not None:
@@ -223,8 +239,22 @@ class Services:
         Pushes that do not fit into this room are answered with ERROR. Blocks are refused if the room is 0 or less.
         """
         self._directory.counters.room_bytes = room_bytes
+        self._refusal = None if room_bytes > 0 else "the disk is below free_disk_bytes_min"
         if self._blocks is not None:
-            self._blocks.refuse_blocks(None if room_bytes > 0 else "the disk is below free_disk_bytes_min")
+            self._blocks.refuse_blocks(self._refusal)
+
+    def _serve_chain(self) -> None:
+        """Starts the block node, because this node of the cluster serves the stream of the chain from now on."""
+        if self._config.block_node and self._blocks is None:
+            self._blocks = self._make_blocks(config=self._config)
+            self._blocks.refuse_blocks(self._refusal)
+            self._blocks.start()
+
+    def _leave_chain(self) -> list[Message]:
+        """Ends the block node, because another node of the cluster serves the stream of the chain from now on. Returns
+        the messages that were not served."""
+        blocks, self._blocks = self._blocks, None
+        return [] if blocks is None else blocks.hand_over()
 
 
 def _stream_limits(config: Config) -> StreamLimits:

@@ -20,6 +20,7 @@ from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
 
 BACKFILL_ADDRESS = "block_backfill"
+WORKER_ADDRESS = "block_backfill_worker"
 
 
 class BackfillService:
@@ -40,11 +41,17 @@ class BackfillService:
         if self.state.is_on:
             self._blocks.when_ready(self._ready)
 
+    def close(self) -> list[Message]:
+        """Ends the search for blocks and the service, because another node of the cluster serves the chain from now on.
+        Returns the requests that were not served, in order."""
+        self._node.unregister(local(WORKER_ADDRESS))
+        return self._node.retire(local(BACKFILL_ADDRESS))
+
     def statistics(self) -> BackfillStatistics:
         return self.state.statistics()
 
     def _ready(self) -> None:
-        self._node.register([local("block_backfill_worker")], self._make_worker)
+        self._node.register([local(WORKER_ADDRESS)], self._make_worker)
 
     def _make_worker(self) -> Backfill:
         self.worker = Backfill(self.state)

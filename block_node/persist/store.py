@@ -28,6 +28,7 @@ from block_node.persist.operations import (
     Unstage,
 )
 from block_node.persist.ranges import BlockRanges
+from block_node.persist.retention import BlockRetention
 from block_node.persist.schema import BlockPlace
 from storage.contract import StreamRecord, ignore_done
 from storage.errors import DiskFull, StorageClosed, StorageError
@@ -38,20 +39,6 @@ EVICT_BLOCKS = 16
 be stored."""
 
 logger = structlog.get_logger(__name__)
-
-
-class BlockRetention(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of the stored blocks: `blocks` in number and `size_bytes` in bytes. None means no limit. Beyond a
-    limit the lowest blocks are deleted, but never the highest block."""
-
-    blocks: int | None = None
-    size_bytes: int | None = None
-
-    def is_exceeded(self, blocks: int, size_bytes: int) -> bool:
-        return blocks > 1 and (
-            (self.blocks is not None and blocks > self.blocks)
-            or (self.size_bytes is not None and size_bytes > self.size_bytes)
-        )
 
 
 class BlockStoreStatistics(msgspec.Struct, frozen=True):
@@ -103,7 +90,7 @@ class BlockStore:
         self.retention = retention if retention is not None else BlockRetention()
         self._on_stream_changed = on_stream_changed
         self._when_open: list[Callable[[], None]] = []
-        self._evicting = False
+        self._evicting = self._is_closed = False
         self._blocks = self._size_bytes = 0
         self._stored = self._evicted = self._failed = 0
         self._under_way: Counter[int] = Counter()
@@ -138,6 +125,11 @@ class BlockStore:
                     function()
 
         self._storage.submit_write(OpenChain(self._log, opened))
+
+    def close(self) -> None:
+        """Begins no more writes by itself, and reports no more changes of the stream, because another node writes the
+        chain from now on. What was submitted before is still done."""
+        self._is_closed = True
 
     def look_again(self, on_done: Callable[[StorageError | None], None]) -> None:
         """Compares the known state with the blocks on disk. Blocks that another program has deleted are removed
@@ -310,7 +302,7 @@ class BlockStore:
 
     def apply_retention(self) -> None:
         """Deletes the lowest blocks while a limit of retention is exceeded, in several transactions."""
-        if self._evicting or not self.retention.is_exceeded(self._blocks, self._size_bytes):
+        if self._is_closed or self._evicting or not self.retention.is_exceeded(self._blocks, self._size_bytes):
             return
 
         def evicted(operation: EvictBlocks) -> None:
@@ -345,5 +337,5 @@ class BlockStore:
         return min(EVICT_BLOCKS, beyond)
 
     def _note_stream(self, stream: StreamRecord | None) -> None:
-        if stream is not None:
+        if stream is not None and not self._is_closed:
             self._on_stream_changed(stream)

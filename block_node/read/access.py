@@ -88,6 +88,13 @@ class AccessService(Worker):
     def statistics(self) -> AccessStatistics:
         return AccessStatistics(dict(self._answers), self._sent_bytes)
 
+    def hand_over(self) -> list[Message]:
+        """Returns the requests that wait, and serves them no more. A request whose block is being read is still
+        answered."""
+        waiting = [message for message, _ in self._waiting]
+        self._waiting.clear()
+        return waiting
+
     def _go_on(self) -> None:
         """Answers waiting requests. Stops when a read from the store begins, or when every waiting request comes from a
         connection with too many unsent bytes."""

@@ -13,6 +13,7 @@ from block_node.read.status import StatusService
 from block_node.read.subscribe import SubscribeService, SubscribeStatistics
 from block_node.read.subscription_plan import SubscribeLimits
 from ockam.address import local
+from ockam.message import Message
 from ockam.node import Node
 
 SUBSCRIBE_ADDRESS, GET_ADDRESS, STATUS_ADDRESS = "block_subscribe", "block_get", "block_status"
@@ -56,6 +57,15 @@ class ReadServices:
         register([local(SUBSCRIBE_ADDRESS)], self._make_subscribe)
         register([local(GET_ADDRESS)], lambda: AccessService(self._blocks.store))
         register([local(STATUS_ADDRESS)], self._make_status)
+
+    def close(self) -> list[Message]:
+        """Ends the services, because another node of the cluster serves the chain from now on. The subscriptions must
+        have ended before. Returns the requests that were not served, in order for each service."""
+        access = self._node.find_worker(local(GET_ADDRESS))
+        waiting = access.hand_over() if isinstance(access, AccessService) else []
+        for address in (GET_ADDRESS, SUBSCRIBE_ADDRESS, STATUS_ADDRESS):
+            waiting += self._node.retire(local(address))
+        return waiting
 
     def statistics(self) -> ReadStatistics:
         subscribe = self._node.find_worker(local(SUBSCRIBE_ADDRESS))

@@ -33,7 +33,10 @@ async def _values(page: Page) -> dict[str, Any]:
     chain = parts.config.block_chain
     statistics = parts.services.statistics().blocks
     if statistics is None:
-        raise Problem(404, "no-block-node", "this node is no block node (the setting block_node)")
+        reason = "this node is no block node (the setting block_node)"
+        if parts.config.block_node:
+            reason = "another node of the cluster serves the chain; look at the page of that node"
+        raise Problem(404, "no-block-node", reason)
     page.need(OPERATOR | Right.BLOCK_READ | Right.BLOCK_PUBLISH, chain)
     async with page.client() as client:
         status = await client.ask("block_status", STATUS, StatusRequest(0, True))

@@ -179,11 +179,10 @@ class StreamDirectory:
     def hand_over(self, address: Address) -> list[Message]:
         """Stops the worker of a stream that another node serves from now on. Returns the messages that the worker has
         not served, in order."""
-        worker, mailbox = self.node.find_worker(address), self.node.find_mailbox(address)
+        worker = self.node.find_worker(address)
         waiting = worker.hand_over() if isinstance(worker, ReadableStream) else []
-        while mailbox is not None and (run := mailbox.take_run()):
-            waiting += run
-        self._close_stream(address)
+        waiting += self.node.retire(address)
+        self._addresses.pop(address, None)
         return waiting
 
     def is_elsewhere(self, address: Address) -> bool:

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from block_node.persist.store import BlockRetention
+from block_node.persist.retention import BlockRetention
 from ockam.connection_machine import ConnectionLimits
 from stream_node.config import Config
 from stream_node.live_settings import FILES_READ_AGAIN, WHILE_RUNNING

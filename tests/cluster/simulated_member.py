@@ -13,7 +13,7 @@ from cluster.member import ClusterMember
 from cluster.protocol import CLUSTER
 from cluster.router import Router
 from cluster.tables import Join, Leave
-from cluster.worker import ClusterWorker, Links
+from cluster.worker import ClusterWorker
 from ockam.address import Address, local
 from ockam.forwarding import CONNECTION_PREFIX, OpenRequests
 from ockam.message import Message
@@ -146,7 +146,7 @@ class Process:
             services = Services(
                 node,
                 runner,
-                Config(lease_ttl_s=LEASE_TTL_S, cluster=self.name),
+                Config(lease_ttl_s=LEASE_TTL_S, cluster=self.name, block_node=False),
                 now_us=lambda: int(trio.current_time() * 1e6),
                 new_id=lambda: self._rng.randbytes(8).hex(),
                 elsewhere=router,
@@ -155,8 +155,7 @@ class Process:
             member = self.member = ClusterMember(
                 router, runner, services.shards, token=self.token, address=self.address
             )
-            links = Links(self.token, lambda: self._rng.randbytes(32))
-            node.register([CLUSTER], lambda: ClusterWorker(member, links))
+            node.register([CLUSTER], lambda: ClusterWorker(member))
             await nursery.start(member.run)
 
     async def leave(self) -> None:

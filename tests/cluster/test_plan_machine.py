@@ -53,7 +53,8 @@ def test_every_stream_has_a_shard_and_other_addresses_have_none() -> None:
     assert found == set(range(SHARDS))
     address = stream_address("orders", 3)
     assert find_shard(address) == int(address.value.decode()[5:7], 16)
-    assert [find_shard(local(name)) for name in ("stream_service", "ST_S_", "ST_S_zz", "TCP_00")] == [None] * 4
+    others = ("stream_service", "ST_S_", "ST_S_zz", "ST_S_-1abc", "ST_S_+f00", "ST_S_ 1", "ST_S_1", "ST_S_FF", "TCP_00")
+    assert [find_shard(local(name)) for name in others] == [None] * len(others)
 
 
 @given(st.integers(1, 4))
@@ -139,3 +140,20 @@ def test_a_member_that_leaves_gives_everything_and_gets_nothing() -> None:
     alone = View({"a": view.members["a"]}, view.shards)
     machine.note(alone, SETTLE_S)
     assert machine.plan(alone).give == {}
+
+
+def test_members_that_all_leave_serve_the_shards_of_one_that_has_died() -> None:
+    """Drained members are of use as long as nobody else is there."""
+    view = view_of("a", "b", "c", owner="c")
+    drained = {name: msgspec.structs.replace(view.members[name], leaves=True) for name in ("a", "b")}
+    view = View({**view.members, **drained}, view.shards)
+    taken: list[int] = []
+    for name in ("a", "b"):
+        machine = PlanMachine(name, 0.0)
+        for second in range(int(LIVES_S) + 1):
+            view = beaten(view, "a", "b")
+            machine.note(view, second)
+        plan = machine.plan(view)
+        assert plan.fences == {"c": "token of c"}
+        taken += [shard for shard, _ in plan.take]
+    assert sorted(taken) == list(range(SHARDS))

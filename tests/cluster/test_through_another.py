@@ -15,18 +15,35 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import trio
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
-from cluster.protocol import CLUSTER, DRAIN, DrainRequest
+from cluster.protocol import (
+    CLUSTER,
+    DRAIN,
+    LINK,
+    MEMBER,
+    PROVE,
+    DrainRequest,
+    Envelope,
+    LinkRequest,
+    ProveRequest,
+    envelope_hop,
+)
 from cluster.shards import SHARDS
+from ockam.address import local
+from ockam.protocol import ERROR
 from stream_node.statistics import ServerStatistics
+from stream_service.protocol import CREATE, PUSH, CreateStream, PushRequest
 from tests.service import test_captured_frames as captures
+from tests.service import test_frame_sizes as sizes
 from tests.service import test_specification_creation as creation
 from tests.service import test_specification_delivery as delivery
 from tests.service import test_specification_messages as messages
 from tests.support.postgres import PostgresServer
 from tests.support.served import Served, served, wait_until
+from tests.support.stream_peer import SERVICE
 
 SPECIFICATION = (
     (creation, "test_addresses_have_a_prefix"),
@@ -38,8 +55,13 @@ SPECIFICATION = (
     (messages, "test_indexes_are_unique_and_rise_under_many_publishers"),
     (messages, "test_the_index_of_a_confirm_finds_the_message_and_tells_whether_it_was_consumed"),
     (messages, "test_data_comes_back_as_it_was_pushed"),
+    (sizes, "test_a_legacy_consumer_passes_over_what_no_legacy_frame_can_carry"),
+    (sizes, "test_a_rich_pull_over_the_legacy_framing_is_told_what_does_not_fit"),
 )
 """Those that look at a running node alone. Others look into the file of its database, or have no node."""
+
+FLOOD_BYTES = 400_000_000
+STRANGERS = 30
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +75,13 @@ class Through(Served):
 
     def __init__(self, asked: Served, owner: Served) -> None:
         super().__init__(asked.server)
+        self.asked = asked
         self._owner = owner
+
+    async def refused(self, payload: bytes) -> str:
+        """The reason for which the cluster worker refuses a request."""
+        peer = await self.peer()
+        return ERROR.decode_response((await peer.ask((CLUSTER,), payload)).payload).reason
 
     def statistics(self) -> ServerStatistics:
         return self._owner.statistics()
@@ -84,6 +112,73 @@ async def drained(postgres: PostgresServer, data_dir: Path, **settings: Any) -> 
             yield through
         finally:
             through.close_peers()
+
+
+async def test_a_flood_through_another_node_waits_for_the_owner(server: PostgresServer, tmp_path: Path) -> None:
+    """Goal: an owner that cannot store is not filled with messages that come by way of another member. Method: a frozen
+    database, and a client that sends as long as the node at which it is reads."""
+    async with drained(server, tmp_path) as node:
+        peer = await node.peer()
+        route = await peer.create("s")
+        assert (await peer.push(route, b"before")).index == 0
+        frames = peer.frame(route, PUSH.encode_request(PushRequest(1, bytes(50_000)))) * 20
+        sent_bytes = 0
+        server.freeze()
+        try:
+            while sent_bytes < FLOOD_BYTES:
+                with trio.move_on_after(1.0) as scope:
+                    await peer.stream.send_all(frames)
+                if scope.cancelled_caught:
+                    break
+                sent_bytes += len(frames)
+        finally:
+            server.thaw()
+        assert sent_bytes < FLOOD_BYTES
+        other = await node.peer()
+        assert (await other.push(await other.create("another"), b"after")).index == 0
+
+
+async def test_strangers_do_not_make_a_member_read_or_keep_what_they_send(
+    server: PostgresServer, tmp_path: Path
+) -> None:
+    """Goal: the first message of a link, which anybody can send, costs the member little. Method: many connections that
+    send it; the beats of the member, which each read makes, are counted by psql."""
+    async with drained(server, tmp_path) as node:
+        database = "test_" + hashlib.sha256(str(tmp_path).encode()).hexdigest()[:16]
+
+        def beats() -> int:
+            return int(server.ask("SELECT sum(beats) FROM cluster_members", database))
+
+        began_s, before = trio.current_time(), beats()
+        link = LINK.encode_request(LinkRequest("stranger", bytes(32)))
+        for _ in range(STRANGERS):
+            peer = await node.peer()
+            await peer.stream.send_all(peer.frame((CLUSTER,), link) * 3)
+            reasons = [ERROR.decode_response((await peer.receive()).payload).reason for _ in range(3)]
+            assert sum("not answered yet" in reason for reason in reasons) == 2
+            assert sum("is no member of this cluster" in reason for reason in reasons) == 1
+        # Each of both members beats once a second, and the connections cause one further read a second.
+        assert beats() - before <= 3 * (trio.current_time() - began_s) + 4
+        wrong = await node.refused(LINK.encode_request(LinkRequest("owner", bytes(31))))
+        assert "a nonce has 32 bytes" in wrong
+        long = await node.refused(LINK.encode_request(LinkRequest("x" * 256, bytes(32))))
+        assert "at most 255 characters" in long
+
+
+async def test_only_members_send_for_clients(server: PostgresServer, tmp_path: Path) -> None:
+    """Goal: whoever has not proved that it is a member can neither name an identity nor end its connection by an
+    address that is none."""
+    async with drained(server, tmp_path) as node:
+        peer = await node.peer()
+        await peer.create("s")
+        envelope = envelope_hop(Envelope(0, 0, "token", "admin", "somewhere", 65_000))
+        for route in ((MEMBER,), (MEMBER, envelope), (MEMBER, envelope, *SERVICE), (local("ST_S_-1abc"),)):
+            await peer.send(route, CREATE.encode_request(CreateStream("forged")))
+        await peer.send((MEMBER,), PROVE.encode_request(ProveRequest(bytes(32))))
+        assert (await peer.push(await peer.create("t"), b"after")).index == 0
+        asked = node.asked.statistics().node
+        assert asked.dropped["cluster_refused"] == 4
+        assert asked.crashes == 0
 
 
 @pytest.mark.parametrize("name", captures.CAPTURES)

@@ -28,7 +28,8 @@ from block_node.persist import plugin as persistence
 from block_node.persist.chain_log import ChainLog
 from block_node.persist.operations import ReadBlocks, StageParts, StoreBlock
 from block_node.persist.plugin import Persistence
-from block_node.persist.store import BlockRetention, BlockStore
+from block_node.persist.retention import BlockRetention
+from block_node.persist.store import BlockStore
 from ockam.address import local
 from ockam.node import Node
 from storage.contract import Operation, Session

@@ -1,0 +1,43 @@
+"""The answers of a node that gets the opening of a session and does not serve the chain any more.
+
+In a cluster, the chain moves between nodes. A session is opened at the node that serves the chain, over one link at the
+most. A node that gets an opening after the chain has moved refuses it with the messages of this module. The publisher
+or subscriber then opens another session, and its own node knows by then which node serves the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from block_node.protocol import PUBLISH, PublishStatus, StreamEnded
+from block_node.protocol_reading import SUBSCRIBE, Subscribe, SubscribePacked, SubscribeStatus, SubscriptionEnded
+from block_node.publish.service import SERVICE_ADDRESS
+from block_node.read.services import SUBSCRIBE_ADDRESS
+from ockam.address import Address, local
+from ockam.message import Message
+from ockam.protocol import ProtocolError
+
+MOVED: Final = "another node of the cluster serves the chain from now on; open a new session"
+
+
+def refuse_publisher(message: Message) -> bytes:
+    """Returns the payload that refuses the opening of a publisher's session."""
+    return PUBLISH.encode_response(StreamEnded(PublishStatus.SUCCESS, None, None, MOVED))
+
+
+def refuse_subscriber(message: Message) -> bytes:
+    """Returns the payload that refuses a subscription. Raises ProtocolError if the message is none."""
+    request = SUBSCRIBE.decode_request(message.payload)
+    if isinstance(request, SubscribePacked):
+        request = request.subscribe
+    if not isinstance(request, Subscribe):
+        raise ProtocolError("no opening of a subscription")
+    return SUBSCRIBE.encode_response(SubscriptionEnded(request.request_id, 0, SubscribeStatus.ERROR, MOVED))
+
+
+BLOCK_OPENINGS: Final[dict[Address, Callable[[Message], bytes]]] = {
+    local(SERVICE_ADDRESS): refuse_publisher,
+    local(SUBSCRIBE_ADDRESS): refuse_subscriber,
+}
+"""The addresses at which sessions are opened, each with the function that makes the refusal."""

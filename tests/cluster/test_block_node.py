@@ -1,0 +1,158 @@
+"""Goal: the nodes of a cluster have one block node together: every node takes and gives blocks, and the chain goes on
+without a loss when the node that serves it leaves, dies or freezes.
+
+Method: real nodes on a real PostgreSQL server, a publisher and subscribers of the real client at all nodes, and psql.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import pytest
+
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+from block_node.blocks.generator import BlockShape
+from block_node.client.blocking.connecting import connect
+from cluster.protocol import CLUSTER, DRAIN, DrainRequest
+from stream_client import blocking
+from tests.cluster.block_users import CHAIN_SHARD, BlockReader, BlockSource, check_chain, check_chain_rows
+from tests.cluster.nodes import Nodes, wait_for
+from tests.support.postgres import PostgresServer
+
+LARGE = BlockShape(item_count=22, item_bytes=500_000)
+"""Blocks of 9 MB, parts of which are on the disk before the block is verified."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def cluster(server: PostgresServer, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nodes]:
+    """Three nodes that serve a database of their own."""
+    database = f"test_{abs(hash(request.node.name))}"
+    server.ask(f"CREATE DATABASE {database}")
+    nodes = Nodes(server.url_of(database), tmp_path, 3)
+    nodes.ask = lambda query: server.ask(query, database)
+    with nodes:
+        nodes.wait_shared(3)
+        yield nodes
+
+
+def owner_of_chain(nodes: Nodes) -> int:
+    """The number of the node that serves the chain."""
+    row = f"SELECT convert_from(owner, 'UTF8') FROM cluster_shards WHERE shard = {CHAIN_SHARD}"
+    name: list[str] = []
+
+    def has_owner() -> bool:
+        name[:] = nodes.ask(row).split()
+        return bool(name)
+
+    wait_for(has_owner)
+    return int(name[0].removeprefix("n"))
+
+
+def drain(nodes: Nodes, number: int, *, leaves: bool) -> None:
+    with blocking.connect(nodes.all[number].address) as client:
+        client.ask((CLUSTER,), DRAIN, DrainRequest(0, f"n{number}", leaves))
+
+
+def test_every_node_takes_and_gives_blocks(cluster: Nodes) -> None:
+    addresses = [node.address for node in cluster.all]
+    source = BlockSource(addresses)
+    readers = [BlockReader([address]) for address in addresses]
+    for user in (source, *readers):
+        user.start()
+    source.wait(20)
+    for user in (*readers, source):
+        user.end()
+    assert all(reader.roots for reader in readers)
+    check_chain(source, readers, addresses)
+    check_chain_rows(cluster.ask, source.acknowledged)
+    with connect(addresses[0]) as client:
+        one = client.get(3)
+    for address in addresses[1:]:
+        with connect(address) as client:
+            assert client.get(3) == one
+
+
+class Story:
+    """A source and two readers of blocks at all nodes, to whose cluster something happens."""
+
+    def __init__(self, cluster: Nodes, shape: BlockShape | None, count: int) -> None:
+        """count: how many blocks must become durable after each event."""
+        self.cluster = cluster
+        self._count = count
+        self._addresses = [node.address for node in cluster.all]
+        self._source = BlockSource(self._addresses, shape=shape)
+        self._readers = [BlockReader(self._addresses[first:] + self._addresses[:first]) for first in range(2)]
+
+    def __enter__(self) -> Self:
+        for user in (self._source, *self._readers):
+            user.start()
+        self.wait()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        for user in (*self._readers, self._source):
+            user.end()
+        if kind is None:
+            check_chain(self._source, self._readers, self._addresses)
+            check_chain_rows(self.cluster.ask, self._source.acknowledged)
+
+    def wait(self) -> None:
+        self._source.wait(self._count)
+
+
+SHAPES = pytest.mark.parametrize(
+    ("shape", "count"),
+    [pytest.param(None, 15, id="small"), pytest.param(LARGE, 2, id="large", marks=pytest.mark.soak)],
+)
+
+
+@SHAPES
+def test_the_chain_moves_with_its_shard(cluster: Nodes, shape: BlockShape | None, count: int) -> None:
+    with Story(cluster, shape, count) as story:
+        drained = owner_of_chain(cluster)
+        drain(cluster, drained, leaves=True)
+        wait_for(lambda: owner_of_chain(cluster) != drained)
+        story.wait()
+        drain(cluster, drained, leaves=False)
+        wait_for(lambda: owner_of_chain(cluster) == drained)
+        story.wait()
+        assert cluster.all[drained].stop() == 0
+        story.wait()
+        cluster.all[drained].start()
+        cluster.wait_shared(3)
+        story.wait()
+
+
+@SHAPES
+def test_the_chain_goes_on_when_its_owner_is_killed(cluster: Nodes, shape: BlockShape | None, count: int) -> None:
+    with Story(cluster, shape, count) as story:
+        killed = cluster.all[owner_of_chain(cluster)]
+        killed.kill()
+        story.wait()
+        killed.start()
+        cluster.wait_shared(3)
+        story.wait()
+
+
+@pytest.mark.soak
+@SHAPES
+def test_a_frozen_owner_stores_no_block_when_it_wakes(cluster: Nodes, shape: BlockShape | None, count: int) -> None:
+    with Story(cluster, shape, count) as story:
+        frozen = cluster.all[owner_of_chain(cluster)]
+        frozen.signal(signal.SIGSTOP)
+        story.wait()
+        frozen.signal(signal.SIGCONT)
+        assert frozen.wait() != 0
+        frozen.start()
+        cluster.wait_shared(3)
+        story.wait()
