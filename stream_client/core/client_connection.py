@@ -125,8 +125,8 @@ class ClientConnection:
         self.finish_attempt()
 
     def attempted(self) -> Waiting:
-        """Return a result that is done when the next attempt to connect has succeeded or failed, when a lost route works
-        again, or when the client ends."""
+        """Return a result that is done when the next attempt to connect has succeeded or failed, when a lost route
+        works again, or when the client ends."""
         if self._attempted is None:
             self._attempted = Waiting()
         return self._attempted
@@ -313,8 +313,8 @@ class ClientConnection:
             attempted.finish()
 
     def finish_taken(self) -> None:
-        """Finish the result of `taken`, if there is one. After the end of a connection, call this only when all parts of
-        the client have learned of the end: those who wait send their next portion at once.
+        """Finish the result of `taken`, if there is one. After the end of a connection, call this only when all parts
+        of the client have learned of the end: those who wait send their next portion at once.
         """
         # The callbacks may call `taken` again.
         taken, self._taken = self._taken, None
