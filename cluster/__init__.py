@@ -10,9 +10,11 @@ what (`tables`), and lets no member write that another one has replaced (`storag
 - `shard_of` computes the shard of a stream from its address.
 """
 
-from cluster.member import ClusterMember, MemberStatistics, ShardServices
+from cluster.hand_overs import HandOver
+from cluster.member import ClusterMember, ShardServices
 from cluster.router import Router, RouterStatistics
 from cluster.shards import SHARDS, shard_of
+from cluster.statistics import MemberStatistics, PeerStatistics
 from cluster.view import Member, Shard, View
 from cluster.worker import ClusterWorker
 
@@ -20,8 +22,10 @@ __all__ = [
     "SHARDS",
     "ClusterMember",
     "ClusterWorker",
+    "HandOver",
     "Member",
     "MemberStatistics",
+    "PeerStatistics",
     "Router",
     "RouterStatistics",
     "Shard",

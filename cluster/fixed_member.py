@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 import structlog
 import trio
 
-from cluster.member import MemberStatistics, ShardServices
+from cluster.member import ShardServices
 from cluster.router import Router
 from cluster.shards import SHARDS, choose_owner
+from cluster.statistics import MemberStatistics, peer_statistics
 from cluster.view import Member, Shard, View
 from storage.errors import StorageBusy, StorageError
 
@@ -81,6 +82,9 @@ class FixedMember:
             fenced=0,
             beats_failed=0,
             router=self.router.statistics(),
+            peers=peer_statistics(self._view, ((member, True, 0.0) for member in self._view.members.values())),
+            owners=self._view.shards,
+            is_fixed=True,
         )
 
     async def _open(self) -> None:

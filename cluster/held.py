@@ -15,16 +15,28 @@ class Held:
     passed_on: messages from other members, and those that waited for workers which have stopped. They go first: some
     may have come from this member's own clients, before those that are in `own`.
     own: messages that the clients of this member have sent since.
+    since_s: since when some message waits, on trio's clock.
     """
 
-    __slots__ = ("own", "passed_on")
+    __slots__ = ("own", "passed_on", "since_s")
 
     def __init__(self) -> None:
         self.passed_on = Mailbox()
         self.own = Mailbox()
+        self.since_s = 0.0
 
     def __len__(self) -> int:
         return len(self.passed_on) + len(self.own)
+
+    def put(self, message: Message, now_s: float, *, is_own: bool) -> Mailbox:
+        """Adds a message. now_s: the time on trio's clock. is_own: whether a client of this member has sent it.
+
+        Returns the mailbox in which it waits."""
+        if not len(self):
+            self.since_s = now_s
+        mailbox = self.own if is_own else self.passed_on
+        mailbox.put(message)
+        return mailbox
 
     def take(self) -> Iterator[Message]:
         """Removes and returns all messages, in the order in which they go on."""

@@ -10,12 +10,13 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Protocol, TypeVar
 
-import msgspec
 import structlog
 import trio
 
+from cluster.hand_overs import HandOvers
 from cluster.plan_machine import Plan, PlanMachine
-from cluster.router import Router, RouterStatistics
+from cluster.router import Router
+from cluster.statistics import MemberStatistics, peer_statistics
 from cluster.tables import Beat, ClusterOperation, Join, Leave, MoveShards, SetLeaving
 from cluster.view import View
 from ockam.message import Message
@@ -49,24 +50,6 @@ class ShardServices(Protocol):
         ...
 
 
-class MemberStatistics(msgspec.Struct, frozen=True):
-    """The statistics of a member.
-
-    name: its name. shards: the number of shards that it serves. members: the number of members that live.
-    taken, given: the shards that it took and gave away since its start. fenced: the members that it has fenced.
-    beats_failed: beats that failed, because the database was not reached or was slow.
-    """
-
-    name: str
-    shards: int
-    members: int
-    taken: int
-    given: int
-    fenced: int
-    beats_failed: int
-    router: RouterStatistics
-
-
 class ClusterMember:
     """The membership of one node, from `run` to `leave`.
 
@@ -81,15 +64,20 @@ class ClusterMember:
         *,
         token: str,
         address: str,
+        now_us: Callable[[], int],
         beat_s: float = BEAT_S,
     ) -> None:
-        """token: the text that stands for this process in the database. address: where other members reach it."""
+        """token: the text that stands for this process in the database. address: where other members reach it.
+
+        now_us: returns the wall clock in microseconds since 1970."""
         self.router = router
         self._storage = storage
         self._services = services
         self._token = token
         self._address = address
         self._beat_s = beat_s
+        self._now_us = now_us
+        self._hand_overs = HandOvers()
         self._machine = PlanMachine(router.name, trio.current_time())
         self._wake = trio.Event()
         self._on_read: list[Callable[[], None]] = []
@@ -210,10 +198,19 @@ class ClusterMember:
             fenced=self._fenced,
             beats_failed=self._beats_failed,
             router=self.router.statistics(),
+            peers=peer_statistics(
+                view,
+                ((each, self.lives(name), self._machine.silent_s(name)) for name, each in view.members.items()),
+            ),
+            owners=view.shards,
+            unowned_s=self._hand_overs.unowned_s(trio.current_time()),
+            hand_overs=self._hand_overs.latest(),
+            moved={str(reason): count for reason, count in self._hand_overs.moved.items()},
         )
 
     def _note(self, view: View) -> None:
         self._machine.note(view, trio.current_time())
+        self._hand_overs.note(view, trio.current_time(), self._now_us())
         self.router.update(view)
 
     def _has_successor(self) -> bool:

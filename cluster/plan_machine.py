@@ -72,6 +72,12 @@ class PlanMachine:
             return True
         return member is not None and bool(member.token) and self._now_s - self._seen[name].since_s < LIVES_S
 
+    def silent_s(self, name: str) -> float:
+        """Returns for how long a member has not written, in seconds, as far as this member has seen. Of this member
+        itself, and of one that is not in the last view, nothing is known: 0."""
+        seen = self._seen.get(name)
+        return 0.0 if seen is None or name == self._name else self._now_s - seen.since_s
+
     def plan(self, view: View) -> Plan:
         """Decides what to do. The view is the one that was noted last."""
         living = [name for name in view.members if self.lives(view, name)]

@@ -44,16 +44,26 @@ GATHER_PREFIX = "gather_"
 logger = structlog.get_logger(__name__)
 
 
+class WaitingStatistics(msgspec.Struct, frozen=True):
+    """The messages that wait for one shard. waits_s: for how long some have waited, in seconds."""
+
+    messages: int
+    waits_s: float
+
+
 class RouterStatistics(msgspec.Struct, frozen=True):
     """The statistics of a router.
 
-    links: the number of members to which this one is connected.
+    links: the number of members to which this one is connected. linked: their names.
     waiting: the number of messages that wait for the owner of their shard. sent: by member, the messages sent there.
+    waiting_by_shard: the same messages by the number of their shard.
     """
 
     links: int
     waiting: int
     sent: dict[str, int]
+    linked: frozenset[str]
+    waiting_by_shard: dict[int, WaitingStatistics]
 
 
 class Router:
@@ -193,7 +203,7 @@ class Router:
                 # It may have come from another member.
                 self._refuse_opening(message)
             else:
-                held.passed_on.put(self._envelopes.wrap(shard, message))
+                held.put(self._envelopes.wrap(shard, message), trio.current_time(), is_own=False)
 
     def update(self, view: View) -> None:
         """Takes what was just read about the cluster."""
@@ -218,10 +228,17 @@ class Router:
                 self._retarget(shard)
 
     def statistics(self) -> RouterStatistics:
+        linked = frozenset(name for name, link in self._links.items() if link.is_up)
+        now_s = trio.current_time()
+        waiting = {
+            shard: WaitingStatistics(len(held), now_s - held.since_s) for shard, held in self._held.items() if len(held)
+        }
         return RouterStatistics(
-            links=sum(link.is_up for link in self._links.values()),
-            waiting=sum(map(len, self._held.values())),
+            links=len(linked),
+            waiting=sum(each.messages for each in waiting.values()),
             sent=dict(self._sent),
+            linked=linked,
+            waiting_by_shard=waiting,
         )
 
     # Messages that this node has got.
@@ -305,9 +322,7 @@ class Router:
             if link is not None:
                 return self._send(shard, link, wrapped)
             held = self._held[shard] = Held()
-        mailbox = held.own if is_own else held.passed_on
-        mailbox.put(wrapped)
-        return mailbox
+        return held.put(wrapped, trio.current_time(), is_own=is_own)
 
     def _send(self, shard: int, link: Link, wrapped: Message) -> Mailbox | None:
         if wrapped.onward_route[2] in self._openings and read_envelope(wrapped.onward_route[1]).moves:

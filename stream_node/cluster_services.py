@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -12,11 +13,12 @@ import trio
 from block_node.moved import BLOCK_OPENINGS
 from cluster.fixed_member import FixedMember, fixed_view
 from cluster.link import Link
-from cluster.member import ClusterMember, MemberStatistics
+from cluster.member import ClusterMember
 from cluster.proofs import NONCE_BYTES
 from cluster.protocol import CLUSTER
 from cluster.router import Router
 from cluster.shards import shard_of
+from cluster.statistics import MemberStatistics
 from cluster.view import View
 from cluster.worker import ClusterWorker
 from index_service.lease_groups import LeaseGroups
@@ -162,7 +164,9 @@ class NodeCluster:
             self._member = FixedMember(self.router, shards, self._view)
         else:
             at = complete_address(self._config.cluster_address or address)
-            self._member = ClusterMember(self.router, storage, shards, token=self._token, address=at)
+            self._member = ClusterMember(
+                self.router, storage, shards, token=self._token, address=at, now_us=lambda: time.time_ns() // 1_000
+            )
         member = self._member
         self._node.register([CLUSTER], lambda: ClusterWorker(member))
         await self._nursery.start(member.run)

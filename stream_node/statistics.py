@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from access.authorizer import AccessStatistics
-from cluster.member import MemberStatistics
+from cluster.statistics import MemberStatistics
 from ockam.node import NodeStatistics
 from ockam.tcp_statistics import TcpStatistics
 from ockam.usage import LimitStatistics

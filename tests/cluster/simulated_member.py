@@ -153,7 +153,12 @@ class Process:
             )
             services.start([])
             member = self.member = ClusterMember(
-                router, runner, services.shards, token=self.token, address=self.address
+                router,
+                runner,
+                services.shards,
+                token=self.token,
+                address=self.address,
+                now_us=lambda: int(trio.current_time() * 1e6),
             )
             node.register([CLUSTER], lambda: ClusterWorker(member))
             await nursery.start(member.run)
@@ -254,3 +259,4 @@ class Process:
             self.router.check()
         if self.member is not None:
             self.member._machine.check()
+            self.member._hand_overs.check()
