@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal, get_args
 
 import msgspec
 
@@ -22,8 +22,9 @@ Reason = Literal["free", "joined", "left", "fenced"]
 """Why shards have a new owner.
 
 free: nobody owned them. joined: the new owner has joined, or takes shards again after it was drained.
-left: the owner before stops, or is drained. fenced: the owner before was silent, so the new one has fenced it.
+left: the owner before stops, or is drained. fenced: the owner before was silent, so another member has fenced it.
 """
+REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 
 
 class HandOver(msgspec.Struct, frozen=True):

@@ -342,4 +342,8 @@ class Server:
         statistics = self.statistics()
         stored = {"commits": statistics.storage.commits, "stored": statistics.storage.rows}
         connections = statistics.tcp.accepted
-        logger.info("stopped", connections=connections, **stored, statistics=msgspec.to_builtins(statistics))
+        figures = msgspec.to_builtins(statistics)
+        if statistics.cluster is not None:
+            # Lists of hundreds of shards say nothing in a log line.
+            del figures["cluster"]["owners"], figures["cluster"]["hand_overs"]
+        logger.info("stopped", connections=connections, **stored, statistics=figures)

@@ -20,6 +20,9 @@ TroubleKind = Literal[
     "consumer_stuck",
     "consumer_beyond_end",
     "publisher_silent",
+    "shards_unowned",
+    "shard_messages_waiting",
+    "member_silent",
 ]
 TROUBLE_KINDS: Final[tuple[TroubleKind, ...]] = get_args(TroubleKind)
 

@@ -83,6 +83,11 @@ def own_settings(config: Config, place: WorkerPlace | None) -> Config:
     return msgspec.structs.replace(config, cluster=name, cluster_address=place.addresses[place.number])
 
 
+def shares_shards(config: Config) -> bool:
+    """Whether a process with these settings shares the streams with other ones, see `cluster`."""
+    return config.cluster is not None or config.workers > 1
+
+
 def _http_of(address: str, number: int) -> str:
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) + number}" if port.isdigit() and int(port) else address

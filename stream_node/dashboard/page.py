@@ -19,6 +19,7 @@ from stream_node.dashboard.sessions import Sessions, Visit
 from stream_node.http.app import Call
 from stream_node.http.body import read_small
 from stream_node.http.problems import Problem
+from stream_node.worker_place import shares_shards
 
 FIELDS_MAX = 100
 """The largest number of fields in a form."""
@@ -31,6 +32,7 @@ NAVIGATION = (
     ("streams", "Streams", "/streams"),
     ("consumers", "Consumers", "/consumers"),
     ("blocks", "Blocks", "/blocks"),
+    ("cluster", "Cluster", "/cluster"),
     ("exports", "Exports", "/exports"),
     ("access", "Access", "/access"),
 )
@@ -128,6 +130,8 @@ class Page:
         parts = self.call.parts
         if name == "blocks":
             return parts.config.block_node
+        if name == "cluster":
+            return shares_shards(parts.config) and self.may(OPERATOR)
         if name == "exports":
             return bool(parts.config.export_folders) and self.may(OPERATOR)
         if name == "access":
@@ -144,9 +148,9 @@ def number_of(fields: Mapping[str, str], name: str) -> int:
 
 
 def check_typed(fields: Mapping[str, str], name: str) -> None:
-    """Raises Problem if the name of what a form destroys was not typed again."""
+    """Raises Problem if the name of what a form destroys or moves was not typed again."""
     if fields.get("typed", "") != name or not name:
-        raise Problem(400, "name-not-typed", "type the exact name to show that you mean it; nothing was deleted")
+        raise Problem(400, "name-not-typed", "type the exact name to show that you mean it; nothing was changed")
 
 
 def show_problem(page: Page, problem: Problem) -> Response:

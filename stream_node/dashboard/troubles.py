@@ -10,6 +10,7 @@ from stream_node.dashboard.rendering import duration, link, number, size
 from stream_node.dashboard.silence import Silent
 from stream_node.parts import NodeParts
 from stream_node.trouble import Trouble
+from stream_node.worker_place import shares_shards
 
 STUCK_S = 5.0
 """A consumer is stuck if a message has waited for it this long, and it has made no progress in this time, in
@@ -18,6 +19,9 @@ SLOW_COMMIT_MS = 1_000.0
 """A disk is slow if the commits take this long, in milliseconds. An ordinary commit takes less than ten."""
 RETENTION_LAG_S = 60.0
 """Retention is behind if messages wait this long to be deleted, in seconds."""
+OWNER_WAIT_S = 5.0
+"""A shard without an owner, and a message that waits for one, are in trouble after this time, in seconds. That is the
+time after which the others take the shards of a dead member."""
 LISTED_MAX = 20
 """The largest number of stuck consumers, and of silent streams, that are named."""
 
@@ -37,6 +41,7 @@ def find_troubles(
     """
     found = [
         *_storage(parts, point),
+        *_cluster(parts),
         *_blocks(parts, silent_blocks),
         *_consumers(positions, now_us),
         *_publishers(silent),
@@ -82,7 +87,7 @@ def _storage(parts: NodeParts, point: Point | None) -> Iterator[Trouble]:
             link("/streams", order="size"),
             "The largest streams",
         )
-    if free is None:
+    if free is None and config.database is None:
         yield Trouble(
             "disk_unknown",
             "warning",
@@ -149,6 +154,53 @@ def _blocks(parts: NodeParts, silent_blocks: list[Silent]) -> Iterator[Trouble]:
                 link("/blocks"),
                 "Blocks",
             )
+
+
+def _cluster(parts: NodeParts) -> Iterator[Trouble]:
+    found = parts.statistics().cluster if shares_shards(parts.config) else None
+    if found is None:
+        return
+    page = link("/cluster"), "The cluster"
+    unowned = [each for each in found.unowned_s.values() if each > OWNER_WAIT_S]
+    if unowned:
+        yield Trouble(
+            "shards_unowned",
+            "bad",
+            f"{_some(len(unowned), 'shard has', 'shards have')} had no owner for {duration(max(unowned))}, so no node "
+            "serves their streams",
+            "A member that lives and is not drained takes them by itself. Start one, or take a drain back.",
+            *page,
+            lasts_s=max(unowned),
+        )
+    waiting = [each for each in found.router.waiting_by_shard.values() if each.waits_s > OWNER_WAIT_S]
+    if waiting:
+        waits_s = max(each.waits_s for each in waiting)
+        yield Trouble(
+            "shard_messages_waiting",
+            "bad",
+            f"{_some(sum(each.messages for each in waiting), 'message waits', 'messages wait')} here for the owners of "
+            f"{_some(len(waiting), 'shard', 'shards')}, some for {duration(waits_s)}",
+            "Look whether the owners run, and whether this node is connected to them. The messages go on by themselves "
+            "then.",
+            *page,
+            lasts_s=waits_s,
+        )
+    for peer in [each for each in found.peers if not each.lives][:LISTED_MAX]:
+        since = "was silent, and another member has taken its shards" if peer.is_fenced else "is silent"
+        lasts = "" if peer.is_fenced else f": it has not written for {duration(peer.silent_s)}"
+        yield Trouble(
+            "member_silent",
+            "warning",
+            f"The member {peer.name} {since}{lasts}",
+            f"Look whether it runs at {peer.address} and reaches the database, and start it again. If it shall not "
+            "come back, start a node of this name once more and stop it: after that it is no member any more.",
+            *page,
+            lasts_s=peer.silent_s,
+        )
+
+
+def _some(count: int, one: str, many: str) -> str:
+    return f"{number(count)} {one if count == 1 else many}"
 
 
 def _consumers(positions: Positions, now_us: int) -> Iterator[Trouble]:

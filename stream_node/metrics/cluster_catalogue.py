@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cluster.hand_overs import REASONS
 from stream_node.metrics.family import figures_of, node_metric
 
 _member = figures_of(lambda snapshot: snapshot.statistics.cluster)
@@ -34,6 +35,30 @@ CLUSTER = (
         "counter",
         "Shards that this node has given to other members.",
         _member(lambda m: m.given),
+    ),
+    node_metric(
+        "cluster_owned_shards",
+        "gauge",
+        "The shards that each member owns, as this node knows it.",
+        _member(lambda m: {peer.name: float(peer.shards) for peer in m.peers}),
+        "member",
+    ),
+    node_metric(
+        "cluster_unowned_shards", "gauge", "The shards that no member owns.", _member(lambda m: len(m.unowned_s))
+    ),
+    node_metric(
+        "cluster_epochs",
+        "gauge",
+        "The sum of the epochs of all shards. It rises by one whenever a shard gets a new owner.",
+        _member(lambda m: sum(each.epoch for each in m.owners)),
+    ),
+    node_metric(
+        "cluster_shards_moved_total",
+        "counter",
+        "Shards that got a new owner, as this node has seen it: nobody owned them (free), the owner before was "
+        "silent (fenced), stops or is drained (left), or the new one has joined (joined).",
+        _member(lambda m: {str(reason): float(m.moved.get(reason, 0)) for reason in REASONS}),
+        "reason",
     ),
     node_metric(
         "cluster_fenced_total",

@@ -151,6 +151,9 @@ ALERT_OF_TROUBLE: dict[TroubleKind, str] = {
     "consumer_stuck": "StreamNodeConsumerStuck",
     "consumer_beyond_end": "StreamNodeConsumerBeyondEnd",
     "publisher_silent": "StreamNodePublisherSilent",
+    "shards_unowned": "StreamNodeShardsUnowned",
+    "shard_messages_waiting": "StreamNodeShardMessagesWait",
+    "member_silent": "StreamNodeMemberSilent",
 }
 """The alert for each thing that the dashboard calls wrong. A node that stops does so because somebody wants it."""
 
@@ -224,6 +227,9 @@ FAULTS: dict[str, dict[str, str]] = {
     "StreamNodeBlocksFail": {"stream_node_blocks_failed_total": GROWS},
     "StreamNodeBlocksStalled": {"stream_node_block_catch_up_stalled": "1x200"},
     "StreamNodeBackfillSourceFails": {'backfill_source_healthy{source="a:1"}': "0x200"},
+    "StreamNodeShardsUnowned": {'stream_node_troubles{kind="shards_unowned"}': "1x200"},
+    "StreamNodeShardMessagesWait": {'stream_node_troubles{kind="shard_messages_waiting"}': "1x200"},
+    "StreamNodeMemberSilent": {'stream_node_troubles{kind="member_silent"}': "1x200"},
 }
 """For each alert, the series of a node with its fault: values every 15 s, as promtool writes them. At 30 minutes, the
 alert must fire."""
@@ -239,6 +245,9 @@ HEALTHY = {
     'stream_node_troubles{kind="disk_nearly_full"}': "0x200",
     'stream_node_troubles{kind="disk_unknown"}': "0x200",
     'stream_node_troubles{kind="block_publishers_silent"}': "0x200",
+    'stream_node_troubles{kind="shards_unowned"}': "0x200",
+    'stream_node_troubles{kind="shard_messages_waiting"}': "0x200",
+    'stream_node_troubles{kind="member_silent"}': "0x200",
     "stream_node_in_flight_bytes": "10x200",
     "stream_node_in_flight_bytes_max": "100x200",
     "stream_node_retention_lag_seconds": "2x200",

@@ -1,0 +1,304 @@
+"""Goal: the page of the cluster shows who owns what, what waits, and why shards moved, and drains a member for those
+who may.
+
+Method: real nodes beside a real PostgreSQL server, and two workers with SQLite; pages over real HTTP, read by the
+standard library's parser of HTML, and compared with what psql reads in the database.
+"""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import trio
+
+from access import create_token
+from access.rights import Right
+from cluster.shards import SHARDS, shard_of
+from stream_client import connect
+from stream_node.config import Config
+from stream_node.dashboard import troubles
+from stream_node.dashboard.cluster_page import owner_marks, shards_text
+from stream_node.process import NodeProcess
+from stream_node.server import Server
+from stream_node.worker_place import WorkerPlace
+from stream_service.names import stream_address
+from tests.access.guarded_node import may, write_rules
+from tests.dashboard.dashboard_page import HtmlPage, get, send
+from tests.http.http_node import HttpNode, http_node
+from tests.support.postgres import PostgresServer
+from tests.support.served import PATIENCE_S, Served
+
+CELL = re.compile(r"Shard (\w\w): (.+), epoch (\d+)(?:, (\d+) waiting)?")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def url(server: PostgresServer, request: pytest.FixtureRequest) -> str:
+    """The URL of a database of its own."""
+    database = f"test_{abs(hash(request.node.name))}"
+    server.ask(f"CREATE DATABASE {database}")
+    return server.url_of(database)
+
+
+def cells_of(page: HtmlPage) -> list[tuple[str, int]]:
+    """Owner and epoch of each shard, as the titles in the picture say."""
+    found = [
+        CELL.fullmatch(given["title"]) for tag, given in page.tags if tag == "td" and "Shard" in given.get("title", "")
+    ]
+    assert [int(each[1], 16) for each in found if each] == list(range(SHARDS))
+    return [("" if each[2] == "no owner" else each[2], int(each[3])) for each in found if each]
+
+
+async def wait_page(client: httpx.AsyncClient, text: str, path: str = "/cluster") -> HtmlPage:
+    """Loads a page until it has a text."""
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            page = await get(client, path)
+            if text in page.text:
+                return page
+            await trio.sleep(0.05)
+
+
+def test_shards_are_written_as_in_addresses() -> None:
+    assert shards_text([]) == ""
+    assert shards_text([0, 3, 4, 10, 11, 12, 254, 255]) == "00 03 04 0a-0c fe ff"
+    assert shards_text(range(SHARDS)) == "00-ff"
+    assert stream_address("orders", 0).value[5:7].decode() == shards_text([shard_of(stream_address("orders", 0))])
+
+
+def test_every_owner_has_a_letter_of_its_own() -> None:
+    """With more owners than letters and colours, the letters get a number."""
+    marks = owner_marks(f"node-{number:03}" for number in range(100))
+    assert len({each.letter for each in marks.values()}) == 100
+    assert {each.colour for each in marks.values()} == set(range(8))
+    assert owner_marks(["", "b", "a"]) == {"a": ("A", 0), "b": ("B", 1)}
+
+
+async def test_a_node_alone_has_no_such_page(tmp_path: Path) -> None:
+    async with http_node(tmp_path) as node, node.client() as client:
+        page = await get(client, "/cluster", 404)
+        assert "shares its streams with no other process" in page.text
+        assert page.links("/dashboard/cluster") == []
+
+
+async def test_members_shards_and_hand_overs_are_shown(server: PostgresServer, url: str, tmp_path: Path) -> None:
+    """Two members share the shards, one is drained by the form and takes shards again. Both pages show the owners and
+    epochs that the database has, the links, and each hand-over with its reason."""
+    async with (
+        http_node(tmp_path / "a", database=url, cluster="<b>a</b>") as a,
+        a.client() as client,
+    ):
+        page = await wait_page(client, "256 nobody <b>a</b> nobody owned them 00-ff")
+        assert "Links 0 of 0 to others" in page.text
+        async with http_node(tmp_path / "b", database=url, cluster="b") as b, b.client() as other:
+            page = await wait_page(client, "<b>a</b> b b has joined, or takes shards again")
+            # The other one has joined after the first hand-over.
+            assert "nobody owned them" not in (await get(other, "/cluster")).text
+            await wait_page(client, "connected")
+            query = "SELECT '=' || convert_from(owner, 'UTF8') || ' ' || epoch FROM cluster_shards ORDER BY shard"
+            rows = [line[1:].rsplit(" ", 1) for line in server.ask(query, url.rpartition("/")[2]).splitlines()]
+            stored = [(owner, int(epoch)) for owner, epoch in rows]
+            assert {owner for owner, _ in stored} == {"<b>a</b>", "b"}
+            assert cells_of(await get(client, "/cluster")) == cells_of(await get(other, "/cluster")) == stored
+            # A message for a stream of the other one is sent there.
+            name = next(n for n in map(str, range(999)) if stored[shard_of(stream_address(n, 0))][0] == "b")
+            async with connect(a.running.address) as streams:
+                await (await streams.create(name)).push(b"x")
+            part = HtmlPage((await client.get("/dashboard/cluster/now")).text)
+            assert re.search(rf"B b {b.running.address} lives \d+ connected [1-9]\d* 0 ", part.text)
+            assert re.search(rf"A <b>a</b> this node {a.running.address} lives \d+ - - 0 ", part.text)
+
+            page = await get(client, "/cluster")
+            wrong = await send(client, page, "/dashboard/cluster/drain", member="b", typed="a")
+            assert (wrong.status_code, "nothing was changed" in wrong.text) == (400, True)
+            forged = await send(client, page, "/dashboard/cluster/drain", csrf="0" * 64, member="b", typed="b")
+            assert forged.status_code == 403
+            unknown = await send(client, page, "/dashboard/cluster/drain", member="c", typed="c")
+            assert "is no member of this cluster" in unknown.text
+            assert cells_of(await get(client, "/cluster")) == stored
+            done = await send(client, page, "/dashboard/cluster/drain", member="b", typed="b")
+            assert done.status_code == 303
+            assert "b gives its shards away." in HtmlPage((await client.get(done.headers["location"])).text).text
+            page = await wait_page(client, "b <b>a</b> b stops, or is drained")
+            assert {owner for owner, _ in cells_of(page)} == {"<b>a</b>"}
+            # The other member sees what it has no hand in, too.
+            await wait_page(other, "b <b>a</b> b stops, or is drained")
+            assert (await send(client, page, "/dashboard/cluster/drain", act="undo", member="b")).status_code == 303
+            with trio.fail_after(PATIENCE_S):
+                while {owner for owner, _ in cells_of(await get(client, "/cluster"))} != {"<b>a</b>", "b"}:
+                    await trio.sleep(0.05)
+            metrics = (await client.get("/metrics")).text
+            assert 'stream_node_cluster_shards_moved_total{reason="free"} 256' in metrics
+            assert re.search(r'stream_node_cluster_shards_moved_total{reason="left"} [1-9]', metrics)
+            owned = dict(re.findall(r'stream_node_cluster_owned_shards{member="(.+)"} (\d+)', metrics))
+            assert sum(map(int, owned.values())) == SHARDS
+            # A database server has the disk, and the node does not look at it.
+            assert "What is wrong now Nothing." in (await get(client, "")).text
+        assert "of 1 live" in (await wait_page(client, "Links 0 of 0")).text
+
+
+@pytest.mark.slow
+async def test_a_silent_member_is_named_until_it_is_back(url: str, tmp_path: Path) -> None:
+    """A member is killed: the overview names it with what to do, the page says that it was fenced, and both are over
+    when it has started again and was stopped in order."""
+    lost = NodeProcess(tmp_path / "lost" / "data", arguments=("--database", url, "--cluster", "lost"))
+    lost.data_dir.parent.mkdir()
+    async with http_node(tmp_path / "a", database=url, cluster="a") as node, node.client() as client:
+        await wait_page(client, "256 nobody a nobody owned them")
+        with ExitStack() as stack:
+            stack.callback(lost.kill)
+            await trio.to_thread.run_sync(lost.start)
+            await wait_page(client, "a lost lost has joined")
+            lost.kill()
+            page = await wait_page(client, "lost a lost was silent and is fenced")
+            assert {owner for owner, _ in cells_of(page)} == {"a"}
+            assert f"lost {lost.address} silent, and fenced 0 not connected" in page.text
+            overview = await get(client, "")
+            assert "The member lost was silent, and another member has taken its shards." in overview.text
+            assert f"Look whether it runs at {lost.address}" in overview.text
+            assert overview.links("/dashboard/cluster")
+            assert 'stream_node_troubles{kind="member_silent"} 1' in (await client.get("/metrics")).text
+            await trio.to_thread.run_sync(lost.start)
+            await wait_page(client, "What is wrong now Nothing.", "")
+            await trio.to_thread.run_sync(lost.stop)
+            page = await wait_page(client, "Members 1 of 1 live")
+            assert "lost a lost stops, or is drained" in page.text
+
+
+async def test_what_nobody_serves_is_named(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All members are drained and one of them leaves: its shards have no owner, and messages for them wait. Both are
+    named at once, and gone when the drain is taken back."""
+    monkeypatch.setattr(troubles, "OWNER_WAIT_S", 0.2)
+    async with http_node(tmp_path / "a", database=url, cluster="a") as a, a.client() as client:
+        # Members that start together would share the free shards at once.
+        await wait_page(client, "256 nobody a nobody owned them")
+        async with http_node(tmp_path / "b", database=url, cluster="b"):
+            page = await wait_page(client, "a b b has joined")
+            owners = [owner for owner, _ in cells_of(page)]
+            await send(client, page, "/dashboard/cluster/drain", member="a", typed="a")
+            await wait_page(client, "a b a stops, or is drained")
+            await send(client, page, "/dashboard/cluster/drain", member="b", typed="b")
+        page = await wait_page(client, "b nobody b stops, or is drained")
+        assert "Without owner 256" in page.text
+        assert cells_of(page) == [("", cell[1]) for cell in cells_of(page)]
+        name = next(n for n in map(str, range(999)) if owners[shard_of(stream_address(n, 0))] == "b")
+        async with connect(a.running.address) as streams, trio.open_nursery() as nursery:
+
+            async def push() -> None:
+                await (await streams.create(name)).push(b"x")
+
+            nursery.start_soon(push)
+            overview = await wait_page(client, "1 message waits here for the owners of 1 shard", "")
+            assert "256 shards have had no owner for" in overview.text
+            shard = shards_text([shard_of(stream_address(name, 0))])
+            page = await get(client, "/cluster")
+            assert [
+                given["title"]
+                for _, given in page.tags
+                if "waits" in given.get("class", "").split() and "title" in given
+            ] == [f"Shard {shard}: no owner, epoch {cells_of(page)[int(shard, 16)][1]}, 1 waiting"]
+            metrics = (await client.get("/metrics")).text
+            for kind in ("shards_unowned", "shard_messages_waiting"):
+                assert f'stream_node_troubles{{kind="{kind}"}} 1' in metrics
+            await send(client, page, "/dashboard/cluster/drain", act="undo", member="a")
+            await wait_page(client, "What is wrong now Nothing.", "")
+
+
+async def test_who_may_not_operate_sees_no_form(url: str, tmp_path: Path) -> None:
+    """A stranger sees nothing; an operator of something else sees the page without forms, and is refused without them;
+    the operator of the cluster drains."""
+    rules = tmp_path / "access.toml"
+    write_rules(
+        rules,
+        [
+            may(Right.OPERATE, who="token:operator", name="cluster"),
+            may(Right.ADMIN, who="token:watcher", name="orders"),
+        ],
+    )
+    tokens = tmp_path / "data" / "tokens.json"
+    tokens.parent.mkdir()
+    operator, watcher = (create_token(tokens, name, int(time.time()))[0] for name in ("operator", "watcher"))
+    settings = {"database": url, "cluster": "a", "access_rules": str(rules)}
+    async with (
+        http_node(tmp_path, **settings) as node,
+        node.client() as stranger,
+        node.client(token=operator) as operating,
+        node.client(token=watcher) as watching,
+    ):
+        closed = await get(stranger, "/cluster", 403)
+        assert (node.running.address in closed.text, closed.links("/dashboard/cluster")) == (False, [])
+        page = await get(watching, "/cluster")
+        assert "Without owner" in page.text
+        assert "/dashboard/cluster/drain" not in [target for target, _ in page.forms]
+        # The form of another page has the secret of the session.
+        secret = page.form("/dashboard/sign-out")["csrf"] if page.forms else ""
+        refused = await watching.post(
+            "/dashboard/cluster/drain",
+            data={"csrf": secret, "member": "a", "typed": "a"},
+            headers={"origin": str(watching.base_url).rstrip("/")},
+        )
+        assert refused.status_code == 403
+        page = await get(operating, "/cluster")
+        assert (await send(operating, page, "/dashboard/cluster/drain", member="a", typed="a")).status_code == 303
+        assert "leaves" in (await wait_page(operating, "leaves")).text
+
+
+@asynccontextmanager
+async def two_workers(folder: Path) -> AsyncIterator[list[HttpNode]]:
+    """Two workers of one node in this process, each with its database."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
+    ports = [each.getsockname()[1] for each in sockets]
+    places = [
+        WorkerPlace(
+            number=number,
+            addresses=[f"127.0.0.1:{port}" for port in ports[2:]],
+            public=[sockets[number].detach()],
+            private=sockets[2 + number].detach(),
+            supervisor=-1,
+            secret="secret",
+        )
+        for number in range(2)
+    ]
+    async with AsyncExitStack() as stack:
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        nodes = []
+        for place in places:
+            config = Config(data_dir=str(folder), http=("127.0.0.1:0",), workers=2, block_node=False)
+            node = Server(config, place=place)
+            await nursery.start(node.serve)
+            nodes.append(node)
+        yield [HttpNode(Served(node)) for node in nodes]
+        for node in nodes:
+            node.stop()
+
+
+async def test_workers_share_the_shards_for_good(tmp_path: Path) -> None:
+    """Each worker shows the same owners. There is no form, no hand-over, and a drain without the form is refused."""
+    async with two_workers(tmp_path) as (first, second), first.client() as client, second.client() as other:
+        page = await wait_page(client, "connected")
+        assert cells_of(page) == cells_of(await get(other, "/cluster"))
+        assert {owner for owner, _ in cells_of(page)} == {"w00", "w01"}
+        assert "Each worker has its shards for good" in page.text
+        assert "hand-overs" not in page.text
+        assert page.forms == []
+        stream = await get(client, "/streams")
+        csrf = stream.form("/dashboard/streams")["csrf"]
+        refused = await client.post(
+            "/dashboard/cluster/drain",
+            data={"csrf": csrf, "member": "w01", "typed": "w01"},
+            headers={"origin": str(client.base_url).rstrip("/")},
+        )
+        assert "the shards of the workers of one machine do not move" in refused.text
