@@ -121,6 +121,11 @@ class MirrorService:
                 found.append(self._figures[identity].state(row, next_index))
         return found
 
+    @property
+    def is_used(self) -> bool:
+        """Whether a partition of this node follows or fences."""
+        return bool(self._figures)
+
     def get_own_address(self) -> str:
         """Returns the `host:port` at which other nodes reach this node. Raises MirrorError if it is not known."""
         if self._own_address is None:

@@ -215,6 +215,11 @@ class Services:
         return self._directory.written()
 
     @property
+    def has_mirrors(self) -> bool:
+        """Whether a stream of this node follows a source on another one, or fences its former source."""
+        return self._mirrors.is_used
+
+    @property
     def acknowledged_blocks(self) -> int | None:
         """The number of acknowledgements to publishers of blocks since the start; None if the node takes no blocks."""
         publish = None if self._blocks is None else self._blocks.statistics().node.publish

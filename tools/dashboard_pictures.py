@@ -27,6 +27,7 @@ from typing import Any
 
 import trio
 
+from bench.postgres_server import PostgresServer, find_programs
 from block_node.blocks.generator import BlockShape, ChainGenerator
 from block_node.blocks.keys import SigningKeys
 from block_node.client import OutgoingBlock
@@ -38,6 +39,7 @@ from spark_export.exporter.model import FileEntry, Range, RunState
 from stream_client import AccessDenied, blocking
 from stream_client.blocking import connect
 from stream_node.process import NodeProcess
+from tools.dashboard_nodes import members_of_cluster, source_of_mirrors
 
 ROOT = Path(__file__).parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -53,6 +55,7 @@ PAGES = {
     "consumers": "/consumers",
     "consumer": "/consumer?client=billing&stream=orders",
     "blocks": "/blocks",
+    "mirrors": "/mirrors",
     "exports": "/exports",
     "export": "/export?folder=FOLDER",
     "export-run": "/export/run?folder=FOLDER&run=3",
@@ -60,8 +63,14 @@ PAGES = {
     "sign-in": "/sign-in",
 }
 """The pages that are looked at, by the names of their pictures. FOLDER stands for the folder of the export."""
+CLUSTER_PAGES = {"cluster": "/cluster"}
+"""The pages that a member of a cluster has, and a node alone has not."""
+HEIGHT = 900
+"""The height of the window, in pixels."""
+HEIGHTS = {"cluster": 1330}
+"""The heights of windows that show a picture as a whole."""
 IN_DOCS = {
-    1440: ("overview", "streams", "messages", "forks", "consumer", "blocks", "export", "access"),
+    1440: ("overview", "streams", "messages", "forks", "consumer", "blocks", "export", "access", "cluster", "mirrors"),
     390: ("overview", "messages", "export"),
 }
 """The pages whose pictures are in the documentation."""
@@ -253,7 +262,7 @@ def traffic(address: str) -> Iterator[None]:
 
 
 def take(folder: Path) -> None:
-    """Takes all pictures into a folder."""
+    """Takes all pictures into a folder. Those of a cluster are taken only if PostgreSQL is installed."""
     with (
         tempfile.TemporaryDirectory() as data,
         # The pictures show the name of the export, and no path of this machine.
@@ -264,18 +273,27 @@ def take(folder: Path) -> None:
         fill(node.address)
         fill_export(node.address, Path("lake"))
         publish_blocks(node.address, 30)
-        with traffic(node.address):
+        with traffic(node.address), source_of_mirrors(Path(data), node.address):
             threading.Event().wait(WATCHED_S)
-            for width, scheme in SIZES.items():
-                context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-                page = context.new_page()
-                for name, path in PAGES.items():
-                    if folder == IMAGES and name not in IN_DOCS[width]:
-                        continue
-                    page.goto(f"http://{node.http[0]}/dashboard{path.replace('FOLDER', 'lake')}")
-                    page.wait_for_timeout(1_500)
-                    page.screenshot(path=folder / f"dashboard-{name}-{width}.png", full_page=folder != IMAGES)
-                context.close()
+            take_pages(browser, node, PAGES, folder)
+        if find_programs() is not None:
+            with PostgresServer() as server, members_of_cluster(Path(data), server.url) as (member, *_):
+                take_pages(browser, member, CLUSTER_PAGES, folder)
+
+
+def take_pages(browser: Any, node: NodeProcess, pages: dict[str, str], folder: Path) -> None:
+    """Takes the pictures of some pages of one node into a folder."""
+    for width, scheme in SIZES.items():
+        context = browser.new_context(viewport={"width": width, "height": HEIGHT}, color_scheme=scheme)
+        page = context.new_page()
+        for name, path in pages.items():
+            if folder == IMAGES and name not in IN_DOCS[width]:
+                continue
+            page.set_viewport_size({"width": width, "height": HEIGHTS.get(name, HEIGHT)})
+            page.goto(f"http://{node.http[0]}/dashboard{path.replace('FOLDER', 'lake')}")
+            page.wait_for_timeout(1_500)
+            page.screenshot(path=folder / f"dashboard-{name}-{width}.png", full_page=folder != IMAGES)
+        context.close()
 
 
 if __name__ == "__main__":

@@ -108,13 +108,13 @@ async def drain(page: Page) -> Response:
 
 
 def shards_text(shards: Iterable[int]) -> str:
-    """Returns ascending numbers of shards as two hexadecimal digits each, such as `03 07 a0-a4`."""
+    """Returns ascending numbers of shards as two hexadecimal digits each, such as `03 07 a0..a4`."""
     runs = (list(run) for _, run in groupby(enumerate(shards), lambda each: each[1] - each[0]))
     return " ".join(_run_text([number for _, number in run]) for run in runs)
 
 
 def _run_text(run: Sequence[int]) -> str:
-    return f"{run[0]:02x}-{run[-1]:02x}" if len(run) > 2 else " ".join(f"{number:02x}" for number in run)
+    return f"{run[0]:02x}..{run[-1]:02x}" if len(run) > 2 else " ".join(f"{number:02x}" for number in run)
 
 
 def _values(page: Page) -> dict[str, Any]:

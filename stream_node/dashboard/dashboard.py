@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 
 from storage.errors import StorageError
 from stream_client import ClientError
-from stream_node.dashboard import access_page, blocks, cluster_page, consumers, exports, forks, messages
+from stream_node.dashboard import access_page, blocks, cluster_page, consumers, exports, forks, messages, mirrors
 from stream_node.dashboard.history import INTERVAL_S, History, take_sample
 from stream_node.dashboard.overview import Overview
 from stream_node.dashboard.page import Page, show_problem
@@ -74,6 +74,10 @@ class Dashboard:
             ("GET", "/cluster", cluster_page.show_cluster),
             ("GET", "/cluster/now", cluster_page.show_part),
             ("POST", "/cluster/drain", cluster_page.drain),
+            ("GET", "/mirrors", mirrors.show_mirrors),
+            ("GET", "/mirrors/now", mirrors.show_part),
+            ("POST", "/mirrors/promote", mirrors.promote),
+            ("POST", "/mirrors/remove", mirrors.remove),
             ("GET", "/exports", exports.show_exports),
             ("GET", "/export", exports.show_export),
             ("GET", "/export/run", exports.show_run),

@@ -33,6 +33,7 @@ NAVIGATION = (
     ("consumers", "Consumers", "/consumers"),
     ("blocks", "Blocks", "/blocks"),
     ("cluster", "Cluster", "/cluster"),
+    ("mirrors", "Mirrors", "/mirrors"),
     ("exports", "Exports", "/exports"),
     ("access", "Access", "/access"),
 )
@@ -132,6 +133,8 @@ class Page:
             return parts.config.block_node
         if name == "cluster":
             return shares_shards(parts.config) and self.may(OPERATOR)
+        if name == "mirrors":
+            return parts.services.has_mirrors and self.may(OPERATOR)
         if name == "exports":
             return bool(parts.config.export_folders) and self.may(OPERATOR)
         if name == "access":

@@ -22,7 +22,10 @@ from stream_client.blocking import connect
 from stream_node.process import NodeProcess
 from tests.block_node.backfill.served_blocks import remove_blocks
 from tests.support.certificates import Authority
+from tests.support.postgres import PostgresServer
+from tools.dashboard_nodes import members_of_cluster, source_of_mirrors
 from tools.dashboard_pictures import (
+    CLUSTER_PAGES,
     PAGES,
     RULES,
     SIZES,
@@ -170,25 +173,61 @@ def test_an_operator_finds_a_way(browser: Any, node: NodeProcess) -> None:
 def test_pages_fit_and_have_no_barriers(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
     """No page is wider than its window, no short word is broken, axe finds nothing serious, no text is empty, and the
     browser complains about nothing, such as something from outside."""
-    axe = load("axe_playwright_python.sync_playwright").Axe()
     lake = tmp_path / "lake"
     with node_with_pages(tmp_path, lake) as node:
         fill(node.address)
         fill_export(node.address, lake)
         publish_blocks(node.address, 3)
-        with traffic(node.address), Window(browser, node, width, scheme) as window:
-            for name, path in PAGES.items():
-                answer = window.open(path.replace("FOLDER", quote(str(lake))))
-                assert answer.status == 200, name
-                window.page.locator("h1").wait_for()
-                assert window.page.evaluate("document.documentElement.scrollWidth") <= width, name
-                assert window.page.evaluate(BROKEN_WORDS) == [], name
-                # Open everything that opens, since a form could be too wide, too.
-                window.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
-                assert window.page.evaluate("document.documentElement.scrollWidth") <= width, name
-                found = axe.run(window.page).response["violations"]
-                assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == [], (name, found)
-            assert window.faults == []
+        with (
+            traffic(node.address),
+            source_of_mirrors(tmp_path, node.address),
+            Window(browser, node, width, scheme) as window,
+        ):
+            look_at({name: path.replace("FOLDER", quote(str(lake))) for name, path in PAGES.items()}, window, width)
+
+
+@pytest.mark.parametrize(("width", "scheme"), SIZES.items())
+def test_pages_of_a_cluster_fit_and_show_what_moves(browser: Any, tmp_path: Path, width: int, scheme: str) -> None:
+    """The same for a member of a cluster. Then a drain is taken back by the form; the open page shows the shards move,
+    without a click, and what was opened on it stays open."""
+    pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+    with (
+        PostgresServer() as server,
+        members_of_cluster(tmp_path, server.url) as (node, *_),
+        Window(browser, node, width, scheme) as window,
+    ):
+        look_at(CLUSTER_PAGES, window, width)
+        page = window.page
+        window.open("/cluster")
+        assert page.locator("table.shards tbody td", has_text="C").count() == 0
+        page.get_by_text("Take a drain back").click()
+        page.get_by_role("button", name="Let it take shards").click()
+        window.wait_text("west takes shards again.")
+        page.get_by_text("Drain a member").click()
+        page.get_by_label("Type the name of the member").fill("sou")
+        page.evaluate("window.sameDocument = true")
+        page.locator("table.shards tbody td", has_text="C").first.wait_for()
+        page.get_by_text("west has joined, or takes shards again").nth(2).wait_for()
+        assert page.evaluate("window.sameDocument")
+        assert page.get_by_label("Type the name of the member").input_value() == "sou"
+        assert window.faults == []
+
+
+def look_at(pages: dict[str, str], window: Window, width: int) -> None:
+    """Opens pages, and checks that none is too wide for the window and that axe and the browser find nothing wrong."""
+    axe = load("axe_playwright_python.sync_playwright").Axe()
+    for name, path in pages.items():
+        answer = window.open(path)
+        assert answer.status == 200, name
+        window.page.locator("h1").wait_for()
+        assert window.page.evaluate("document.documentElement.scrollWidth") <= width, name
+        assert window.page.evaluate(BROKEN_WORDS) == [], name
+        # Open everything that opens, since a form could be too wide, too.
+        window.page.evaluate("document.querySelectorAll('details').forEach((each) => { each.open = true; })")
+        assert window.page.evaluate("document.documentElement.scrollWidth") <= width, name
+        found = axe.run(window.page).response["violations"]
+        assert [each["id"] for each in found if each["impact"] in ("serious", "critical")] == [], (name, found)
+    assert window.faults == []
 
 
 def test_an_export_leads_to_its_messages(browser: Any, tmp_path: Path) -> None:

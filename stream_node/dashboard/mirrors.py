@@ -1,0 +1,114 @@
+"""The page of mirrors: how far each partition that follows a source is behind, and which former sources are fenced. By
+its forms a mirror takes the place of its source, or stops following.
+
+It asks the node by `node/mirror/1`, as the command `stream-node mirror` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import trio
+from starlette.responses import Response
+
+from access.rights import Right
+from stream_client import StreamClient
+from stream_mirror.protocol import (
+    ADDRESS,
+    MIRRORS,
+    MirrorAction,
+    MirrorCondition,
+    MirrorRequest,
+    MirrorResponse,
+    MirrorState,
+)
+from stream_node.dashboard.listing import show_rows
+from stream_node.dashboard.page import OPERATOR, Page, check_typed
+from stream_node.dashboard.rendering import clock, number
+
+PROMOTION_WAIT_S = 10.0
+"""How long a browser waits for the end of a promotion, in seconds. A promotion goes on without it."""
+POLL_S = 0.1
+"""The interval between two questions whether a promotion has ended, in seconds."""
+
+
+async def show_mirrors(page: Page) -> Response:
+    return page.show("mirrors.html", active="mirrors", **await _values(page))
+
+
+async def show_part(page: Page) -> Response:
+    """Returns the part of the page that changes while messages are copied."""
+    return page.show("mirrors_now.html", **await _values(page))
+
+
+async def promote(page: Page) -> Response:
+    """Makes a mirror a primary, as planned or without its source. Without it, the name must have been typed again."""
+    fields = await page.form()
+    name, force = fields.get("name", ""), fields.get("force") == "1"
+    if force:
+        check_typed(fields, name)
+    gives_up_s = trio.current_time() + PROMOTION_WAIT_S
+    async with page.client() as client:
+        # The node forgets the end of a promotion when it has told it, so no question is given up before its answer.
+        while not (answer := await _ask(client, MirrorAction.PROMOTE, name, force=force)).done:
+            if trio.current_time() > gives_up_s:
+                done = f"The promotion of {name} goes on. Send the form again to see whether it has ended."
+                return page.go("/mirrors", done=done)
+            await trio.sleep(POLL_S)
+    text = _lost(answer.mirrors) if force else "Nothing is lost."
+    return page.go("/mirrors", done=f"{name} takes pushes here now. {text}")
+
+
+async def remove(page: Page) -> Response:
+    """Makes a mirror stop following, or a primary stop fencing, if the name of the stream was typed again."""
+    fields = await page.form()
+    name = fields.get("name", "")
+    check_typed(fields, name)
+    async with page.client() as client:
+        await _ask(client, MirrorAction.REMOVE, name)
+    return page.go("/mirrors", done=f"{name} follows nobody now, and takes pushes.")
+
+
+async def _values(page: Page) -> dict[str, Any]:
+    # The page has the addresses of other nodes.
+    page.need(OPERATOR)
+    async with page.client() as client:
+        states = (await _ask(client, MirrorAction.STATUS)).mirrors
+    follows = [each for each in states if each.condition is not MirrorCondition.FENCING]
+    return {
+        "shown": show_rows(page, states),
+        "following": sum(each.condition is MirrorCondition.FOLLOWING for each in follows),
+        "follow_count": len(follows),
+        "fence_count": len(states) - len(follows),
+        "lag": sum(each.lag for each in follows),
+        "lag_s": max((each.lag_us / 1e6 for each in follows), default=0.0),
+        "aside": sum(each.aside_messages for each in states),
+        "promotable": _names(follows, lambda name: page.may(Right.ADMIN, name)),
+        "removable": _names(states, lambda name: page.may(Right.ADMIN, name)),
+        "readable": set(_names(states, lambda name: page.may(Right.READ, name), lambda each: each.aside_name)),
+    }
+
+
+def _names(
+    states: Sequence[MirrorState],
+    is_meant: Callable[[str], bool],
+    name_of: Callable[[MirrorState], str] = lambda each: each.stream_name,
+) -> list[str]:
+    return sorted(filter(is_meant, {name_of(each) for each in states} - {""}))
+
+
+def _lost(before: Sequence[MirrorState]) -> str:
+    """Says what may be lost by a promotion without the source. before: the mirrors as they were."""
+    behind = sum(each.lag for each in before)
+    heard_us = min((each.heard_us for each in before), default=0)
+    if not heard_us:
+        return "It had never heard of its source, so everything that the source has may be missing."
+    return (
+        f"It was {number(behind)} {'message' if behind == 1 else 'messages'} behind when it last heard of its source, "
+        f"and lacks what the source has confirmed since {clock(heard_us)}."
+    )
+
+
+async def _ask(client: StreamClient, action: MirrorAction, name: str = "", *, force: bool = False) -> MirrorResponse:
+    return await client.ask(ADDRESS, MIRRORS, MirrorRequest(0, action, name, "", "", force))
