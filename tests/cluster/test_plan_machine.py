@@ -157,3 +157,19 @@ def test_members_that_all_leave_serve_the_shards_of_one_that_has_died() -> None:
         assert plan.fences == {"c": "token of c"}
         taken += [shard for shard, _ in plan.take]
     assert sorted(taken) == list(range(SHARDS))
+
+
+def test_silence_is_counted_from_the_last_beat_that_was_read() -> None:
+    """A beat ends it, and so does a pause of this member itself. Of itself and of strangers a member knows nothing."""
+    view = view_of("a", "b", owner="a")
+    machine = PlanMachine("a", 0.0)
+    for now_s in (0.0, 1.0, 2.0, 3.0):
+        machine.note(view, now_s)
+    assert (machine.silent_s("b"), machine.silent_s("a"), machine.silent_s("c")) == (3.0, 0.0, 0.0)
+    view = beaten(view, "b")
+    machine.note(view, 4.0)
+    assert machine.silent_s("b") == 0.0
+    machine.note(view, 5.0)
+    assert machine.silent_s("b") == 1.0
+    machine.note(view, 6.0 + GAP_S)
+    assert machine.silent_s("b") == 0.0

@@ -153,8 +153,8 @@ async def test_members_shards_and_hand_overs_are_shown(server: PostgresServer, u
 
 @pytest.mark.slow
 async def test_a_silent_member_is_named_until_it_is_back(url: str, tmp_path: Path) -> None:
-    """A member is killed: the overview names it with what to do, the page says that it was fenced, and both are over
-    when it has started again and was stopped in order."""
+    """A member is killed: the overview names it with what to do, and the page says that it was fenced. That is over
+    when it has started again. Without shards it is only silent. When it was stopped in order, it is no member."""
     lost = NodeProcess(tmp_path / "lost" / "data", arguments=("--database", url, "--cluster", "lost"))
     lost.data_dir.parent.mkdir()
     async with http_node(tmp_path / "a", database=url, cluster="a") as node, node.client() as client:
@@ -172,6 +172,17 @@ async def test_a_silent_member_is_named_until_it_is_back(url: str, tmp_path: Pat
             assert f"Look whether it runs at {lost.address}" in overview.text
             assert overview.links("/dashboard/cluster")
             assert 'stream_node_troubles{kind="member_silent"} 1' in (await client.get("/metrics")).text
+            await trio.to_thread.run_sync(lost.start)
+            await wait_page(client, "What is wrong now Nothing.", "")
+            # Nobody fences a member without shards.
+            page = await wait_page(client, "a lost lost has joined")
+            await send(client, page, "/dashboard/cluster/drain", member="lost", typed="lost")
+            await wait_page(client, "lost a lost stops, or is drained")
+            lost.kill()
+            await wait_page(client, "The member lost is silent: it has not written for", "")
+            # It counts as silent only after some seconds.
+            page = await get(client, "/cluster")
+            assert re.search(rf"lost {lost.address} silent for [1-9]\d* s", page.text), page.text
             await trio.to_thread.run_sync(lost.start)
             await wait_page(client, "What is wrong now Nothing.", "")
             await trio.to_thread.run_sync(lost.stop)
