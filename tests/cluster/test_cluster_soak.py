@@ -1,5 +1,5 @@
 """Goal: through hundreds of deaths and freezes of owners, every shard is served again within seconds, no index is given
-twice, confirmed messages are there once, and a node that was replaced writes nothing.
+twice, confirmed messages and blocks are there once, and a node that was replaced writes nothing.
 
 Method: three real nodes on a real PostgreSQL server, users at all of them, psql at the end. `-s` shows the figures.
 """
@@ -21,8 +21,9 @@ from cluster.shards import shard_of
 from stream_client import ClientError, blocking
 from stream_node.process import NodeProcess
 from stream_service.names import stream_address
+from tests.cluster.block_users import BlockReader, BlockSource, check_chain, check_chain_rows
 from tests.cluster.cluster_auditor import ClusterAuditor
-from tests.cluster.nodes import Nodes, Publisher, log_lines, rows, wait_for
+from tests.cluster.nodes import Nodes, Publisher, User, log_lines, rows, wait_for
 from tests.cluster.soak_users import GroupMember, ManyNodes, Numbered, Waiting
 from tests.conftest import SOAK_S_MAX
 from tests.support.postgres import PostgresServer
@@ -31,6 +32,7 @@ ROUNDS = 200
 PUBLISHERS = 4
 PROBES = 40
 """Streams that are pushed to in each round, so that all owners have some of them."""
+BLOCK_PAUSE_S = 0.2
 SERVED_S_MAX = 60.0
 """A bound of the test, and no promise: machines that run tests are shared."""
 
@@ -55,6 +57,21 @@ class Soak:
         self.waiting = [Waiting(self.some_address, f"s{number}") for number in range(2)]
         members = [GroupMember(self.some_address, "shared", f"m{number}", self.auditor) for number in range(2)]
         self.many: list[ManyNodes] = [*self.numbered, *self.waiting, *members]
+        self.source: BlockSource | None = None
+        self.block_readers: list[BlockReader] = []
+
+    def begin(self) -> list[User]:
+        """Makes the streams that are pushed to in each round, and starts all users."""
+        with blocking.connect(self.some_address()) as client:
+            for probe in self.probes:
+                client.create(probe)
+        addresses = [node.address for node in self.nodes.all]
+        self.source = BlockSource(addresses, pause_s=BLOCK_PAUSE_S)
+        self.block_readers = [BlockReader(addresses[first:] + addresses[:first]) for first in range(2)]
+        users: list[User] = [*self.publishers, *self.many, self.source, *self.block_readers]
+        for user in users:
+            user.start()
+        return users
 
     def some_address(self) -> str:
         return random.choice(self.nodes.all).address
@@ -107,9 +124,13 @@ class Soak:
     def check(self) -> None:
         for publisher in self.publishers:
             publisher.end()
-        for user in self.many:
+        assert self.source is not None, "the soak has begun"
+        for user in (*self.many, *self.block_readers, self.source):
             user.end()
         ask = self.nodes.ask
+        check_chain(self.source, self.block_readers, [node.address for node in self.nodes.all])
+        check_chain_rows(ask, self.source.acknowledged)
+        print(f"blocks: {self.source.acknowledged + 1}, read {[len(each.roots) for each in self.block_readers]}")
         for number, publisher in enumerate(self.publishers):
             stored = rows(ask, f"s{number}")
             late = publisher.check_once(stored)
@@ -142,12 +163,7 @@ def test_many_deaths_of_owners(tmp_path: Path) -> None:
         soak = Soak(server, tmp_path)
         with soak.nodes:
             soak.nodes.wait_shared(3)
-            with blocking.connect(soak.some_address()) as client:
-                for probe in soak.probes:
-                    client.create(probe)
-            users = [*soak.publishers, *soak.many]
-            for user in users:
-                user.start()
+            users = soak.begin()
             end_s = time.monotonic() + SOAK_S_MAX * 0.8
             for _ in range(ROUNDS):
                 soak.round()
