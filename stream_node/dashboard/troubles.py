@@ -168,7 +168,7 @@ def _cluster(parts: NodeParts) -> Iterator[Trouble]:
             "bad",
             f"{_some(len(unowned), 'shard has', 'shards have')} had no owner for {duration(max(unowned))}, so no node "
             "serves their streams",
-            "A member that lives and is not drained takes them by itself. Start one, or take a drain back.",
+            "A member that lives takes them by itself. Start one, or look into the logs of those that run.",
             *page,
             lasts_s=max(unowned),
         )
