@@ -73,7 +73,7 @@ class User(threading.Thread):
     """Runs a function with a client again and again until `end`. failure: why it ended before."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(name=name)
+        super().__init__(name=name, daemon=True)
         self.failure: BaseException | None = None
         self._ended = threading.Event()
 

@@ -111,7 +111,8 @@ class Soak:
         """Pushes to each of these streams at this node until the push is confirmed."""
         left = list(probes)
         while left:
-            assert time.monotonic() - began_s < SERVED_S_MAX, f"{left} are not served"
+            ends = [log_lines(each)[-2:] for each in self.nodes.all]
+            assert time.monotonic() - began_s < SERVED_S_MAX, f"{left} are not served; the logs end with {ends}"
             try:
                 with blocking.connect(node.address, reconnect=None, answer_timeout_s=SERVED_S_MAX) as client:
                     while left:
