@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
 import msgspec
 import structlog
@@ -77,6 +78,8 @@ ROW_OVERHEAD_BYTES = 64
 """The space that a listed position takes in addition to its texts, in bytes: lengths of the texts, numbers and time."""
 HOP_OVERHEAD_BYTES = 16
 """The space in a frame that an address of a route takes in addition to its text, in bytes."""
+
+Row = TypeVar("Row", PositionRow, SavedPosition)
 
 logger = structlog.get_logger(__name__)
 
@@ -317,7 +320,10 @@ class IndexWorker(Worker):
             lambda row: (row.client_id, row.stream_name, row.partition),
             min(request.limit, PAGE_POSITIONS_MAX),
         )
-        self.reply(message, POSITIONS.encode_response(PositionsResponse(request.request_id, positions, more)))
+        # Each page fits into a frame of the reader, but all of them together may not.
+        fitting = _fitting(positions, _page_bytes_max(message))
+        more = more or len(fitting) < len(positions)
+        self.reply(message, POSITIONS.encode_response(PositionsResponse(request.request_id, fitting, more)))
 
     def _listed(self, message: Message, operation: ListPositions) -> None:
         service = self._service
@@ -453,7 +459,7 @@ def _page_bytes_max(message: Message) -> int:
     return min(PAGE_BYTES_MAX, message.origin.frame_bytes_max - hops - ROW_OVERHEAD_BYTES)
 
 
-def _fitting(rows: Sequence[PositionRow], bytes_max: int) -> Sequence[PositionRow]:
+def _fitting(rows: list[Row], bytes_max: int) -> list[Row]:
     """Returns the first rows that fit into a page of `bytes_max` bytes. The first row always fits, because it has about
     3 KiB at most."""
     size_bytes = 0

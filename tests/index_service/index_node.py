@@ -14,6 +14,7 @@ from index_service.extensions import LEASE, Lease, LeaseRequest, LeaseResponse
 from index_service.limits import LEASE_LIMITS, LeaseLimits
 from index_service.worker import IndexService
 from ockam.address import local
+from ockam.elsewhere import Elsewhere
 from ockam.message import HERE, Message, Origin
 from ockam.node import Node
 from ockam.protocol import ERROR, Protocol
@@ -129,14 +130,18 @@ class Member:
 
 
 @asynccontextmanager
-async def index_node(directory: Path, limits: LeaseLimits = LEASE_LIMITS) -> AsyncIterator[IndexNode]:
+async def index_node(
+    directory: Path, limits: LeaseLimits = LEASE_LIMITS, elsewhere: Elsewhere | None = None
+) -> AsyncIterator[IndexNode]:
     """A node that ends as a killed one does when the block ends."""
     database = open_database(directory)
     try:
         async with trio.open_nursery() as nursery:
             node = Node(nursery)
             runner = InlineRunner(database, nursery, batches=node)
-            service = IndexService(runner, lambda: int(trio.current_time() * 1e6), lease_limits=limits)
+            service = IndexService(
+                runner, lambda: int(trio.current_time() * 1e6), lease_limits=limits, elsewhere=elsewhere
+            )
             service.register(node)
             try:
                 yield IndexNode(node, service, runner)
