@@ -19,7 +19,7 @@ from index_service.lease_machine import LeaseCounters, LeaseMachine, StoredLease
 from index_service.lease_storage import LoadLeases, WriteLeases
 from index_service.limits import LeaseLimits, LeaseStatistics
 from index_service.storage import PositionRow, SetPosition
-from storage.errors import StorageError
+from storage.errors import StorageBusy, StorageError
 from storage.runner import Runner
 
 logger = structlog.get_logger(__name__)
@@ -128,14 +128,6 @@ class LeaseGroups:
 
         self._use(group_key, go)
 
-    def forget_stream(self, stream_name: str) -> None:
-        """Removes the groups of one stream from memory, because their fences were raised in the database. They are read
-        again at the next request, and their members get new leases."""
-        for key, group in list(self._groups.items()):
-            if key[1] == stream_name and group.machine is not None and not group.writing:
-                self._entries -= group.machine.size
-                del self._groups[key]
-
     def find_holder(self, row: PositionRow) -> str | None:
         """Returns the member that has the lease of this position's partition now, or None if no member has it.
 
@@ -184,7 +176,14 @@ class LeaseGroups:
             del self._groups[key]
 
     def forget(self, is_meant: Callable[[str], bool]) -> None:
-        """Forgets the groups of the streams that another node serves from now on. That node reads their rows.
+        """Removes the groups of some streams from memory, because their rows are no longer what this object wrote:
+        another node serves the streams from now on, or the fences were raised in the database. The next request for
+        such a group reads its rows, here or at the other node.
+
+        Also groups that are being read or written are removed. A group that stayed because of a write would go on to
+        give fences below the raised ones, and no save with them is taken. The write itself ends as usual: a lease that
+        it gives is in a row that the other node honours, or its fence is too low, and then its member asks again at
+        its first save.
 
         is_meant: chooses streams by their names.
         """
@@ -192,8 +191,9 @@ class LeaseGroups:
             group = self._groups.pop(key)
             if group.machine is not None:
                 self._entries -= group.machine.size
+            # What was read for them may be from before the change. The error says that the same request can succeed.
             for work in group.waiting:
-                work(Refusal("the stream has moved to another node of the cluster; ask again"))
+                work(Refusal("the leases were forgotten", StorageBusy("the leases are read anew; ask again")))
 
     def statistics(self) -> LeaseStatistics:
         machines = [group.machine for group in self._groups.values() if group.machine is not None]

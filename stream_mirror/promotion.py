@@ -98,7 +98,7 @@ class Promotion:
         directory = self._following[0].stream.directory
         # No member may save with a lease that the source has given: this node may give the same partition anew.
         await completed(directory.storage.submit_write, lambda done: RaiseFences(self._name, directory.now_us(), done))
-        self._groups.forget_stream(self._name)
+        self._groups.forget(lambda name: name == self._name)
         for each in self._following:
             operation = await each.stream.change(
                 lambda stream_id, done: ChangeRole(stream_id, BePrimary(fences), True, done)
