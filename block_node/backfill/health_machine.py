@@ -165,6 +165,11 @@ class Health:
         delay_s = self._retry_delay_s * 2.0 ** min(source.failures - 1, 32)
         source.backoff_until_s = now_s + min(delay_s, self._backoff_s_max)
 
+    def end_pauses(self) -> None:
+        """Ends the pauses of all source nodes. Their failures still count."""
+        for source in self.sources.values():
+            source.backoff_until_s = 0.0
+
     def disbelieve(self, name: str, first: int, last: int) -> None:
         """Removes blocks from the claims of a source node, because the source node did not have them or sent
         invalid ones.

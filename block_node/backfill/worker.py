@@ -60,7 +60,7 @@ class Backfill(Plugin):
         self._patience = GapPatience(self._settings.scan_interval_secs, self._settings.max_backoff_secs)
         self._fillers: dict[Kind, Filler] = {}
         self._awaited: set[str] = set()
-        self._scanning = self._soon = False
+        self._scanning = self._soon = self._asked_for = False
         self._again: bool | None = None
         self._woken = self._sleeping = self._ticking = False
         self._scanned_s = state.now_s()
@@ -110,10 +110,10 @@ class Backfill(Plugin):
         return any(filler.machine.busy for filler in self._fillers.values())
 
     def scan_now(self) -> None:
-        """Searches for missing blocks because an operator asked for it. Also tries the gaps that are in a pause after
-        a failure.
+        """Searches for missing blocks because an operator asked for it. Also asks the source nodes and tries the gaps
+        that are in a pause after a failure.
         """
-        self._patience.forget()
+        self._asked_for = True
         self._scan(on_disk=True)
 
     # Events.
@@ -271,6 +271,11 @@ class Backfill(Plugin):
     def _ask_sources(self) -> None:
         """Asks all source nodes that are not in a pause which blocks they have, and calls `_plan` when all have
         answered. If the answers cannot change the plan, calls `_plan` at once."""
+        if self._asked_for:
+            # Not before: a search that was under way when the operator asked can have failures that begin pauses.
+            self._asked_for = False
+            self._patience.forget()
+            self._state.health.end_pauses()
         ready = self._state.health.ready(self._state.now_s())
         follows = self._follows
         if not ready or not (follows or self._gaps(self._view(follows))):

@@ -55,6 +55,7 @@ LARGE: dict[str, str] = {
     "block_node/read/subscription.py": "one subscription: what it reads, what it sends, and both of its modes",
     "storage/contract.py": "every promise of a log, a session and an operation, most of which is their explanations",
     "stream_node/repair.py": "one repair: what is damaged, what can be saved, and the new database",
+    "block_node/backfill/worker.py": "one worker: its events, its searches, and the steps of its fillers",
     "index_service/worker.py": "one worker: every request to it, from what it demands to its answer",
 }
 

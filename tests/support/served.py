@@ -56,8 +56,8 @@ class Served:
 @asynccontextmanager
 async def served(data_dir: Path, **settings: Any) -> AsyncIterator[Served]:
     """A server on that data directory and a free port; `settings` are those of `Config`. It drains at the end."""
-    settings = {**database_settings(data_dir), **settings}
-    server = Server(Config(data_dir=str(data_dir), listen="127.0.0.1:0", **settings))
+    settings = {"listen": "127.0.0.1:0", **database_settings(data_dir), **settings}
+    server = Server(Config(data_dir=str(data_dir), **settings))
     async with trio.open_nursery() as nursery:
         await nursery.start(server.serve)
         running = Served(server)

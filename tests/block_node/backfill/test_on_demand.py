@@ -121,3 +121,23 @@ async def test_a_block_that_nobody_has_is_forgotten_after_some_looks(tmp_path: P
                 while (newest_known := (await backfill_status(two.address)).newest_known) is None:
                     await trio.sleep(0.01)
             assert newest_known == 9
+
+
+async def test_a_search_that_was_asked_for_also_asks_sources_in_a_pause(tmp_path: Path) -> None:
+    """The source was away when the node began; by itself, the node would leave it alone for an hour."""
+    blocks = chain(10)
+    async with source(tmp_path / "one", blocks) as one:
+        address = one.address
+    settings = SELDOM | {
+        "backfill_block_node_sources": (address,),
+        "backfill_fetch_timeout_secs": 1.0,
+        "backfill_initial_retry_delay_secs": 3_600.0,
+        "backfill_max_backoff_secs": 3_600.0,
+    }
+    async with served(tmp_path / "two", **settings) as two:
+        with trio.fail_after(PATIENCE_S):
+            while not (await backfill_status(two.address)).sources[0].backoff_ms:
+                await trio.sleep(0.01)
+        async with source(tmp_path / "one", (), block_first=0, listen=address):
+            assert (await backfill_status(two.address, run=True)).sources[0].failures == 1
+            await wait_ranges(two, (0, 9))
