@@ -147,28 +147,45 @@ SPARK_SCOPES = {
 LONG_SCOPES = (
     *SPARK_SCOPES,
     "tests/spark_export/exporter/test_crashes.py",
+    "tests/mirror/test_promotion.py",
+    "tests/mirror/test_parting.py",
+    "tests/workers/test_workers.py",
     "tests/black_box/test_demo.py",
     "tests/spark_export/test_bulk.py",
     "tests/spark_export/exporter/test_stopping.py",
     "tests/block_node/backfill/test_processes.py",
     "tests/index_service/test_lease_model.py",
+    "tests/storage/test_storage_crash.py",
+    "tests/black_box/test_commands.py",
+    "tests/black_box/test_stopping.py",
+    "tests/test_pages.py",
+    "tests/service/test_three_answers.py",
+    "tests/mirror/test_rights.py",
+    "tests/mirror/test_following.py",
+    "tests/bench/test_bench_runs.py",
+    "tests/client/test_typed_from_outside.py",
+    "tests/cluster/test_cluster_simulation.py",
     "tests/test_examples.py",
+    "tests/access/test_acts.py",
+    "tests/storage/test_storage_disk.py",
+    "tests/storage/test_upgrade.py",
+    "tests/power/test_power_cuts.py",
     "tests/simulation/test_block_simulation.py",
     "tests/simulation/test_backfill_simulation.py",
     "tests/simulation/test_canaries.py",
     "tests/simulation/test_simulation.py",
     "tests/cardinal_streams/test_kills.py",
     "tests/test_readme.py",
-    "tests/test_pages.py",
+    "tests/companion/test_companion.py",
+    "tests/style/test_optional_imports.py",
     "tests/style/test_reference.py",
-    "tests/storage/test_storage_crash.py",
-    "tests/bench/test_bench_runs.py",
+    "tests/limits/test_limits.py",
+    "tests/storage/test_storage_model.py",
     "tests/bare/test_properties.py",
     "tests/block_node/blocks/test_flipped_bytes.py",
-    "tests/black_box/test_commands.py",
-    "tests/black_box/test_stopping.py",
+    "tests/tokens/test_outgoing.py",
 )
-"""Each takes more than a hundredth of the whole, as `--durations=0` said."""
+"""Those that take longest, or wait longest, as `--durations=0` said. The longest begins first."""
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -272,9 +289,9 @@ def quiet_logs() -> Iterator[None]:
 
 FORKED = (
     *("tests/access/", "tests/block_manager/", "tests/block_node/", "tests/cardinal_streams/", "tests/cli/"),
-    *("tests/client/", "tests/deploy/", "tests/http/", "tests/limits/", "tests/metrics/", "tests/secure_channel/"),
-    *("tests/service/", "tests/storage/test_upgrade.py", "tests/test_examples.py", "tests/tls/", "tests/tokens/"),
-    "tests/tracing/",
+    *("tests/client/", "tests/dashboard/", "tests/deploy/", "tests/http/", "tests/limits/", "tests/metrics/"),
+    *("tests/mirror/", "tests/ockam/", "tests/secure_channel/", "tests/service/", "tests/storage/test_upgrade.py"),
+    *("tests/test_examples.py", "tests/tls/", "tests/tokens/", "tests/tracing/", "tests/workers/"),
 )
 """Folders and files whose tests need nodes and commands, but no interpreter for each (`tests/support/forked.py`)."""
 

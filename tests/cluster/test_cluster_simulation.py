@@ -20,7 +20,7 @@ from storage.memory import MemoryDatabase, MemorySession, SharedMemoryDatabase
 from tests.cluster.cluster_world import FAULTS, Outcome, run_seed
 from tests.simulation.noticing import assert_caught
 
-SEEDS = range(24)
+SEEDS = range(12)
 MANY_SEEDS = range(1_500)
 REPLAY = "STREAM_NODE_SEED"
 

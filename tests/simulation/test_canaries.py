@@ -117,22 +117,24 @@ def plant_one_index_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "saying"),
+    ("plant", "saying", "first"),
     [
-        pytest.param(plant_a_failed_append_confirmed, "stored None", id="failed-append-confirmed"),
-        pytest.param(plant_a_refusal_that_says_ok, "was confirmed for", id="refusal-says-ok"),
-        pytest.param(plant_every_third_push_stored_twice, "is stored 2 times", id="stored-twice"),
-        pytest.param(plant_runs_stored_backwards, "came before", id="run-backwards"),
-        pytest.param(plant_pulls_answered_before_the_commit, "pushed before it", id="early-pull"),
-        pytest.param(plant_a_restart_from_the_first_record, "users still wait", id="stale-restart"),
-        pytest.param(plant_numbers_forgotten_by_a_crash, "is numbered and stored 2 times", id="forgotten-numbers"),
-        pytest.param(plant_numbers_learnt_of_what_was_refused, "confirmed", id="early-numbers"),
-        pytest.param(plant_one_index_for_a_run, "was confirmed for", id="one-index"),
+        pytest.param(plant_a_failed_append_confirmed, "stored None", 4, id="failed-append-confirmed"),
+        pytest.param(plant_a_refusal_that_says_ok, "was confirmed for", 4, id="refusal-says-ok"),
+        pytest.param(plant_every_third_push_stored_twice, "is stored 2 times", 0, id="stored-twice"),
+        pytest.param(plant_runs_stored_backwards, "came before", 30, id="run-backwards"),
+        pytest.param(plant_pulls_answered_before_the_commit, "pushed before it", 0, id="early-pull"),
+        pytest.param(plant_a_restart_from_the_first_record, "users still wait", 4, id="stale-restart"),
+        pytest.param(plant_numbers_forgotten_by_a_crash, "is numbered and stored 2 times", 24, id="forgotten-numbers"),
+        pytest.param(plant_numbers_learnt_of_what_was_refused, "confirmed", 4, id="early-numbers"),
+        pytest.param(plant_one_index_for_a_run, "was confirmed for", 0, id="one-index"),
     ],
 )
-def test_a_planted_mistake_is_caught(ground: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, saying: str) -> None:
+def test_a_planted_mistake_is_caught(
+    ground: Path, monkeypatch: pytest.MonkeyPatch, plant: Plant, saying: str, first: int
+) -> None:
     plant(monkeypatch)
-    assert_caught(run_seed, SEEDS, ground, saying)
+    assert_caught(run_seed, SEEDS, ground, saying, first)
 
 
 def test_a_confirm_before_the_commit_is_caught(ground: Path) -> None:

@@ -49,6 +49,14 @@ def workers_of(node: NodeProcess) -> list[int]:
     return sorted(found)
 
 
+@pytest.fixture(scope="module")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    """One node for the tests that leave it as it is. Its supervisor is an interpreter, those of the other tests are
+    forked (`tests/conftest.py::FORKED`)."""
+    with NodeProcess(tmp_path_factory.mktemp("node") / "data", arguments=("--workers", str(WORKERS))) as node:
+        yield node
+
+
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
     with NodeProcess(tmp_path / "data", arguments=("--workers", str(WORKERS))) as node:
@@ -85,15 +93,15 @@ def test_every_connection_reaches_every_stream(node: NodeProcess, tmp_path: Path
     assert sorted(each for rows in by_worker for each in rows) == sorted(names)
 
 
-def test_a_long_list_comes_in_pages_in_order(node: NodeProcess) -> None:
-    with blocking.connect(node.address) as client:
+def test_a_long_list_comes_in_pages_in_order(shared_node: NodeProcess) -> None:
+    with blocking.connect(shared_node.address) as client:
         client.create_partitioned("many", 2_500)
         found = [(info.stream_name, info.partition) for info in client.list_streams()]
         assert found == [("many", partition) for partition in range(2_500)]
 
 
-def test_a_client_learns_who_serves_a_stream_and_goes_there(node: NodeProcess) -> None:
-    with blocking.connect(node.address) as client:
+def test_a_client_learns_who_serves_a_stream_and_goes_there(shared_node: NodeProcess) -> None:
+    with blocking.connect(shared_node.address) as client:
         for number in range(STREAMS):
             client.create(f"s{number}").push(b"first")
             address = client.find_owner(f"s{number}")
@@ -166,10 +174,10 @@ def test_a_wrong_setting_ends_all_workers_with_its_reason(tmp_path: Path) -> Non
     assert "rules.toml" in (tmp_path / "data.log").read_text()
 
 
-def test_the_block_node_answers_on_every_connection(node: NodeProcess) -> None:
+def test_the_block_node_answers_on_every_connection(shared_node: NodeProcess) -> None:
     """One worker has the block node, and the others send its requests there."""
     for _ in range(CONNECTIONS):
-        with blocking.connect(node.address) as client:
+        with blocking.connect(shared_node.address) as client:
             found = client.ask("block_status", STATUS, StatusRequest(0, True))
             assert found.next_expected == 0
 
