@@ -29,6 +29,11 @@ from tests.support.stream_peer import StreamPeer, stream_peer
 S: Route = (stream_address("s", 0),)
 
 
+def in_rounds(few: int) -> pytest.MarkDecorator:
+    """A test that goes through so many rounds, and through more in the soak."""
+    return pytest.mark.parametrize("rounds", [few, pytest.param(10 * few, marks=pytest.mark.soak)])
+
+
 class Publishing:
     """Pushes numbered messages without a pause, and notes the index of each confirmed one. A push that was not stored
     is pushed again with a new number."""
@@ -86,7 +91,8 @@ async def data_by_index(address: str, name: str = "s") -> dict[int, bytes]:
     return {message.index: message.data for message in (await contents(address, name))[2]}
 
 
-async def test_a_planned_promotion_under_pushes_loses_nothing_in_several_rounds(tmp_path: Path) -> None:
+@in_rounds(3)
+async def test_a_planned_promotion_under_pushes_loses_nothing_in_several_rounds(tmp_path: Path, rounds: int) -> None:
     settings = {"error_delay_s": 0.0}
     confirmed: dict[int, bytes] = {}
     async with served(tmp_path / "a", **settings) as a, served(tmp_path / "b", **settings) as b:
@@ -94,7 +100,7 @@ async def test_a_planned_promotion_under_pushes_loses_nothing_in_several_rounds(
         async with stream_peer(primary) as peer:
             await peer.create("s")
         await add(mirror, "s", primary)
-        for round_ in range(6):
+        for round_ in range(rounds):
             publishing = Publishing(f"round {round_}")
             async with stream_peer(primary) as peer, trio.open_nursery() as nursery:
                 nursery.start_soon(publishing.run, peer)
@@ -113,7 +119,7 @@ async def test_a_planned_promotion_under_pushes_loses_nothing_in_several_rounds(
         end = (await contents(primary, "s"))[1]
         await wait_for(mirror, follows_to(end))
         assert await contents(mirror, "s") == await contents(primary, "s")
-        assert len(confirmed) > 1_800
+        assert len(confirmed) > 300 * rounds
 
 
 async def test_a_promotion_without_the_source_needs_force_and_says_what_was_missing(tmp_path: Path) -> None:
@@ -178,7 +184,8 @@ async def test_an_old_primary_that_returns_is_refused_keeps_its_tail_aside_and_f
         await wait_for(b.address, follows_to(151))
 
 
-async def test_forced_promotions_under_pushes_give_no_index_two_meanings_unnoticed(tmp_path: Path) -> None:
+@in_rounds(3)
+async def test_forced_promotions_under_pushes_give_no_index_two_meanings_unnoticed(tmp_path: Path, rounds: int) -> None:
     """In each round the primary is killed under pushes, its mirror is promoted by force, and the old one returns."""
     with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b:
         primary, mirror = a, b
@@ -186,7 +193,7 @@ async def test_forced_promotions_under_pushes_give_no_index_two_meanings_unnotic
             await peer.create("s")
         await add(mirror.address, "s", primary.address)
         confirmed: dict[int, bytes] = {}
-        for round_ in range(4):
+        for round_ in range(rounds):
             await wait_for(mirror.address, is_in(MirrorCondition.FOLLOWING))
             publishing = Publishing(f"round {round_}")
             with suppress(BaseExceptionGroup):
@@ -222,13 +229,14 @@ async def test_forced_promotions_under_pushes_give_no_index_two_meanings_unnotic
             primary, mirror = mirror, primary
 
 
-async def test_kills_of_the_mirror_and_of_the_source_lose_and_double_nothing(tmp_path: Path) -> None:
+@in_rounds(4)
+async def test_kills_of_the_mirror_and_of_the_source_lose_and_double_nothing(tmp_path: Path, rounds: int) -> None:
     with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b:
         async with stream_peer(a.address) as peer:
             await peer.create("s")
         await add(b.address, "s", a.address)
         confirmed: dict[int, bytes] = {}
-        for round_ in range(6):
+        for round_ in range(rounds):
             publishing, killed = Publishing(f"round {round_}"), (b, a)[round_ % 2]
             try:
                 async with stream_peer(a.address) as peer, trio.open_nursery() as nursery:
@@ -270,7 +278,8 @@ async def test_a_promotion_that_fails_in_the_middle_gives_the_source_its_role_ba
         assert await role_of(b.address) is Role.PRIMARY
 
 
-async def test_an_old_primary_confirms_nothing_after_its_return(tmp_path: Path) -> None:
+@in_rounds(2)
+async def test_an_old_primary_confirms_nothing_after_its_return(tmp_path: Path, rounds: int) -> None:
     """Publishers wait for it at its address; it asks its mirror before it serves the first of their pushes."""
     with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b:
         async with stream_peer(a.address) as peer:
@@ -278,7 +287,7 @@ async def test_an_old_primary_confirms_nothing_after_its_return(tmp_path: Path) 
             await peer.push_all(S, [b"x"] * 10)
         await add(b.address, "s", a.address)
         await wait_for(b.address, follows_to(10))
-        for round_ in range(3):
+        for round_ in range(rounds):
             a.kill()
             await request(b.address, MirrorAction.PROMOTE, "s", force=True)
             b.kill()
