@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+
+from ockam.address import split_host_port
 
 
 class NodeNotStarted(Exception):
@@ -20,6 +24,8 @@ class NodeNotStarted(Exception):
 class NodeProcess:
     """The command `stream-node serve` in a child process. As a context manager, it kills the child at the end of the
     block.
+
+    Between two starts, nobody else gets the port of the node.
 
     data_dir: the data directory of the node.
     listen: the `host:port` at which the node listens; port 0 chooses a free port.
@@ -45,6 +51,7 @@ class NodeProcess:
         self._environment = dict(environment or {})
         self.log_file = log_file if log_file is not None else data_dir.with_suffix(".log")
         self._process: subprocess.Popen[bytes] | None = None
+        self._release_port: Callable[[], object] = lambda: None
         self.address = ""
         self.http: list[str] = []
 
@@ -54,6 +61,7 @@ class NodeProcess:
 
     def __exit__(self, *exception: object) -> None:
         self.kill()
+        self._release_port()
 
     @property
     def pid(self) -> int:
@@ -90,6 +98,7 @@ class NodeProcess:
         told = json.loads(line)
         self.address = told["addresses"][0]
         self.http = told.get("http", [])
+        self._release_port()
 
     def stop(self, timeout_s: float = 30.0) -> int:
         """Asks the node to stop (SIGTERM) and returns its exit code. Kills the node if it has not ended after
@@ -138,10 +147,36 @@ class NodeProcess:
         if self._process is not None and self._process.stdout is not None:
             self._process.stdout.close()
         self._process = None
+        self._release_port()
+        held = hold_port(self.address)
+        if held is not None:
+            self._release_port = weakref.finalize(self, held.close)
 
     def _log_end(self) -> str:
         lines = self.log_file.read_text(errors="replace").splitlines()
         return lines[-1] if lines else "it wrote nothing"
+
+
+def hold_port(address: str) -> socket.socket | None:
+    """Takes the port of a `host:port` at which nobody listens, so that no outgoing connection of any program begins
+    there. A node can listen there all the same.
+
+    Returns a socket that is to be closed; None if the system does not do this, or if the port is not free.
+    """
+    # A port that the system chose is one of those that it also chooses for outgoing connections. A connection that got
+    # it while the node is down would keep the node from listening again.
+    if sys.platform != "linux" or not address:
+        return None
+    host, port = split_host_port(address)
+    held = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        # With this option on both sides, Linux lets a second socket have the port while the first does not listen.
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind((host, port))
+    except OSError:
+        held.close()
+        return None
+    return held
 
 
 def memory_bytes(pid: int) -> int:
