@@ -90,6 +90,8 @@ async def test_a_refused_token_is_in_the_log_and_nothing_is_fetched(tmp_path: Pa
         settings = {
             "backfill_block_node_sources": (far.address,),
             "forward_tokens": (f"{far.address}={tmp_path / 'near.token'}",),
+            # A question that met the refusal is given up after this time.
+            "backfill_fetch_timeout_secs": 3.0,
         }
         with structlog.testing.capture_logs() as lines:
             async with served(tmp_path / "near", **settings, **QUICK) as near:
