@@ -177,14 +177,22 @@ class BackfillState:
                 # The node is stopping. A publisher will announce this block again after the next start.
                 return
 
-    def note_gaps(self, gaps: list[Gap]) -> int:
+    def note_gaps(self, gaps: list[Gap], unattended: list[Gap]) -> int:
         """Records the gaps that a search found. Returns the number of new gaps.
 
-        A gap is new if it has neither its first nor its last block in common with an earlier gap.
+        A gap is new if it has neither its first nor its last block in common with an earlier gap, and if no filler
+        attends to all of it: a gap that is being filled is in two parts while verified blocks are not stored yet.
+        unattended: the parts of the gaps that no filler attends to.
         """
         ends = {(gap.first, gap.last) for gap in self._gaps}
         firsts = {gap.first for gap in self._gaps} | {gap.last for gap in self._gaps}
-        new = [gap for gap in gaps if (gap.first, gap.last) not in ends and not {gap.first, gap.last} & firsts]
+        new = [
+            gap
+            for gap in gaps
+            if (gap.first, gap.last) not in ends
+            and not {gap.first, gap.last} & firsts
+            and any(gap.first <= part.first <= gap.last for part in unattended)
+        ]
         self._gaps = gaps
         self.counters.gaps_detected += len(new)
         return len(new)

@@ -334,7 +334,10 @@ class Backfill(Plugin):
         state, now_s = self._state, self._state.now_s()
         state.check_newest(state.health.last_claimed(now_s))
         gaps = self._gaps(self._view(self._follows))
-        new = state.note_gaps(gaps)
+        unattended = gaps
+        for filler in self._fillers.values():
+            unattended = without(unattended, filler.machine.holes)
+        new = state.note_gaps(gaps, unattended)
         if gaps:
             logger.info("backfill_gaps", gaps=len(gaps), new=new, blocks=count_blocks(gaps), first=gaps[0].first)
         historical = self._fillers[Kind.HISTORICAL]

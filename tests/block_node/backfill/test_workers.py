@@ -11,6 +11,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
+import pytest
 import trio
 import trio.testing
 
@@ -219,3 +221,27 @@ async def test_looks_on_demand_are_one_where_many_are_wanted(
             world.block_node.facility.publish(NewestBlockKnownToNetwork(200 + number))
         await trio.sleep(5)
         assert source.asked == before + 2
+
+
+async def test_blocks_that_are_verified_and_not_stored_yet_are_no_new_gap(
+    tmp_path: Path, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The chain is ahead of the disk for a moment, so that a search then splits the gap that is being filled."""
+    async with backfilling(tmp_path) as (_, worker, source):
+        source.has = BlockRanges([(0, 5)])
+        worker.scan_now()
+        await trio.sleep(1)
+        assert source.under_way() == [(0, 5)]
+        items = list(BLOCKS[0].items)
+        source.fetches[0].listener.grew(sum(map(len, items)))
+        source.fetches[0].listener.block(0, items)
+        await trio.sleep(1)
+        view = Backfill._view
+        monkeypatch.setattr(
+            Backfill, "_view", lambda self, follows: msgspec.structs.replace(view(self, follows), next_block=3)
+        )
+        worker.scan_now()
+        await trio.sleep(1)
+        statistics = worker._state.statistics()
+        assert [(gap.first, gap.last) for gap in statistics.gaps] == [(1, 2), (3, 5)]
+        assert statistics.counters.gaps_detected == 1
