@@ -38,7 +38,7 @@ def test_without_an_address_the_settings_must_have_one(command: CommandLine) -> 
 def test_a_streams_port_is_no_healthy_node(command: CommandLine, tmp_path: Path) -> None:
     """Goal: a wrong port is noticed. Method: the port of the node's own protocol, which is not HTTP."""
     with NodeProcess(tmp_path / "data") as node:
-        assert "no answer over HTTP" in command("health", node.address, "--live", "--timeout", "5").failed(3)
+        assert "no answer over HTTP" in command("health", node.address, "--live", "--timeout", "1").failed(3)
 
 
 def test_with_tls_the_nodes_own_certificate_is_trusted_and_no_other(
