@@ -13,6 +13,7 @@ from storage.directory_lock import DirectoryLock
 from storage.durable_files import make_folder
 from storage.errors import DatabaseTooNew, system_error
 from storage.postgres.errors import storage_error
+from storage.postgres.freshness import Freshness
 from storage.postgres.ownership import LOCK, Ownership
 from storage.postgres.schema import SCHEMA_VERSION, create_statements
 from storage.postgres.server import Connection, Durability, Server, check_safe, check_version, read_durability
@@ -106,7 +107,7 @@ class PostgresDatabase:
         return self._writer
 
     def read_session(self) -> PostgresSession:
-        return PostgresSession(self._server, None, writer=self._ownership)
+        return PostgresSession(self._server, None, Freshness(self._ownership))
 
     def upkeep(self, session: Session) -> NoUpkeep:
         assert isinstance(session, PostgresSession), "the session is one of this database"

@@ -9,12 +9,16 @@ node begins with an update of its row:
 If no row fits, another node has taken over, and the transaction must not go on: the statement fails. If the connection
 breaks during a COMMIT, the node connects again and takes the next epoch:
 
-    UPDATE log_writer SET epoch = epoch + 1 WHERE owner = 'me' RETURNING commits
+    UPDATE log_writer SET epoch = 5 WHERE owner = 'me' AND epoch < 5 RETURNING commits
 
 This update waits for a transaction that still runs, since that one has locked the row, and a transaction that has not
 begun its work finds the wrong epoch. So after the update, the number tells whether the transaction is stored. The
 update is a write with the same promise as every commit. A plain read would not do: a primary that has lost its standby
 shows a transaction to readers that no standby has.
+
+The node tries each epoch once. An attempt that the node has given up can still wait at the server for the row; it
+changes nothing if it comes after a later one. And an older row on another server cannot lead to the same epoch there,
+so readers can tell the two servers apart (`storage.postgres.freshness`).
 
 A member of a cluster fences another one, so that it can never commit again, by an update of the other one's row:
 
@@ -47,6 +51,7 @@ class Ownership:
     number: the number of the transaction that began last. confirmed: the number of the last one that is known to be
     stored.
     connected: whether the session that writes has a connection.
+    epoch: the epoch of that connection, or of the last one; 0 before the first.
     """
 
     def __init__(self, deadlines: Deadlines, member: str | None = None) -> None:
@@ -55,8 +60,9 @@ class Ownership:
         self._member = None if member is None else member.encode().hex()
         self._table = "log_writer" if member is None else "cluster_writers"
         self._row = "id = 1" if member is None else f"member = '\\x{self._member}'::bytea"
-        self.commits_query = f"SELECT commits FROM {self._table} WHERE {self._row}".encode()
-        self._epoch = 0
+        self.state_query = f"SELECT epoch, commits FROM {self._table} WHERE {self._row}".encode()
+        self.epoch = 0
+        self._tried_epoch = 0
         self._taken = False
         self._deadlines = deadlines
         self.number = self.confirmed = 0
@@ -72,19 +78,23 @@ class Ownership:
         if not self._taken:
             self._lock(connection)
             if self._member is not None:
-                new = (
+                first = (
                     f"INSERT INTO cluster_writers VALUES ('\\x{self._member}'::bytea, '', 0, 0) ON CONFLICT DO NOTHING"
                 )
-                command(connection, self._deadlines, new.encode())
-        where = f"owner = '{self.token}'" if self._taken else self._row
-        change = f"UPDATE {self._table} SET owner = '{self.token}', epoch = epoch + 1"
-        result = command(connection, self._deadlines, f"{change} WHERE {where} RETURNING epoch, commits".encode())
+                command(connection, self._deadlines, first.encode())
+        self._tried_epoch = new = max(self._tried_epoch, self.epoch) + 1
+        if self._taken:
+            change = f"UPDATE {self._table} SET epoch = {new} WHERE owner = '{self.token}' AND epoch < {new}"
+        else:
+            # The lock keeps the earlier attempts away.
+            change = f"UPDATE {self._table} SET owner = '{self.token}', epoch = epoch + 1 WHERE {self._row}"
+        result = command(connection, self._deadlines, f"{change} RETURNING epoch, commits".encode())
         if result.ntuples != 1:
             raise NodeReplaced
         if self._taken:
             self._lock(connection)
         self._taken = True
-        self._epoch, stored = (int(result.get_value(0, column) or b"0") for column in (0, 1))
+        self.epoch, stored = (int(result.get_value(0, column) or b"0") for column in (0, 1))
         if stored < self.confirmed:
             raise ConfirmedLost(self.confirmed - stored)
         self.number = max(self.number, stored)
@@ -103,7 +113,7 @@ class Ownership:
         """Returns the commands that begin the next transaction. If another node has taken over, the second one divides
         by zero, so that the server does nothing that comes after it (`storage.postgres.errors.REPLACED_STATE`)."""
         self.number += 1
-        return b"BEGIN; EXECUTE begin_write(%d, %d)" % (self.number, self._epoch)
+        return b"BEGIN; EXECUTE begin_write(%d, %d)" % (self.number, self.epoch)
 
     def _lock(self, connection: Connection) -> None:
         self._wait_lock(connection, f"SELECT pg_try_advisory_lock{'' if self._member is None else '_shared'}({LOCK})")

@@ -15,6 +15,7 @@ from storage.histogram import SECONDS, Histogram
 from storage.postgres.commands import check_open, command
 from storage.postgres.dialect import compile_statement, in_order
 from storage.postgres.errors import storage_error
+from storage.postgres.freshness import Freshness
 from storage.postgres.log import PREPARED, PostgresLog
 from storage.postgres.ownership import Ownership, fence_command
 from storage.postgres.rows import PostgresRows
@@ -23,8 +24,6 @@ from storage.postgres.sets import execute_many, find_many
 from storage.postgres.unsent import Unsent
 from storage.statement import Statement, Values
 
-STANDBY_BEHIND_S = 2.0
-"""For how long a transaction that reads waits until the standby has all confirmed messages."""
 QUIET_S = 1.0
 """After this silence, a transaction begins with a trip of its own, so that a dead connection leaves no commit in
 doubt."""
@@ -44,9 +43,9 @@ class PostgresSession:
     have synced.
     """
 
-    def __init__(self, server: Server, ownership: Ownership | None, writer: Ownership | None = None) -> None:
+    def __init__(self, server: Server, ownership: Ownership | None, freshness: Freshness | None = None) -> None:
         """ownership: the right to write; None: the session only reads.
-        writer: the right of the session whose confirmed writes this session must see, if it only reads.
+        freshness: what the session must see, if it only reads.
 
         Raises StorageError.
         """
@@ -55,7 +54,7 @@ class PostgresSession:
         self.log = PostgresLog(self)
         self._server = server
         self._ownership = ownership
-        self._writer = writer
+        self._freshness = freshness
         self._in_transaction = False
         self._unsent = Unsent()
         self._defers = False
@@ -237,28 +236,13 @@ class PostgresSession:
         return error
 
     def _begin_reading(self) -> None:
-        """Begins a transaction that sees all confirmed writes. A standby can be behind, so it is asked which ones it
-        has. Raises StorageError."""
-        writer = self._writer
-        if self._is_on_standby and writer is not None and writer.connected:
-            # There is a server that takes writes again, and every standby is behind it.
-            self._connection.close()
-            raise ConnectionLost("a server takes writes again")
-        wanted = 0 if writer is None else writer.confirmed
-        end_s = time.monotonic() + STANDBY_BEHIND_S
-        while True:
-            self._command(b"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            if writer is None or not self._is_on_standby:
-                return
-            result = self._command(writer.commits_query)
-            if result.ntuples == 1 and int(result.get_value(0, 0)) >= wanted:
-                return
-            self._command(b"ROLLBACK")
-            if time.monotonic() > end_s:
-                behind = ConnectionLost("the standby does not have all confirmed messages")
-                self._lose(behind)
-                raise behind
-            pause()
+        """Begins a transaction that sees all confirmed writes. Raises StorageError."""
+        assert self._freshness is not None, "a session that does not write has to see what is confirmed"
+        try:
+            self._freshness.begin(self._command, is_on_standby=self._is_on_standby)
+        except ConnectionLost as error:
+            self._lose(error)
+            raise
 
     @property
     def _is_on_standby(self) -> bool:
@@ -338,6 +322,8 @@ class PostgresSession:
 
     def _adopt(self, connection: psycopg.Connection[Any]) -> None:
         connection.add_notice_handler(self._note)
+        if self._freshness is not None:
+            self._freshness.renew()
         if self._ownership is not None:
             self._stored_commits = self._ownership.take(connection)
             prepared = "; ".join((self._ownership.prepared(), *PREPARED))
