@@ -10,14 +10,14 @@ from functools import partial
 from itertools import groupby
 
 from storage.contract import Operation, Session
-from storage.errors import CommitInDoubt, PartFailed, StorageError
+from storage.errors import CommitInDoubt, CommitUnsettled, PartFailed, StorageError
 from storage.failpoint import failpoint
 
 
 def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageError | None:
     """Do all operations in one transaction. Afterwards each operation is on disk, or it has an `error`.
 
-    An operation with an error has stored nothing, unless the error is CommitInDoubt. The steps are:
+    An operation with an error has stored nothing, unless the error is in doubt. The steps are:
 
     1. Begin, and apply consecutive operations of the same class together. The session may send all of that together
        with the commit.
@@ -25,7 +25,8 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
        savepoint. Then only the operations that raise an error fail.
     3. Commit, which returns after the sync. If the disk fails in this step, the operations get CommitInDoubt: only the
        next start of the node finds out whether they are stored. If the connection to a database server is lost in this
-       step, the session finds it out.
+       step, the session finds it out. If it takes the session too long, the operations get CommitUnsettled, and the
+       next transaction waits until it is found out.
     4. If the connection to a database server was lost and nothing is stored, repeat everything on a new connection.
     5. If an operation made the database undo the whole transaction, as on a full disk, repeat without the operations
        that failed. If the transaction was undone for another reason, all operations fail.
@@ -72,8 +73,8 @@ def _commit(session: Session) -> StorageError | None:
     if error is None:
         return None
     stored = session.settle(error)
-    if stored is None:
-        return _in_doubt(error)
+    if isinstance(stored, StorageError):
+        return _in_doubt(error, stored)
     return None if stored else error
 
 
@@ -133,9 +134,10 @@ def _tried_rollback(session: Session) -> StorageError | None:
     return error
 
 
-def _in_doubt(failure: StorageError) -> CommitInDoubt:
-    failure.fatal = True
-    error = CommitInDoubt(failure)
+def _in_doubt(failure: StorageError, reason: StorageError) -> StorageError:
+    """The error of operations that are perhaps stored. failure: the error of the commit. reason: what keeps the session
+    from finding out."""
+    error = CommitInDoubt(reason) if reason.fatal else CommitUnsettled(reason)
     error.__cause__ = failure
     return error
 

@@ -354,9 +354,10 @@ class Session(Protocol):
         """
         ...
 
-    def settle(self, error: StorageError) -> bool | None:
-        """Called after `commit` has raised. Returns whether the transaction is stored, or None if this cannot be found
-        out."""
+    def settle(self, error: StorageError) -> bool | StorageError:
+        """Called after `commit` has raised. Returns whether the transaction is stored, or the error that keeps the
+        session from finding out. If that error is fatal, nothing more can be written. Otherwise the session finds it
+        out before its next transaction begins. Can take as long as an operation may wait for a server."""
         ...
 
     def error_of(self, raised: BaseException) -> StorageError:

@@ -142,6 +142,32 @@ class ConnectionLost(StorageError):
         )
 
 
+class StandbyMissing(ConnectionLost):
+    """The error of an operation that had to wait for a commit, while the commit waited for a standby of the database
+    server. Nothing of the operation is stored."""
+
+    def __init__(self) -> None:
+        StorageError.__init__(
+            self,
+            "a commit of the database server waits for a standby; start the standby, or set "
+            "synchronous_standby_names on the server to nothing",
+        )
+
+
+class CommitUnsettled(StorageError):
+    """The error of a commit to a database server whose answer was lost, and about which no server could be asked within
+    the time of an operation. The node goes on asking, and writes again when it knows.
+
+    failure: the error of the last attempt to ask.
+    """
+
+    in_doubt = True
+
+    def __init__(self, failure: StorageError) -> None:
+        super().__init__(f"the node does not know yet whether this was stored, since {failure}")
+        self.failure = failure
+
+
 class PartFailed(StorageError):
     """The error of a commit that was sent together with the statements of its transaction, one of which failed. Nothing
     of the transaction is stored. The operations are then done one by one, so that only the bad one fails.

@@ -162,8 +162,8 @@ class MemorySession:
     def recover(self, error: StorageError) -> bool:
         return False
 
-    def settle(self, error: StorageError) -> bool | None:
-        return None if error.fatal else False
+    def settle(self, error: StorageError) -> bool | StorageError:
+        return error if error.fatal else False
 
     def savepoint(self) -> None:
         self._parts.append(self.writable().copy())

@@ -15,6 +15,7 @@ def examine_server(url: str, config: Config) -> Finding:
     """Connects to the server of a PostgreSQL database, and says what a confirm means there. Changes nothing."""
     try:
         check_url(url)
+        from storage.postgres.durability import examine
         from storage.postgres.server import Server
     except ConfigError as error:
         return Finding(CHECK, "wrong", str(error), {})
@@ -25,14 +26,15 @@ def examine_server(url: str, config: Config) -> Finding:
     except StorageError as error:
         return Finding(CHECK, "wrong", str(error), {})
     try:
-        version, durability = server.examine()
+        version, found = examine(server)
     except StorageError as error:
         return Finding(CHECK, "wrong", f"{server.name}: {error}", {"database": server.name})
     finally:
         server.close()
+    durability = found.kept(unsafe=config.database_unsafe)
     values: Values = {"database": server.name, "version": version, "waits_for_standby": durability.waits_for_standby}
     told = f"PostgreSQL {version} at {server.name}: {durability.meaning}"
-    if durability.unsafe:
-        unsafe = f"{', '.join(durability.unsafe)}: a confirmed message can be lost when the server crashes"
+    if found.unsafe:
+        unsafe = f"{', '.join(found.unsafe)}: a confirmed message can be lost when the server crashes"
         return Finding(CHECK, "warning" if config.database_unsafe else "wrong", f"{told}; {unsafe}", values)
     return Finding(CHECK, "ok", told, values)

@@ -12,11 +12,14 @@ from storage.contract import Session
 from storage.directory_lock import DirectoryLock
 from storage.durable_files import make_folder
 from storage.errors import DatabaseTooNew, system_error
+from storage.postgres.commands import command
+from storage.postgres.deadlines import Deadlines
+from storage.postgres.durability import Durability, KeptDurability, check_safe, read_durability
 from storage.postgres.errors import storage_error
 from storage.postgres.freshness import Freshness
 from storage.postgres.ownership import LOCK, Ownership
 from storage.postgres.schema import SCHEMA_VERSION, create_statements
-from storage.postgres.server import Connection, Durability, Server, check_safe, check_version, read_durability
+from storage.postgres.server import Connection, Server, check_version
 from storage.postgres.session import PostgresSession
 from storage.upkeep import NoUpkeep
 
@@ -29,18 +32,25 @@ CALL_S = 10.0
 class PostgresDatabase:
     """A database on a PostgreSQL server: a `storage.engine.Engine`.
 
-    durability: the settings of the server on which the meaning of a confirm depends.
+    durability: the settings on which the meaning of a confirm depended when the database was opened.
     """
 
     is_local = False
     path = None
 
     def __init__(
-        self, server: Server, durability: Durability, lock: DirectoryLock | None, member: str | None = None
+        self,
+        server: Server,
+        durability: Durability,
+        lock: DirectoryLock | None,
+        member: str | None = None,
+        *,
+        unsafe: bool = False,
     ) -> None:
         self.durability = durability
         self._lock = lock
         self._server = server
+        self._kept = KeptDurability(server, durability, unsafe=unsafe)
         self._ownership = Ownership(server.deadlines, member)
         self._writer: PostgresSession | None = None
 
@@ -72,24 +82,23 @@ class PostgresDatabase:
         server = None
         try:
             server = Server(url, wait_s=wait_s, call_s=call_s, standby_reads=standby_reads)
-            connection = server.wait_connected()
-            try:
+            found: list[Durability] = []
+
+            def prepare(connection: Connection) -> None:
                 check_version(connection)
-                durability = read_durability(connection)
+                found[:] = [read_durability(connection, server.deadlines)]
                 if not unsafe:
-                    check_safe(durability)
-                _create_tables(connection, further_tables)
-            except psycopg.Error as error:
-                raise storage_error(error, broken=connection.broken) from error
-            finally:
-                connection.close()
+                    check_safe(found[0])
+                _create_tables(connection, server.deadlines, further_tables)
+
+            server.wait_connected(prepare).close()
         except BaseException:
             if server is not None:
                 server.close()
             if lock is not None:
                 lock.release(clean=True)
             raise
-        return cls(server, durability, lock, member)
+        return cls(server, found[0].kept(unsafe=unsafe), lock, member, unsafe=unsafe)
 
     @property
     def name(self) -> str:
@@ -103,11 +112,11 @@ class PostgresDatabase:
 
     def session(self) -> PostgresSession:
         assert self._writer is None or self._writer.closed, "one session that writes is open already"
-        self._writer = PostgresSession(self._server, self._ownership)
+        self._writer = PostgresSession(self._server, self._ownership, durability=self._kept)
         return self._writer
 
     def read_session(self) -> PostgresSession:
-        return PostgresSession(self._server, None, Freshness(self._ownership))
+        return PostgresSession(self._server, None, freshness=Freshness(self._ownership))
 
     def upkeep(self, session: Session) -> NoUpkeep:
         assert isinstance(session, PostgresSession), "the session is one of this database"
@@ -131,10 +140,11 @@ def _lock_directory(directory: Path) -> DirectoryLock:
     return DirectoryLock(directory)
 
 
-def _create_tables(connection: Connection, further: Sequence[Table]) -> None:
-    """Creates the missing tables, while no other node does the same. Raises psycopg.Error, StorageError."""
-    with connection.transaction():
-        connection.execute(f"SELECT pg_advisory_xact_lock({LOCK + 1})")
+def _create_tables(connection: Connection, deadlines: Deadlines, further: Sequence[Table]) -> None:
+    """Creates the missing tables, while no other node does the same. Raises StorageError."""
+    try:
+        # These two steps can wait for a standby: the last one for this node, the first one for a node that waits there.
+        command(connection, deadlines, f"BEGIN; SELECT pg_advisory_xact_lock({LOCK + 1})".encode())
         for statement in create_statements(further):
             connection.execute(statement)
         version = connection.execute("SELECT version FROM schema_version").fetchone()
@@ -142,3 +152,6 @@ def _create_tables(connection: Connection, further: Sequence[Table]) -> None:
             connection.execute("INSERT INTO schema_version VALUES ($1)", (SCHEMA_VERSION,))
         elif version[0] > SCHEMA_VERSION:
             raise DatabaseTooNew(version[0], SCHEMA_VERSION)
+        command(connection, deadlines, b"COMMIT")
+    except psycopg.Error as error:
+        raise storage_error(error, broken=connection.broken) from error

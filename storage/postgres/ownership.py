@@ -33,7 +33,7 @@ from __future__ import annotations
 import secrets
 import time
 
-from storage.errors import ConfirmedLost, ConnectionLost, DatabaseTaken, NodeReplaced, StorageError
+from storage.errors import ConfirmedLost, ConnectionLost, DatabaseTaken, NodeReplaced, StandbyMissing, StorageError
 from storage.postgres.commands import command
 from storage.postgres.deadlines import Deadlines
 from storage.postgres.server import Connection, pause
@@ -42,6 +42,9 @@ LOCK = 0x53744E64
 """The number of the advisory lock that the connection of the writing node holds."""
 LOCK_WAIT_S = 3.0
 """For how long a starting node waits for the lock: the server may not have noticed yet that the node before is gone."""
+
+COMMIT_WAITS_S = 2
+"""A node whose commit has waited longer for a standby is not told from one that is gone."""
 
 
 class Ownership:
@@ -71,7 +74,8 @@ class Ownership:
     def take(self, connection: Connection) -> int:
         """Takes the right to write for a new connection. Returns the number of the transaction that was stored last.
 
-        Raises DatabaseTaken if another node is connected. Raises NodeReplaced if another node has taken over since.
+        Raises DatabaseTaken if another node is connected, or StandbyMissing if the commit of that node waits for a
+        standby. Raises NodeReplaced if another node has taken over since.
         Raises ConfirmedLost if the server lacks transactions that are known to be stored.
         """
         # A node that was the writer before needs no lock to find out whether it still is.
@@ -132,7 +136,8 @@ class Ownership:
 
     def _taken_error(self, connection: Connection) -> StorageError:
         text = (
-            "SELECT activity.pid, coalesce(host(activity.client_addr), 'its own machine') FROM pg_locks "
+            "SELECT activity.pid, coalesce(host(activity.client_addr), 'its own machine'), wait_event = 'SyncRep' AND "
+            f"query_start < clock_timestamp() - interval '{COMMIT_WAITS_S} seconds' FROM pg_locks "
             "JOIN pg_stat_activity AS activity ON activity.pid = pg_locks.pid "
             f"WHERE locktype = 'advisory' AND {LOCK} IN (classid, objid) AND granted "
             "AND pg_locks.pid != pg_backend_pid()"
@@ -140,6 +145,10 @@ class Ownership:
         found = command(connection, self._deadlines, text.encode())
         if found.ntuples == 0:
             return DatabaseTaken("another connection")
+        if any(found.get_value(row, 2) == b"t" for row in range(found.ntuples)):
+            # The node before may be dead, as an earlier attempt of this one. The server keeps its connection until the
+            # standby has its commit.
+            return StandbyMissing()
         pid, host = ((found.get_value(0, column) or b"?").decode() for column in (0, 1))
         return DatabaseTaken(f"a connection from {host} (process {pid} of the server)")
 

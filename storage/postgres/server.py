@@ -1,9 +1,10 @@
-"""Server: how a node reaches its PostgreSQL server, and what a confirm means there."""
+"""Server: how a node reaches its PostgreSQL server. `storage.postgres.durability` tells what a confirm means there."""
 
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import psycopg
 import structlog
@@ -12,7 +13,7 @@ from psycopg.types.array import ListBinaryDumper
 from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader
 from psycopg.types.string import BytesBinaryDumper
 
-from storage.errors import ConnectionLost, StorageError, UnsafeDatabase
+from storage.errors import ConnectionLost, StandbyMissing, StorageError
 from storage.postgres.deadlines import Deadlines
 from storage.postgres.errors import one_line, storage_error
 
@@ -46,6 +47,13 @@ _SETTINGS = (
     b"SET standard_conforming_strings = on"
 )
 
+_CHECKS_CLIENT = b"SET client_connection_check_interval = '2s'"
+"""Makes the server end a statement that waits for a lock, when the node has closed its connection. Else each attempt to
+write would leave one connection behind at the server while a commit waits for a standby."""
+COMMIT_WAITS = (
+    b"SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
+)
+"""Asks whether a commit waits for a standby."""
 
 logger = structlog.get_logger(__name__)
 
@@ -55,40 +63,6 @@ class _WholeLoader(NumericBinaryLoader):
 
     def load(self, data: Any) -> Any:
         return int(super().load(data))
-
-
-class Durability(NamedTuple):
-    """The settings of a server on which the meaning of a confirm depends, as the server shows them."""
-
-    fsync: str
-    full_page_writes: str
-    synchronous_commit: str
-    synchronous_standby_names: str
-
-    @property
-    def waits_for_standby(self) -> bool:
-        return bool(self.synchronous_standby_names) and self.synchronous_commit not in ("off", "local")
-
-    @property
-    def meaning(self) -> str:
-        """What a confirm means, as a sentence."""
-        on_primary = "a confirmed message is synced on the primary"
-        if not self.waits_for_standby:
-            return f"{on_primary}, and on no other machine: set synchronous_standby_names to survive its loss"
-        where = {
-            "remote_write": "written",
-            "remote_apply": "synced and visible",
-        }.get(self.synchronous_commit, "synced")
-        return f"{on_primary}, and {where} on {self.synchronous_standby_names}"
-
-    @property
-    def unsafe(self) -> list[str]:
-        """The settings with which a confirmed message can be lost when the primary crashes."""
-        return [
-            f"{name} = {value}"
-            for name, value in zip(self._fields, self, strict=True)
-            if value == "off" and name != "synchronous_standby_names"
-        ]
 
 
 class Server:
@@ -143,19 +117,24 @@ class Server:
         connection.adapters.register_dumper(list, ListBinaryDumper)
         connection.adapters.register_loader("numeric", _WholeLoader)
         try:
-            connection.pgconn.exec_(_SETTINGS)
+            self._execute(connection, _SETTINGS)
+            # Not every system has this setting, and its refusal must not undo the others.
+            self._execute(connection, _CHECKS_CLIENT)
         except psycopg.Error as error:
             connection.close()
             raise ConnectionLost(one_line(str(error))) from error
         return connection
 
-    def wait_connected(self) -> Connection:
-        """Makes a connection, and waits at most `wait_s` for a server that takes writes. Raises StorageError."""
+    def wait_connected(self, adopt: Callable[[Connection], None] | None = None) -> Connection:
+        """Makes a connection, and waits at most `wait_s` for a server that takes writes. Raises StorageError.
+
+        adopt: the first thing to do with the connection; if the connection is lost in it, this is tried again.
+        """
         end_s = time.monotonic() + self.wait_s
         told = False
         while True:
             try:
-                return self.connect()
+                return self.connect_and(adopt)
             except ConnectionLost as error:
                 if time.monotonic() > end_s:
                     raise
@@ -164,16 +143,44 @@ class Server:
                     told = True
                 pause()
 
-    def examine(self) -> tuple[int, Durability]:
-        """Returns the version of PostgreSQL, and the settings on which the meaning of a confirm depends. Raises
-        StorageError."""
-        connection = self.wait_connected()
+    def connect_and(self, adopt: Callable[[Connection], None] | None, *, to_write: bool = True) -> Connection:
+        """Makes a connection as `connect` does, and calls `adopt` with it. Raises StorageError; StandbyMissing if
+        `adopt` has lost the connection because a commit waits for a standby."""
+        connection = self.connect(to_write=to_write)
         try:
-            return connection.info.server_version // 10_000, read_durability(connection)
-        except psycopg.Error as error:
-            raise storage_error(error, broken=connection.broken) from error
+            if adopt is not None:
+                adopt(connection)
+        except ConnectionLost as error:
+            connection.close()
+            if to_write and self._waits_for_standby():
+                raise StandbyMissing from error
+            raise
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _waits_for_standby(self) -> bool:
+        """Whether a commit of this database waits for a standby, as far as the server tells it to this role."""
+        try:
+            connection = self.connect()
+        except StorageError:
+            return False
+        try:
+            return bool(self._execute(connection, COMMIT_WAITS).get_value(0, 0) == b"t")
+        except psycopg.Error:
+            return False
         finally:
             connection.close()
+
+    def _execute(self, connection: Connection, text: bytes) -> Any:
+        """Executes statements that must not wait for ever. Returns a result of `psycopg.pq`. Raises psycopg.Error."""
+        descriptor = connection.pgconn.socket
+        self.deadlines.begin(descriptor)
+        try:
+            return connection.pgconn.exec_(text)
+        finally:
+            self.deadlines.end(descriptor)
 
     def close(self) -> None:
         self.deadlines.close()
@@ -194,19 +201,8 @@ def pause() -> None:
     time.sleep(RETRY_S)
 
 
-def read_durability(connection: Connection) -> Durability:
-    """Reads the settings of the server on which the meaning of a confirm depends. Raises psycopg.Error."""
-    return Durability(*(connection.execute(f"SHOW {name}").fetchone()[0] for name in Durability._fields))
-
-
 def check_version(connection: Connection) -> None:
     """Raises StorageError if the server is too old."""
     version = connection.info.server_version // 10_000
     if version < VERSION_MIN:
         raise StorageError(f"PostgreSQL {version} is too old; the node needs version {VERSION_MIN} or later")
-
-
-def check_safe(durability: Durability) -> None:
-    """Raises UnsafeDatabase if a confirmed message could be lost when the primary crashes."""
-    if durability.unsafe:
-        raise UnsafeDatabase(durability.unsafe)

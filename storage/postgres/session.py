@@ -10,10 +10,11 @@ from typing import Any
 import psycopg
 import structlog
 
-from storage.errors import ConfirmedLost, ConnectionLost, OperationFailed, PartFailed, StorageError
+from storage.errors import ConfirmedLost, ConnectionLost, OperationFailed, PartFailed, StorageError, UnsafeDatabase
 from storage.histogram import SECONDS, Histogram
 from storage.postgres.commands import check_open, command
 from storage.postgres.dialect import compile_statement, in_order
+from storage.postgres.durability import KeptDurability
 from storage.postgres.errors import storage_error
 from storage.postgres.freshness import Freshness
 from storage.postgres.log import PREPARED, PostgresLog
@@ -43,9 +44,16 @@ class PostgresSession:
     have synced.
     """
 
-    def __init__(self, server: Server, ownership: Ownership | None, freshness: Freshness | None = None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        ownership: Ownership | None,
+        *,
+        durability: KeptDurability | None = None,
+        freshness: Freshness | None = None,
+    ) -> None:
         """ownership: the right to write; None: the session only reads.
-        freshness: what the session must see, if it only reads.
+        durability: the promise of a confirm, if the session writes. freshness: what it must see, if it only reads.
 
         Raises StorageError.
         """
@@ -54,6 +62,7 @@ class PostgresSession:
         self.log = PostgresLog(self)
         self._server = server
         self._ownership = ownership
+        self._durability = durability
         self._freshness = freshness
         self._in_transaction = False
         self._unsent = Unsent()
@@ -61,14 +70,11 @@ class PostgresSession:
         self._answered_s = 0.0
         self._cancelled_wait: str | None = None
         self._lost_since_s: float | None = None
+        self._unreached: ConnectionLost | None = None
         self._end: StorageError | None = None
+        self._doubt: int | None = None
         self._stored_commits = 0
-        self._connection = server.wait_connected()
-        try:
-            self._adopt(self._connection)
-        except BaseException:
-            self._connection.close()
-            raise
+        self._connection = server.wait_connected(self._adopt)
 
     @property
     def writes(self) -> bool:
@@ -132,7 +138,7 @@ class PostgresSession:
                 check_open(self._connection)
             except ConnectionLost as error:
                 self._lose(error)
-                raise
+                raise self._unreached or error from None
             self._unsent.add(self._ownership.begin())
             if not deferred or time.monotonic() - self._answered_s > QUIET_S:
                 self._command(*self._unsent.take())
@@ -154,10 +160,11 @@ class PostgresSession:
             raise
         finally:
             self._in_transaction = False
-        if self._cancelled_wait is not None:
-            lost = ConnectionLost(f"the wait for a standby was cancelled: {self._cancelled_wait}")
+        try:
+            self._check_waited()
+        except ConnectionLost as lost:
             self._lose(lost)
-            raise lost
+            raise
         if result.command_status != b"COMMIT":
             raise OperationFailed("the database undid a transaction at its commit; report this mistake")
         self._lost_since_s = None
@@ -204,18 +211,20 @@ class PostgresSession:
         self._lost_since_s = None
         return False
 
-    def settle(self, error: StorageError) -> bool | None:
+    def settle(self, error: StorageError) -> bool | StorageError:
         if not isinstance(error, ConnectionLost):
             # The server has answered that it did not commit.
             return False
         assert self._ownership is not None, "only a session that writes commits"
-        number = self._ownership.number
-        if not self._connect_again():
+        self._doubt = number = self._ownership.number
+        if self._connect_again():
+            return self._stored_commits == number
+        if isinstance(self._end, ConfirmedLost):
             # A server that lacks an earlier transaction lacks this one.
-            return False if isinstance(self._end, ConfirmedLost) else None
-        stored = self._stored_commits == number
-        logger.warning("lost_commit_settled", database=self._server.name, stored=stored)
-        return stored
+            return False
+        # The next operations wait as long as these have waited, and find it out when a server answers.
+        self._lost_since_s = None
+        return self._end or self._unreached or error
 
     def close(self) -> None:
         if self.closed:
@@ -302,16 +311,14 @@ class PostgresSession:
         lost_since_s = time.monotonic() if self._lost_since_s is None else self._lost_since_s
         while self._connection.closed and self._end is None:
             try:
-                connection = self._server.connect(to_write=self._ownership is not None)
-                try:
-                    self._adopt(connection)
-                except BaseException:
-                    connection.close()
-                    raise
+                self._server.connect_and(self._adopt, to_write=self._ownership is not None)
                 logger.info("database_connected_again", database=self._server.name, standby=self._is_on_standby)
-            except ConnectionLost as error:
+                self._settle_doubt()
+            except (ConnectionLost, UnsafeDatabase) as error:
+                # A server that is not safe must not be used, but it may be mended, or another one take its place.
                 if time.monotonic() - lost_since_s > self._server.wait_s:
                     logger.error("database_not_reached", database=self._server.name, reason=str(error))
+                    self._unreached = error if isinstance(error, ConnectionLost) else ConnectionLost(str(error))
                     return False
                 pause()
             except StorageError as error:
@@ -322,13 +329,30 @@ class PostgresSession:
 
     def _adopt(self, connection: psycopg.Connection[Any]) -> None:
         connection.add_notice_handler(self._note)
+        self._cancelled_wait = None
+        if self._durability is not None:
+            self._durability.adopt(connection)
         if self._freshness is not None:
             self._freshness.renew()
         if self._ownership is not None:
             self._stored_commits = self._ownership.take(connection)
             prepared = "; ".join((self._ownership.prepared(), *PREPARED))
             command(connection, self._server.deadlines, prepared.encode())
+        self._check_waited()
         self._connection = connection
+        self._unreached = None
+
+    def _settle_doubt(self) -> None:
+        """Tells what became of the commit whose answer was lost, if there is one. The new connection knows it."""
+        if self._doubt is not None:
+            stored = self._stored_commits == self._doubt
+            self._doubt = None
+            logger.warning("lost_commit_settled", database=self._server.name, stored=stored)
+
+    def _check_waited(self) -> None:
+        """Raises ConnectionLost if a write has succeeded only because somebody has cancelled its wait for a standby."""
+        if self._cancelled_wait is not None:
+            raise ConnectionLost(f"the wait for a standby was cancelled: {self._cancelled_wait}")
 
     def _note(self, notice: psycopg.errors.Diagnostic) -> None:
         if notice.sqlstate == CANCELLED_WAIT:

@@ -84,9 +84,9 @@ class SqliteSession:
     def recover(self, error: StorageError) -> bool:
         return False
 
-    def settle(self, error: StorageError) -> bool | None:
+    def settle(self, error: StorageError) -> bool | StorageError:
         # After a failed sync, the write-ahead log may have the whole transaction.
-        return None if error.fatal else False
+        return error if error.fatal else False
 
     def savepoint(self) -> None:
         self._execute("SAVEPOINT part")

@@ -51,6 +51,7 @@ LARGE: dict[str, str] = {
     "stream_client/core/push_queue.py": "the queue of a publisher and the one with numbers, which fills in its steps",
     "stream_client/shell/blocking_shell.py": "one loop: what a call sends, reads and waits for; timers",
     "tests/block_node/client/test_client.py": "one client over real connections, a test for each promise",
+    "storage/postgres/session.py": "one connection: its transactions, its loss, and a commit whose answer was lost",
     "storage/sqlite/wal/scan_machine.py": "one format: its frames, the reading of a whole log, and the verdict on it",
     "block_node/read/subscription.py": "one subscription: what it reads, what it sends, and both of its modes",
     "storage/contract.py": "every promise of a log, a session and an operation, most of which is their explanations",

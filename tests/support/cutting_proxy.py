@@ -19,7 +19,7 @@ class CuttingProxy:
     cut: where the next COMMIT is cut: "before" the server gets it, or "after" the server has done it, when the answer
     is on its way; None: nowhere. Back to None after one cut.
     cuts: the number of cuts so far. answers: the number of whole answers of the server so far.
-    refuse_after_cut: whether no connection is made after a cut.
+    refuse_after_cut: whether no connection is made after a cut, until `listen_again`.
     """
 
     def __init__(self, server_port: int) -> None:
@@ -39,6 +39,12 @@ class CuttingProxy:
     def __exit__(self, *exception: object) -> None:
         for each in (self._listener, *self._open):
             _end(each)
+
+    def listen_again(self) -> None:
+        """Takes connections again, after a cut that has ended that."""
+        self.refuse_after_cut = False
+        self._listener = socket.create_server(("127.0.0.1", self.port))
+        threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
         while True:

@@ -53,20 +53,27 @@ def test_a_frozen_primary_is_left_after_the_time_of_a_call() -> None:
 
 
 def test_a_cancelled_commit_is_not_confirmed_before_the_standby_has_it() -> None:
-    """Goal: a COMMIT that says OK without its standby is not believed. Method: the standby is stopped, the waiting
-    COMMIT is cancelled, and no confirm comes until the standby is back."""
+    """Goal: a COMMIT that says OK without its standby is not believed, and neither is the write that settles it.
+
+    Method: the standby is stopped, each write that waits is cancelled, and no confirm comes until the standby is back.
+    """
     with Pair() as pair:
         writer = Writer(pair.url, call_s=30.0)
         writer.start()
         writer.wait_commits(20)
         assert pair.standby is not None
         pair.standby.freeze()
-        time.sleep(0.5)
+        pair.wait_for_standby()
         before = len(writer.commits)
-        waiting = "SELECT count(pg_cancel_backend(pid)) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
-        assert pair.primary.ask(waiting) == "1"
-        time.sleep(1.0)
-        assert len(writer.commits) == before
+        waiting = "SELECT pid FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+        # First the commit waits, then the write that settles it. Each is on a connection of its own.
+        cancelled: set[str] = set()
+        while len(cancelled) < 3:
+            pair.wait_for_standby()
+            for process in pair.primary.ask(waiting).split():
+                pair.primary.ask(f"SELECT pg_cancel_backend({process})")
+                cancelled.add(process)
+            assert len(writer.commits) == before
         pair.standby.thaw()
         writer.wait_commits(20)
         writer.end()

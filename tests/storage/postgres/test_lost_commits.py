@@ -20,7 +20,7 @@ from index_service.lease_storage import WriteLeases
 from index_service.storage import Access, IndexRequests
 from storage.commit import apply_read, commit_batch
 from storage.contract import Append, Operation
-from storage.errors import CommitInDoubt, ConnectionLost, DatabaseTaken, NodeReplaced
+from storage.errors import CommitUnsettled, ConnectionLost, DatabaseTaken, NodeReplaced
 from storage.postgres.database import PostgresDatabase
 from storage.postgres.session import PostgresSession
 from tests.storage.storage_samples import Call
@@ -230,18 +230,32 @@ def test_without_a_server_a_write_waits_and_then_fails_and_is_not_stored(server:
     database.close()
 
 
-def test_a_doubt_that_cannot_be_settled_stops_the_node(server: PostgresServer, proxy: CuttingProxy) -> None:
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_a_doubt_outlives_the_wait_for_a_server_and_is_settled_later(
+    server: PostgresServer, proxy: CuttingProxy, cut: Literal["before", "after"]
+) -> None:
+    """Goal: nobody guesses, and nothing ends. Method: no server can be reached behind the cut, for longer than an
+    operation waits; then the proxy listens again."""
     database = PostgresDatabase.open(url(proxy.port), wait_s=0.5, call_s=1.0)
     session = database.session()
     stream_id = make_stream(session)
-    proxy.cut = "after"
+    proxy.cut = cut
     proxy.refuse_after_cut = True
-    append = Append(stream_id, 0, 7, [b"a"])
-    failure = commit_batch(session, [append])
-    assert failure is not None
-    assert failure.fatal
-    assert isinstance(append.error, CommitInDoubt)
-    assert append.error.in_doubt
+    doubtful, later = Append(stream_id, 0, 7, [b"a"]), Append(stream_id, 1, 7, [b"b"])
+    assert commit_batch(session, [doubtful]) is None
+    assert isinstance(doubtful.error, CommitUnsettled)
+    assert doubtful.error.in_doubt
+    assert commit_batch(session, [later]) is None
+    assert isinstance(later.error, ConnectionLost)
+    assert not later.error.in_doubt
+    proxy.listen_again()
+    is_stored = cut == "after"
+    last = Append(stream_id, int(is_stored), 8, [b"c"])
+    with capture_logs() as logs:
+        assert commit_batch(session, [last]) is None
+    assert last.error is None
+    assert [entry["stored"] for entry in logs if entry["event"] == "lost_commit_settled"] == [is_stored]
+    assert stored(server) == (["0 a", "1 c"] if is_stored else ["0 c"])
     session.close()
     database.close()
 
