@@ -316,5 +316,7 @@ class ClusterMember:
 
 
 def _is_final(error: StorageError) -> bool:
-    """Whether this process can write no more. Then it must end, and start again as a new member."""
-    return error.fatal or error.in_doubt or isinstance(error, StorageClosed)
+    """Whether this process can write no more. Then it must end, and start again as a new member.
+
+    An error that is only in doubt is not final: the next beat reads what the tables have."""
+    return error.fatal or isinstance(error, StorageClosed)

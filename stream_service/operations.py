@@ -61,6 +61,20 @@ class EnsureStreams(Operation):
         self.streams = [stored.stored_stream(session, record) for record in records]
 
 
+class FindEnd(Operation):
+    """Reads a stream after all writes that were submitted before. stream: the stream, afterwards."""
+
+    __slots__ = ("stream", "stream_id")
+
+    def __init__(self, stream_id: int, on_done: Callable[[FindEnd], None]) -> None:
+        super().__init__(on_done)
+        self.stream_id = stream_id
+        self.stream: StoredStream | None = None
+
+    def apply(self, session: Session) -> None:
+        self.stream = stored.stored_stream(session, session.log.get_stream(self.stream_id))
+
+
 class ListStored(Operation):
     """Reads the streams of the database that are wanted. is_wanted: must not change while the operation runs.
 

@@ -14,6 +14,7 @@ import msgspec
 import structlog
 
 from block_node.persist.chain_log import ChainLog, NewBlock, StoredChain
+from block_node.persist.doubt import read_again
 from block_node.persist.errors import BlockConflict, PredecessorMissing
 from block_node.persist.operations import (
     EvictBlocks,
@@ -31,7 +32,7 @@ from block_node.persist.ranges import BlockRanges
 from block_node.persist.retention import BlockRetention
 from block_node.persist.schema import BlockPlace
 from storage.contract import StreamRecord, ignore_done
-from storage.errors import DiskFull, StorageClosed, StorageError
+from storage.errors import CommitUnsettled, DiskFull, StorageClosed, StorageError
 from storage.runner import Runner
 
 EVICT_BLOCKS = 16
@@ -196,6 +197,7 @@ class BlockStore:
             self._no_longer_under_way(number)
             if operation.error is not None:
                 self._note_failed(block, operation.error)
+                self._read_if_unsettled(operation.error, self.apply_retention)
             elif operation.place is not None and operation.is_new:
                 self._note_stored(operation.place)
                 self._note_stream(operation.stream)
@@ -296,6 +298,22 @@ class BlockStore:
             refused = self._refused_from
             self._refused_from = block.number if refused is None else min(refused, block.number)
 
+    def _read_if_unsettled(self, error: StorageError, then: Callable[[], None]) -> bool:
+        """Reads the state of the chain again and calls `then`, if it is not known what a write has done. Returns
+        whether it does."""
+
+        def learn(state: StoredChain, stream: StreamRecord) -> None:
+            self._learn(state)
+            self._note_stream(stream)
+            if self._refused_from is not None and self._refused_from in self.available:
+                self._refused_from = None
+            then()
+
+        if not isinstance(error, CommitUnsettled):
+            return False
+        read_again(self._storage, self._log, learn)
+        return True
+
     def _discard(self, block: NewBlock) -> None:
         if block.attempt is not None:
             self.unstage(block.attempt)
@@ -305,11 +323,17 @@ class BlockStore:
         if self._is_closed or self._evicting or not self.retention.is_exceeded(self._blocks, self._size_bytes):
             return
 
-        def evicted(operation: EvictBlocks) -> None:
+        def counted() -> None:
             self._evicting = False
+            self.apply_retention()
+
+        def evicted(operation: EvictBlocks) -> None:
             if operation.error is not None:
                 logger.error("blocks_not_evicted", reason=str(operation.error))
+                # Until the state is read again, too many blocks are counted, so nothing more may be deleted.
+                self._evicting = self._read_if_unsettled(operation.error, counted)
                 return
+            self._evicting = False
             for place in operation.evicted:
                 self._evicted += 1
                 self._blocks -= 1

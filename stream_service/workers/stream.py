@@ -25,7 +25,7 @@ import structlog
 from ockam.message import Message, reply_to
 from ockam.protocol import ProtocolError, error_payload, failed_payload
 from storage.contract import Append, TimedAppend
-from storage.errors import IndexConflict, StreamNotFound
+from storage.errors import CommitUnsettled, IndexConflict, StreamNotFound
 from stream_service.appending import APPEND
 from stream_service.copying import COPY, CopyRequest, CopyResponse, read_copy
 from stream_service.extensions import RICH_PUSH, Outcome
@@ -35,6 +35,7 @@ from stream_service.operations import FallingAppend, LoadSequences, StoreCopy
 from stream_service.protocol import PULL, PUSH
 from stream_service.push_codec import BATCH_TAG, decode_batch, decode_push
 from stream_service.stored import StoredStream
+from stream_service.workers.end_search import EndSearch
 from stream_service.workers.push_failures import Failure, failure_payload, refusal_payload
 from stream_service.workers.push_run import PushRun, check_size
 from stream_service.workers.push_traces import PushTraces, take_notice
@@ -67,6 +68,7 @@ class StreamWorker(ReadableStream):
         self._machine = StreamMachine(self._bounds)
         self._gathered = PushRun(None)
         self._sequences: SequenceMachine | None = None
+        self._end_search = EndSearch(self._bounds, services)
         self._traces = None if services.tracing is None else PushTraces(services.tracing, name, partition)
         self._roles = RoleRequests(self, self.identity, self._bounds, services)
 
@@ -210,6 +212,7 @@ class StreamWorker(ReadableStream):
     def _settle(self) -> None:
         """Continues after an append, a copy or a load of sequence numbers has ended: serves the messages that waited
         for it."""
+        self._adopt_end()
         if self._machine.state is SERVING:
             self._proceed()
         else:
@@ -285,14 +288,30 @@ class StreamWorker(ReadableStream):
         if isinstance(error, IndexConflict | StreamNotFound):
             # The disk is not the reason, so the answers need no delay: the stream is deleted, or is read again below.
             self.context.send_run(pushes.refused(self._route, failure))
-            if isinstance(error, IndexConflict):
+            if isinstance(error, IndexConflict) and not self._end_search.is_under_way:
                 # Another part of the program has written to the stream: the worker restarts and reads the stream again.
                 raise error
         else:
             self._refuse(pushes, failure)
+        if isinstance(error, CommitUnsettled):
+            self._end_search.begin(self.context, self._settle)
+        self._adopt_end()
         if self._gathered.messages:
             self._append(self._take_gathered())
         self._settle()
+
+    def _adopt_end(self) -> None:
+        """Goes on at the end that was found after messages in doubt, if they are stored and no activity is under
+        way."""
+        found = self._end_search.take() if self._machine.state is SERVING else None
+        if found is not None:
+            self._machine.move_end(found.record.next_index, found.last_time_us)
+            # The sequence numbers of publishers are read again, and the tail must not have gaps.
+            self._sequences = None
+            if not self._gathered.messages:
+                self._gathered = PushRun(None)
+            self._tail.clear()
+            self._pulls.wake()
 
     def _refuse(self, pushes: PushRun, failure: Failure) -> None:
         """Answers pushes that failed, after a delay, because a real publisher sends a failed push again at once."""
@@ -355,10 +374,12 @@ class StreamWorker(ReadableStream):
         error = operation.error
         if error is not None:
             self._machine.end_copy(copy.index, 0, 0)
-            if isinstance(error, IndexConflict):
+            if isinstance(error, IndexConflict) and not self._end_search.is_under_way:
                 # Another part of the program has written to the stream: the worker restarts and reads the stream again.
                 raise error
             self._refuse_copy(message, str(error))
+            if isinstance(error, CommitUnsettled):
+                self._end_search.begin(self.context, self._settle)
         else:
             self._machine.end_copy(copy.index, len(copy.messages), operation.last_time_us)
             # The copied messages are not in the tail, and a tail must not have gaps.
@@ -409,6 +430,8 @@ class StreamWorker(ReadableStream):
                 raise error
             self._settle()
             return
+        # The operation came after a search of the end, so it knows a later end.
+        self._end_search.take()
         # A truncation that is under way may already have moved the first index further.
         first_index = max(record.first_index, self._bounds.first_index)
         self._machine.end_change(min(first_index, record.next_index), record.next_index, operation.last_time_us)

@@ -307,6 +307,16 @@ class StreamMachine:
         self.bounds.first_index, self.bounds.next_index = first_index, next_index
         self.last_time_us = last_time_us
 
+    def move_end(self, next_index: int, last_time_us: int) -> None:
+        """Moves the end of the stream, because messages are stored of which that was not known. No activity must be
+        under way.
+
+        last_time_us: the time of the stream's latest message, in microseconds since 1970.
+        """
+        assert self.state is SERVING, "an activity that is under way has begun at the end as it was"
+        self.bounds.next_index = next_index
+        self.last_time_us = last_time_us
+
     def begin_load(self) -> None:
         """Notes that the sequence numbers of publishers are being read from the database."""
         self.state = TRANSITIONS[self.state][LOAD_BEGUN]

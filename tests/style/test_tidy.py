@@ -52,6 +52,7 @@ LARGE: dict[str, str] = {
     "stream_client/shell/blocking_shell.py": "one loop: what a call sends, reads and waits for; timers",
     "tests/block_node/client/test_client.py": "one client over real connections, a test for each promise",
     "storage/postgres/session.py": "one connection: its transactions, its loss, and a commit whose answer was lost",
+    "block_node/persist/store.py": "the stored blocks of a chain, and what each operation changes in their counts",
     "storage/sqlite/wal/scan_machine.py": "one format: its frames, the reading of a whole log, and the verdict on it",
     "block_node/read/subscription.py": "one subscription: what it reads, what it sends, and both of its modes",
     "storage/contract.py": "every promise of a log, a session and an operation, most of which is their explanations",

@@ -1,0 +1,51 @@
+"""Reads the state of a chain again after a write of which nobody knows whether it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from block_node.persist.chain_log import ChainLog, StoredChain
+from block_node.persist.operations import ReadChain
+from storage.contract import Session, StreamRecord
+from storage.errors import CommitUnsettled, ConnectionLost, StorageClosed
+from storage.runner import Runner
+
+Learn = Callable[[StoredChain, StreamRecord], None]
+
+
+class ReadAgain(ReadChain):
+    """The operation that reads the state of a chain and its stream, after all writes that were submitted before.
+
+    Results: `state` and `stream`; None if no block was ever stored.
+    """
+
+    __slots__ = ("stream",)
+
+    def __init__(self, log: ChainLog, on_done: Callable[[ReadAgain], None]) -> None:
+        super().__init__(log, on_done)
+        self.stream: StreamRecord | None = None
+
+    def apply(self, session: Session) -> None:
+        super().apply(session)
+        self.stream = None if self.state is None else self.log.stream(session)
+
+
+def read_again(storage: Runner, log: ChainLog, learn: Learn) -> None:
+    """Reads the state of a chain as soon as the storage knows what it has stored, and passes it to `learn`.
+
+    Writes that are submitted meanwhile are counted in that state if they are done before it is read, and after `learn`
+    if they are done later.
+    """
+
+    def read(operation: ReadAgain) -> None:
+        if isinstance(operation.error, CommitUnsettled | ConnectionLost):
+            read_again(storage, log, learn)
+        elif operation.state is not None and operation.stream is not None:
+            learn(operation.state, operation.stream)
+
+    try:
+        # A read would not wait for the write that is in doubt.
+        storage.submit_write(ReadAgain(log, read))
+    except StorageClosed:
+        # The next start reads the state.
+        return

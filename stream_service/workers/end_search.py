@@ -1,0 +1,68 @@
+"""EndSearch: finds the end of a stream again, after messages of which the storage did not know whether it stored them.
+
+It decides nothing: the worker of the stream adopts the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ockam.worker import Context
+from storage.errors import CommitUnsettled, ConnectionLost, StorageClosed
+from stream_service.operations import FindEnd
+from stream_service.stored import StoredStream
+from stream_service.workers.stream_machine import StreamBounds
+from stream_service.workers.stream_services import StreamServices
+
+
+class EndSearch:
+    """The search of one stream. While it is under way, the worker goes on as if the messages in doubt were not stored.
+    That is safe, because the storage refuses an append that does not begin at the end.
+
+    is_under_way: whether the end is not known yet, or is found and not adopted.
+
+    Invariant: at most one operation of the search is submitted or planned. No append of the stream is done between the
+    one in doubt and that operation, unless the operation has failed and is repeated.
+    """
+
+    def __init__(self, bounds: StreamBounds, services: StreamServices) -> None:
+        self.is_under_way = False
+        self._bounds = bounds
+        self._services = services
+        self._found: StoredStream | None = None
+
+    def begin(self, context: Context, on_found: Callable[[], None]) -> None:
+        """Begins the search, unless it is under way. The storage tries to settle its doubt for as long as it takes.
+
+        on_found: called when the end is found, and is not where the worker believes it to be.
+        """
+        if not self.is_under_way:
+            self.is_under_way = True
+            self._submit(context, on_found)
+
+    def take(self) -> StoredStream | None:
+        """Returns the stream that was found, and ends the search. Returns None if nothing is found yet."""
+        found, self._found = self._found, None
+        if found is not None:
+            self.is_under_way = False
+        return found
+
+    def _submit(self, context: Context, on_found: Callable[[], None]) -> None:
+        def done(operation: FindEnd) -> None:
+            if isinstance(operation.error, CommitUnsettled | ConnectionLost):
+                again = self._services.limits.error_delay_s
+                context.call_later(again, lambda: self._submit(context, on_found))
+            elif operation.error is not None:
+                raise operation.error
+            elif operation.stream is None or operation.stream.record.next_index == self._bounds.next_index:
+                self.is_under_way = False
+            else:
+                self._found = operation.stream
+                on_found()
+
+        try:
+            # This is a write, so it comes after the transaction that is in doubt, and before all later appends.
+            self._services.storage.submit_write(FindEnd(self._bounds.stream_id, context.guard(done)))
+        except StorageClosed:
+            # The node is stopping.
+            return
