@@ -103,6 +103,11 @@ class DirectoryLock:
             os.close(self._file)
             raise system_error(error) from error
 
+    @property
+    def descriptor(self) -> int:
+        """The descriptor of the lock file. A process that inherits it holds the lock, too, until it ends."""
+        return self._file
+
     def confirm_boot(self, *, emptied: bool) -> None:
         """Write the current boot id into the lock file. Called after the database is recovered.
 

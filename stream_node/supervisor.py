@@ -1,7 +1,7 @@
 """Supervisor: starts the worker processes of one node, starts a dead one again, and stops them together.
 
-All workers listen at the address of the node: each has a socket of its own there (SO_REUSEPORT), among which the kernel
-shares the connections. The supervisor opens these sockets and keeps them, so a client that connects while a worker is
+All workers listen at the address of the node: each has a socket of its own there (`stream_node.worker_sockets`), among
+which the kernel shares the connections. The supervisor opens these sockets and keeps them, so a client that connects while a worker is
 being started again waits for it. Each worker also has an address of its own on this machine, for the other workers.
 """
 
@@ -11,7 +11,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -23,12 +22,13 @@ import trio
 
 from ockam.address import split_host_port
 from ockam.sockets import socket_name
+from storage.directory_lock import DirectoryLock
 from stream_node.config import Config
 from stream_node.server import CannotListen
 from stream_node.worker_place import VARIABLE, WorkerPlace, worker_name
+from stream_node.worker_sockets import listen_alone, listen_together, resolved
 from stream_node.worker_watch import WorkerWatch
 
-BACKLOG = 1_024
 RESTART_S_MIN, RESTART_S_MAX = 0.2, 5.0
 """The shortest and the longest pause before a dead worker is started again. The pause doubles each time."""
 STABLE_S = 30.0
@@ -51,9 +51,12 @@ class Supervisor:
     addresses: the `host:port` at which they listen together.
     """
 
-    def __init__(self, config: Config, arguments: Sequence[str], watchdog_s: float | None = None) -> None:
+    def __init__(
+        self, config: Config, lock: DirectoryLock, arguments: Sequence[str], watchdog_s: float | None = None
+    ) -> None:
         """Opens the sockets of the workers. Raises CannotListen.
 
+        lock: the lock on the data directory, which the workers hold too, so that it lasts as long as any of them lives.
         arguments: the command line of a worker. watchdog_s: after how many seconds without progress a worker is killed;
         None: never.
         """
@@ -63,11 +66,14 @@ class Supervisor:
             if watchdog_s is not None
         ]
         self._count = config.workers
+        self._lock = lock
         self._arguments = list(arguments)
         host, port = split_host_port(config.listen)
         try:
-            self._public = [_listen_together(host, port, self._count) for host, port in _resolved(host, port)]
-            self._private = [_listen("127.0.0.1" if config.database is None else host, 0) for _ in range(self._count)]
+            self._public = [listen_together(host, port, self._count) for host, port in resolved(host, port)]
+            self._private = [
+                listen_alone("127.0.0.1" if config.database is None else host, 0) for _ in range(self._count)
+            ]
         except OSError as error:
             raise CannotListen(f"cannot listen at {config.listen}: {error}") from error
         self.addresses = [socket_name(group[0].getsockname()) for group in self._public]
@@ -136,7 +142,7 @@ class Supervisor:
 
     async def _run_once(self, number: int) -> int:
         place = self._place(number)
-        kept = [*place.public, place.private, place.supervisor]
+        kept = [*place.public, place.private, place.supervisor, self._lock.descriptor]
         environment = {**os.environ, VARIABLE: msgspec.json.encode(place).decode()}
         if self._watches:
             environment |= self._watches[number].environment
@@ -187,32 +193,3 @@ class Supervisor:
             supervisor=self._alive,
             secret=self._secret,
         )
-
-
-def _resolved(host: str, port: int) -> list[tuple[str, int]]:
-    """Returns the addresses of a host. Raises OSError."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    return list(dict.fromkeys((str(address[0]), port) for *_, address in found))
-
-
-def _listen_together(host: str, port: int, count: int) -> list[socket.socket]:
-    """Returns several sockets that listen at one address. Port 0 picks a free port. Raises OSError."""
-    first = _listen(host, port, shared=True)
-    return [first, *(_listen(host, first.getsockname()[1], shared=True) for _ in range(count - 1))]
-
-
-def _listen(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
-    try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if shared:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        if listening.family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        listening.bind((host, port))
-        listening.listen(BACKLOG)
-        listening.setblocking(False)
-    except BaseException:
-        listening.close()
-        raise
-    return listening

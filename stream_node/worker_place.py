@@ -11,13 +11,10 @@ import msgspec
 import trio
 
 from cluster.view import Member
-from storage.durable_files import make_folder, rename_durably, sync
-from storage.sqlite.database import FILE_NAME
-from stream_node.config import Config, ConfigError
+from stream_node.config import Config
 
 VARIABLE = "_STREAM_NODE_WORKER"
 """The variable by which a worker process gets its place. No user sets it."""
-NOTE_FILE = "workers.toml"
 
 
 class WorkerPlace(msgspec.Struct, frozen=True):
@@ -103,42 +100,3 @@ def take_place(environment: MutableMapping[str, str] = os.environ) -> WorkerPlac
     """Returns the place of this process, or None if it has no supervisor."""
     text = environment.pop(VARIABLE, None)
     return None if text is None else msgspec.json.decode(text, type=WorkerPlace)
-
-
-def check_workers(config: Config) -> None:
-    """Raises ConfigError if the data directory is for another number of workers.
-
-    The streams of each worker are in a database of its own, and the number of workers decides which streams these are.
-    """
-    folder, note = Path(config.data_dir), Path(config.data_dir) / NOTE_FILE
-    if config.workers > 1 and config.tls_certificate is not None and config.tls_forward_ca is None:
-        raise ConfigError(
-            "workers: the workers connect to each other with TLS too, so tls_forward_ca must name the authority of "
-            "tls_certificate, which must be valid for 127.0.0.1"
-        )
-    if config.database is not None:
-        return
-    noted: int | None
-    try:
-        noted = msgspec.toml.decode(note.read_bytes(), type=dict[str, int]).get("workers", 0)
-    except (FileNotFoundError, NotADirectoryError):
-        noted = 1 if (folder / FILE_NAME).exists() else None
-    except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"workers: {note} cannot be read: {error}") from error
-    if noted is not None and noted != config.workers:
-        raise ConfigError(
-            f"workers: the streams in {folder} are shared among {noted}, not {config.workers}; start the node with "
-            f"--workers {noted}, or start a second node with --workers {config.workers} and another data directory and "
-            "copy the streams to it (stream-node stream copy NAME NAME --to HOST:PORT)"
-        )
-
-
-def note_workers(config: Config) -> None:
-    """Writes the number of workers into the data directory. Raises OSError."""
-    folder = Path(config.data_dir)
-    make_folder(folder, mode=0o700)
-    if config.database is None and not (folder / NOTE_FILE).exists():
-        new = folder / f"{NOTE_FILE}.new"
-        new.write_text(f"# The worker processes among which the streams here are shared.\nworkers = {config.workers}\n")
-        sync(new)
-        rename_durably(new, folder / NOTE_FILE)

@@ -70,7 +70,8 @@ def serve(
     from stream_node.notify import Notifier
     from stream_node.reloading import Reloading
     from stream_node.server import Server
-    from stream_node.worker_place import check_workers, own_settings, take_place
+    from stream_node.worker_directory import check_workers
+    from stream_node.worker_place import own_settings, take_place
 
     flags = {
         "data_dir": data_dir,

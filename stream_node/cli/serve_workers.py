@@ -23,15 +23,25 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
     from stream_node.cli.serve import has_terminal, tell_listening
     from stream_node.notify import Notifier
     from stream_node.supervisor import Supervisor
-    from stream_node.worker_place import note_workers
+    from stream_node.worker_directory import check_workers, lock_directory, note_workers
 
-    note_workers(settings)
     notifier = Notifier()
     had_terminal = has_terminal()
     can_reload = has_file or notifier.is_active or bool(settings.tls_certificate or settings.access_rules)
 
     async def run() -> int:
-        supervisor = Supervisor(settings, arguments, notifier.watchdog_s)
+        lock = await lock_directory(settings)
+        try:
+            # Another supervisor may have written the note before it gave the lock back.
+            check_workers(settings)
+            supervisor = Supervisor(settings, lock, arguments, notifier.watchdog_s)
+            # A start that fails before this leaves no note, so the next one may have another number of workers.
+            note_workers(settings)
+            return await run_locked(supervisor)
+        finally:
+            lock.release(clean=True)
+
+    async def run_locked(supervisor: Supervisor) -> int:
 
         def tell_ready() -> None:
             tell_listening(settings, supervisor.addresses, [], as_json)

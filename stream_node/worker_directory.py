@@ -1,0 +1,89 @@
+"""The data directory of a node with several workers: its lock, and the note of their number.
+
+The databases are in a folder for each worker, which the worker locks itself.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import trio
+
+from storage.directory_lock import DirectoryLock, owner_lives
+from storage.durable_files import make_folder, rename_durably, sync
+from storage.errors import DatabaseInUse, system_error
+from storage.sqlite.database import FILE_NAME
+from stream_node.config import Config, ConfigError
+
+NOTE_FILE = "workers.toml"
+LEFT_S = 20.0
+"""The time that the workers of a killed supervisor get to end, beside the one that they may use to drain."""
+POLL_S = 0.05
+
+
+async def lock_directory(config: Config) -> DirectoryLock:
+    """Makes the data directory and takes the lock on it, which the supervisor shares with its workers.
+
+    The lock of a supervisor that was killed lasts until its workers have drained and ended. Waits for that, because
+    these workers still listen and still have their databases open. Raises StorageError.
+    """
+    folder = Path(config.data_dir)
+    try:
+        make_folder(folder, mode=0o700)
+    except OSError as error:
+        raise system_error(error) from error
+    end_s = trio.current_time() + config.drain_timeout_s + LEFT_S
+    while True:
+        try:
+            return DirectoryLock(folder)
+        except DatabaseInUse:
+            if owner_lives(folder) or trio.current_time() > end_s:
+                raise
+        await trio.sleep(POLL_S)
+
+
+def check_workers(config: Config) -> None:
+    """Raises ConfigError if the data directory is for another number of workers.
+
+    The streams of each worker are in a database of its own, and the number of workers decides which streams these are.
+    """
+    folder = Path(config.data_dir)
+    if config.workers > 1 and config.tls_certificate is not None and config.tls_forward_ca is None:
+        raise ConfigError(
+            "workers: the workers connect to each other with TLS too, so tls_forward_ca must name the authority of "
+            "tls_certificate, which must be valid for 127.0.0.1"
+        )
+    if config.database is not None:
+        return
+    noted = find_workers(folder)
+    if noted is None and (folder / FILE_NAME).exists():
+        noted = 1
+    if noted is not None and noted != config.workers:
+        raise ConfigError(
+            f"workers: the streams in {folder} are shared among {noted}, not {config.workers}; start the node with "
+            f"--workers {noted}, or start a second node with --workers {config.workers} and another data directory and "
+            "copy the streams to it (stream-node stream copy NAME NAME --to HOST:PORT)"
+        )
+
+
+def find_workers(folder: Path) -> int | None:
+    """Returns the number of workers that share the streams of a data directory. Returns None if it has no note of
+    that. Raises ConfigError."""
+    note = folder / NOTE_FILE
+    try:
+        return msgspec.toml.decode(note.read_bytes(), type=dict[str, int]).get("workers", 0)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigError(f"workers: {note} cannot be read: {error}") from error
+
+
+def note_workers(config: Config) -> None:
+    """Writes the number of workers into the data directory, which exists. Raises OSError."""
+    folder = Path(config.data_dir)
+    if config.database is None and not (folder / NOTE_FILE).exists():
+        new = folder / f"{NOTE_FILE}.new"
+        new.write_text(f"# The worker processes among which the streams here are shared.\nworkers = {config.workers}\n")
+        sync(new)
+        rename_durably(new, folder / NOTE_FILE)
