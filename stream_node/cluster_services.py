@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ from cluster.statistics import MemberStatistics
 from cluster.view import View
 from cluster.worker import ClusterWorker
 from index_service.lease_groups import LeaseGroups
-from ockam.address import Address, complete_address
+from ockam.address import Address, complete_address, split_host_port
 from ockam.connection import Connection
 from ockam.errors import AddressInUse, ConnectFailed, InvalidAddress
 from ockam.forwarding import OpenRequests
@@ -35,6 +36,7 @@ from storage.errors import StorageError
 from storage.runner import Runner
 from stream_node.block_services import chain_address
 from stream_node.config import Config, ConfigError
+from stream_node.mirror_address import is_any_host
 from stream_node.worker_place import WorkerPlace
 from stream_service.names import stream_address
 from stream_service.operations import ListStored
@@ -42,6 +44,9 @@ from stream_service.workers.directory import StreamDirectory
 
 LINK_LOST = "cluster_link_lost"
 """The reason for the end of a client's connection whose messages were sent to a member that has died."""
+NAME_CHARS_MAX = 64
+_MEMBER_NAME = re.compile(rf"[A-Za-z0-9._-]{{1,{NAME_CHARS_MAX}}}(-w[0-9]{{2}})?")
+"""Matches the name of a member: the setting `cluster`, and the name of the worker if the member is one of several."""
 
 logger = structlog.get_logger(__name__)
 
@@ -54,13 +59,23 @@ def check_cluster(config: Config) -> None:
         return
     if config.database is None:
         raise ConfigError("cluster: its members need a database that they share; set database to a PostgreSQL URL")
-    if not config.cluster:
-        raise ConfigError("cluster: the name of this node in its cluster is empty")
-    if config.cluster_address is not None:
-        try:
-            complete_address(config.cluster_address)
-        except InvalidAddress as error:
-            raise ConfigError(f"cluster_address: {error}") from error
+    if not _MEMBER_NAME.fullmatch(config.cluster):
+        raise ConfigError(
+            f"cluster: the name of this node in its cluster has 1 to {NAME_CHARS_MAX} letters, digits, '-', '_' and '.'"
+        )
+    setting = "listen" if config.cluster_address is None else "cluster_address"
+    address = config.cluster_address or config.listen
+    try:
+        host, port = split_host_port(complete_address(address))
+    except InvalidAddress as error:
+        raise ConfigError(f"{setting}: {error}") from error
+    if is_any_host(host):
+        raise ConfigError(
+            f"cluster_address: other nodes of the cluster cannot reach this one at {address}; set cluster_address to "
+            "the HOST:PORT at which they reach it"
+        )
+    if setting == "cluster_address" and not port:
+        raise ConfigError(f"cluster_address: no node can be reached at port 0 ({address})")
 
 
 class StreamShards:

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Sequence
+from ipaddress import ip_address
 
 from ockam.address import split_host_port
 from stream_node.config import Config
 
-ANY_HOSTS = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0")
-"""The hosts of a listener that takes connections at every address of its machine. No other node can reach them."""
+
+def is_any_host(host: str) -> bool:
+    """Whether a listener at this host takes connections at every address of its machine. No other node can reach it by
+    such a host."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        pass
+    try:
+        # The system also knows short forms, such as "0".
+        return socket.inet_aton(host) == bytes(4)
+    except OSError:
+        return False
 
 
 def own_address(config: Config, addresses: Sequence[str]) -> str | None:
@@ -19,4 +32,4 @@ def own_address(config: Config, addresses: Sequence[str]) -> str | None:
     """
     if config.mirror_address is not None:
         return config.mirror_address
-    return next((address for address in addresses if split_host_port(address)[0] not in ANY_HOSTS), None)
+    return next((address for address in addresses if not is_any_host(split_host_port(address)[0])), None)

@@ -1,8 +1,8 @@
 """Supervisor: starts the worker processes of one node, starts a dead one again, and stops them together.
 
 All workers listen at the address of the node: each has a socket of its own there (`stream_node.worker_sockets`), among
-which the kernel shares the connections. The supervisor opens these sockets and keeps them, so a client that connects while a worker is
-being started again waits for it. Each worker also has an address of its own on this machine, for the other workers.
+which the kernel shares the connections. The supervisor opens these sockets and keeps them, so a client that connects
+while a worker is being started again waits for it. Each worker also has an address of its own, for the other workers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -25,24 +26,43 @@ from ockam.sockets import socket_name
 from storage.directory_lock import DirectoryLock
 from stream_node.config import Config
 from stream_node.server import CannotListen
-from stream_node.worker_place import VARIABLE, WorkerPlace, worker_name
+from stream_node.worker_place import VARIABLE, WorkerPlace, own_address, worker_name
 from stream_node.worker_sockets import listen_alone, listen_together, resolved
 from stream_node.worker_watch import WorkerWatch
 
 RESTART_S_MIN, RESTART_S_MAX = 0.2, 5.0
 """The shortest and the longest pause before a dead worker is started again. The pause doubles each time."""
+FAILURES_MAX = 5
+"""If a worker ends this many times in a row without having listened, the whole node stops. Otherwise clients that the
+kernel gives to this worker would wait for ever, and no service manager would see it."""
 STABLE_S = 30.0
 """If a worker has run for this long, the next pause is the shortest one again."""
 
 logger = structlog.get_logger(__name__)
 
 
-class WorkerFailed(Exception):
-    """Error: a worker process could not start, and said why. code: its exit code."""
+class NodeEnd(msgspec.Struct, frozen=True):
+    """The end of a node with several workers.
 
-    def __init__(self, name: str, code: int) -> None:
-        super().__init__(f"the worker {name} did not start; its reason is above")
-        self.code = code
+    code: its exit code. reason: why it ended, if a worker could not serve and has not said why itself.
+    """
+
+    code: int
+    reason: str | None = None
+
+
+def _failed_end(name: str, code: int, failures: int) -> NodeEnd:
+    """Returns the end of a node with a worker that cannot serve.
+
+    code: the exit code of the worker. failures: how many times it has ended without having listened, if it has listened
+    before; 0: it has never listened.
+    """
+    reason = None
+    if failures:
+        reason = f"the worker {name} has ended {failures} times in a row before it listened, so the node stops"
+    elif code < 0:
+        reason = f"the worker {name} was ended by signal {-code} before it listened"
+    return NodeEnd(max(code, 1), reason)
 
 
 class Supervisor:
@@ -68,25 +88,25 @@ class Supervisor:
         self._count = config.workers
         self._lock = lock
         self._arguments = list(arguments)
-        host, port = split_host_port(config.listen)
         try:
-            self._public = [listen_together(host, port, self._count) for host, port in resolved(host, port)]
-            self._private = [
-                listen_alone("127.0.0.1" if config.database is None else host, 0) for _ in range(self._count)
+            self._public = [
+                listen_together(host, port, self._count) for host, port in resolved(*split_host_port(config.listen))
             ]
         except OSError as error:
             raise CannotListen(f"cannot listen at {config.listen}: {error}") from error
         self.addresses = [socket_name(group[0].getsockname()) for group in self._public]
+        self._private, self._own_addresses = _open_private(config)
         self._secret = secrets.token_hex(16)
         self._alive, self._end = os.pipe()
         self._processes: dict[int, trio.Process] = {}
         self._listening: set[int] = set()
         self._all_listening = trio.Event()
-        self._stops = False
+        self._stopping = trio.Event()
+        self._failure: NodeEnd | None = None
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         """Makes all workers stop. Safe to repeat."""
-        self._stops = True
+        self._stopping.set()
         for process in self._processes.values():
             process.send_signal(number)
 
@@ -95,8 +115,8 @@ class Supervisor:
         for process in self._processes.values():
             process.send_signal(signal.SIGHUP)
 
-    async def run(self, tell_ready: Callable[[], None]) -> int:
-        """Runs the workers until `stop`. Returns the highest exit code of a worker. Raises WorkerFailed.
+    async def run(self, tell_ready: Callable[[], None]) -> NodeEnd:
+        """Runs the workers until `stop`, or until one cannot serve. The exit code is the highest one of a worker.
 
         tell_ready: called once, when all workers listen.
         """
@@ -117,30 +137,38 @@ class Supervisor:
                 for number in range(self._count):
                     workers.start_soon(keep, number)
             nursery.cancel_scope.cancel()
-        return max(codes)
+        # A worker that is stopped before it handles signals ends by SIGTERM, and has nothing to drain.
+        return self._failure or NodeEnd(max(code if code >= 0 else int(code != -signal.SIGTERM) for code in codes))
 
     async def _keep(self, number: int) -> int:
-        """Runs one worker, and starts it again when it dies. Returns its exit code after `stop`."""
-        pause_s = RESTART_S_MIN
+        """Runs one worker, and starts it again when it dies. Returns its exit code after `stop`, or when it can serve
+        no more."""
+        pause_s, failures = RESTART_S_MIN, 0
         while True:
             started_s = trio.current_time()
             try:
-                code = await self._run_once(number)
+                code, has_listened = await self._run_once(number)
             finally:
                 self._processes.pop(number, None)
-            if self._stops:
+            if self._stopping.is_set():
                 return code
-            if number not in self._listening:
-                # Its settings or its data are wrong, and another attempt would find them as they are.
+            failures = 0 if has_listened else failures + 1
+            if number not in self._listening or failures == FAILURES_MAX:
+                # A first start that fails finds wrong settings or data, and another attempt would find them as well.
+                served = number in self._listening
+                self._failure = self._failure or _failed_end(worker_name(number), code, failures if served else 0)
                 self.stop()
-                raise WorkerFailed(worker_name(number), code)
+                return code
             if trio.current_time() - started_s > STABLE_S:
                 pause_s = RESTART_S_MIN
             logger.error("worker_died", worker=worker_name(number), code=code, restart_in_s=pause_s)
-            await trio.sleep(pause_s)
+            with trio.move_on_after(pause_s):
+                await self._stopping.wait()
+                return 0
             pause_s = min(2 * pause_s, RESTART_S_MAX)
 
-    async def _run_once(self, number: int) -> int:
+    async def _run_once(self, number: int) -> tuple[int, bool]:
+        """Runs one worker until it ends. Returns its exit code, and whether it has listened."""
         place = self._place(number)
         kept = [*place.public, place.private, place.supervisor, self._lock.descriptor]
         environment = {**os.environ, VARIABLE: msgspec.json.encode(place).decode()}
@@ -155,13 +183,13 @@ class Supervisor:
             start_new_session=True,
         )
         self._processes[number] = process
-        if self._stops:
+        if self._stopping.is_set():
             process.terminate()
         try:
             assert process.stdout is not None, "its output is a pipe"
             async with process.stdout:
-                await self._read_listening(number, process.stdout)
-                return await process.wait()
+                has_listened = await self._read_listening(number, process.stdout)
+                return await process.wait(), has_listened
         finally:
             if process.returncode is None:
                 process.kill()
@@ -171,25 +199,42 @@ class Supervisor:
         if process is not None:
             process.kill()
 
-    async def _read_listening(self, number: int, output: trio.abc.ReceiveStream) -> None:
-        """Reads the output of a worker until it says that it listens, or ends."""
+    async def _read_listening(self, number: int, output: trio.abc.ReceiveStream) -> bool:
+        """Reads the output of a worker until it says that it listens, or ends. Returns whether it has said so."""
         text = b""
         while b"\n" not in text:
             chunk = await output.receive_some()
             if not chunk:
-                return
+                return False
             text += chunk
-        if json.loads(text.splitlines()[0]).get("event") == "listening":
-            self._listening.add(number)
-            if len(self._listening) == self._count:
-                self._all_listening.set()
+        if json.loads(text.splitlines()[0]).get("event") != "listening":
+            return False
+        self._listening.add(number)
+        if len(self._listening) == self._count:
+            self._all_listening.set()
+        return True
 
     def _place(self, number: int) -> WorkerPlace:
         return WorkerPlace(
             number=number,
-            addresses=[socket_name(each.getsockname()) for each in self._private],
+            addresses=self._own_addresses,
             public=[group[number].fileno() for group in self._public],
             private=self._private[number].fileno(),
             supervisor=self._alive,
             secret=self._secret,
         )
+
+
+def _open_private(config: Config) -> tuple[list[socket.socket], list[str]]:
+    """Opens a socket for each worker alone. Returns the sockets, and the addresses by which the others reach them.
+    Raises CannotListen."""
+    sockets: list[socket.socket] = []
+    addresses = []
+    for number in range(config.workers):
+        place = own_address(config, number)
+        try:
+            sockets.append(listen_alone(*resolved(place.host, place.port)[0]))
+        except OSError as error:
+            raise CannotListen(f"the worker {worker_name(number)} cannot listen at {place}: {error}") from error
+        addresses.append(place.told or socket_name(sockets[-1].getsockname()))
+    return sockets, addresses

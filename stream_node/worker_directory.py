@@ -15,6 +15,7 @@ from storage.durable_files import make_folder, rename_durably, sync
 from storage.errors import DatabaseInUse, system_error
 from storage.sqlite.database import FILE_NAME
 from stream_node.config import Config, ConfigError
+from stream_node.worker_place import own_address
 
 NOTE_FILE = "workers.toml"
 LEFT_S = 20.0
@@ -52,7 +53,7 @@ def check_workers(config: Config) -> None:
     if config.workers > 1 and config.tls_certificate is not None and config.tls_forward_ca is None:
         raise ConfigError(
             "workers: the workers connect to each other with TLS too, so tls_forward_ca must name the authority of "
-            "tls_certificate, which must be valid for 127.0.0.1"
+            f"tls_certificate, which must be valid for {own_address(config, 0).host_told}"
         )
     if config.database is not None:
         return

@@ -11,10 +11,13 @@ import msgspec
 import trio
 
 from cluster.view import Member
-from stream_node.config import Config
+from ockam.address import complete_address, split_host_port
+from ockam.sockets import socket_name
+from stream_node.config import Config, ConfigError
 
 VARIABLE = "_STREAM_NODE_WORKER"
 """The variable by which a worker process gets its place. No user sets it."""
+PORT_MAX = 65_535
 
 
 class WorkerPlace(msgspec.Struct, frozen=True):
@@ -100,3 +103,48 @@ def take_place(environment: MutableMapping[str, str] = os.environ) -> WorkerPlac
     """Returns the place of this process, or None if it has no supervisor."""
     text = environment.pop(VARIABLE, None)
     return None if text is None else msgspec.json.decode(text, type=WorkerPlace)
+
+
+class OwnAddress(msgspec.Struct, frozen=True):
+    """Where one worker listens for the others. Its text is `host:port`.
+
+    told: the `host:port` by which the others reach it; None: the address of its socket.
+    """
+
+    host: str
+    port: int
+    told: str | None
+
+    @property
+    def host_told(self) -> str:
+        return self.host if self.told is None else split_host_port(self.told)[0]
+
+    def __str__(self) -> str:
+        return socket_name((self.host, self.port))
+
+
+def own_address(config: Config, number: int) -> OwnAddress:
+    """Returns where a worker listens for the others.
+
+    Workers without a cluster are on one machine, and the kernel picks their ports. The members of a cluster also reach
+    the workers from other machines, through firewalls. So the workers have the ports behind that of the setting
+    `cluster_address`, or of `listen`, in the order of their numbers.
+    """
+    if config.database is None or config.cluster is None:
+        return OwnAddress("127.0.0.1", 0, None)
+    host, port = split_host_port(config.listen)
+    if config.cluster_address is None:
+        return OwnAddress(host, port + 1 + number if port else 0, None)
+    told, port = split_host_port(complete_address(config.cluster_address))
+    return OwnAddress(host, port + 1 + number, socket_name((told, port + 1 + number)))
+
+
+def check_own_addresses(config: Config) -> None:
+    """Raises ConfigError if the workers of a cluster cannot have the ports that they need."""
+    _, listen_port = split_host_port(config.listen)
+    ports = [own_address(config, number).port for number in range(config.workers)]
+    if max(ports) > PORT_MAX or (listen_port and listen_port in ports):
+        raise ConfigError(
+            f"cluster_address: the {config.workers} workers listen at the ports {ports[0]} to {ports[-1]}, behind that "
+            f"of this setting; choose one so that these are ports and {listen_port} is not among them"
+        )

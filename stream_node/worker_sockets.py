@@ -22,9 +22,9 @@ def listen_together(host: str, port: int, count: int) -> list[socket.socket]:
     Port 0 picks a free port. Raises OSError if anything else listens there.
 
     SO_REUSEPORT alone would let a second node of the same user in. So the first socket begins to listen without it, and
-    the kernel refuses that if any socket listens there: one of a single process, of another supervisor, or at a wildcard
-    address. Only then the first socket is opened to the further ones. Another supervisor begins without SO_REUSEPORT
-    too, so it is refused from that moment on until the last of these sockets is closed.
+    the kernel refuses that if any socket listens there: one of a single process, of another supervisor, or at a
+    wildcard address. Only then the first socket is opened to the further ones. Another supervisor begins without
+    SO_REUSEPORT too, so it is refused from that moment on until the last of these sockets is closed.
     """
     with ExitStack() as stack:
         first = stack.enter_context(listen_alone(host, port))

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from stream_node.cli.output import tell
+
 if TYPE_CHECKING:
     from stream_node.config import Config
 
 
 def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_json: bool) -> None:
-    """Runs the workers of a node until this process is told to stop. Raises CannotListen, WorkerFailed.
+    """Runs the workers of a node until this process is told to stop. Raises ConfigError, StorageError, CannotListen.
 
     arguments: the command line of this process, which the workers get too. has_file: whether it names a file of
     settings.
@@ -21,15 +23,23 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
     import trio
 
     from stream_node.cli.serve import has_terminal, tell_listening
+    from stream_node.cluster_services import check_cluster
+    from stream_node.config_sources import check_start
     from stream_node.notify import Notifier
-    from stream_node.supervisor import Supervisor
+    from stream_node.supervisor import NodeEnd, Supervisor
     from stream_node.worker_directory import check_workers, lock_directory, note_workers
+    from stream_node.worker_place import check_own_addresses
+
+    # A wrong setting is told once here, and not by each worker.
+    check_cluster(settings)
+    check_own_addresses(settings)
+    check_start(settings)
 
     notifier = Notifier()
     had_terminal = has_terminal()
     can_reload = has_file or notifier.is_active or bool(settings.tls_certificate or settings.access_rules)
 
-    async def run() -> int:
+    async def run() -> NodeEnd:
         lock = await lock_directory(settings)
         try:
             # Another supervisor may have written the note before it gave the lock back.
@@ -41,7 +51,7 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
         finally:
             lock.release(clean=True)
 
-    async def run_locked(supervisor: Supervisor) -> int:
+    async def run_locked(supervisor: Supervisor) -> NodeEnd:
 
         def tell_ready() -> None:
             tell_listening(settings, supervisor.addresses, [], as_json)
@@ -60,10 +70,12 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(obey, signals)
                 nursery.start_soon(notifier.report_alive)
-                code = await supervisor.run(tell_ready)
+                end = await supervisor.run(tell_ready)
                 nursery.cancel_scope.cancel()
-        return code
+        return end
 
-    code = trio.run(run)
-    if code:
-        raise typer.Exit(code if code > 0 else 1)
+    end = trio.run(run)
+    if end.reason is not None:
+        tell(end.reason)
+    if end.code:
+        raise typer.Exit(end.code)

@@ -1,0 +1,74 @@
+"""Goal: a node whose workers cannot serve ends with one plain line and a failure, so that its service manager sees it.
+
+Method: the real command; the lock or the database of a worker is taken away from it; settings are wrong.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from storage.directory_lock import DirectoryLock, owner_of
+from storage.sqlite.database import FILE_NAME
+from stream_node.process import NodeNotStarted, NodeProcess
+from stream_node.supervisor import FAILURES_MAX
+
+TWO = ("--workers", "2")
+PATIENCE_S = 60.0
+
+
+def plain_lines(node: NodeProcess) -> list[str]:
+    """What the node told people: the lines on stderr that are not its log."""
+    return [line for line in node.log_file.read_text().splitlines() if not line.startswith("{")]
+
+
+def test_a_worker_whose_directory_is_in_use_ends_the_start_with_one_line(tmp_path: Path) -> None:
+    node = NodeProcess(tmp_path / "data", arguments=TWO)
+    (tmp_path / "data" / "w01").mkdir(parents=True)
+    lock = DirectoryLock(tmp_path / "data" / "w01")
+    try:
+        with pytest.raises(NodeNotStarted, match="ended with 1:"):
+            node.start()
+    finally:
+        lock.release(clean=True)
+    (line,) = plain_lines(node)
+    assert re.search(rf"stream-node: the data directory .*w01 is in use by process {os.getpid()}; stop it", line)
+
+
+@pytest.mark.parametrize("setting", [("--access-rules", "missing.toml"), ("--cluster", "m1")])
+def test_a_wrong_setting_is_told_once(tmp_path: Path, setting: tuple[str, str]) -> None:
+    node = NodeProcess(tmp_path / "data", arguments=(*TWO, *setting))
+    with pytest.raises(NodeNotStarted, match="ended with 2:"):
+        node.start()
+    assert len(plain_lines(node)) == 1
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_start_that_could_not_listen_binds_nobody_to_its_number_of_workers(tmp_path: Path) -> None:
+    failing = NodeProcess(
+        tmp_path / "data", listen="192.0.2.1:1", arguments=("--workers", "3", "--insecure"), log_file=tmp_path / "log"
+    )
+    with pytest.raises(NodeNotStarted, match="does not have that address"):
+        failing.start()
+    with NodeProcess(tmp_path / "data", arguments=TWO) as node:
+        assert node.stop() == 0
+
+
+def test_a_worker_that_fails_for_good_ends_the_node(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "data", arguments=TWO) as node:
+        victim = tmp_path / "data" / "w01"
+        pid = owner_of(victim)
+        assert pid is not None
+        for file in victim.glob(f"{FILE_NAME}*"):
+            file.unlink()
+        (victim / FILE_NAME).write_bytes(b"this is no database" * 1_000)
+        os.kill(pid, signal.SIGKILL)
+        assert node.wait(PATIENCE_S) == 1
+        *reasons, last = plain_lines(node)
+        assert f"the worker w01 has ended {FAILURES_MAX} times in a row before it listened" in last
+        assert len(reasons) >= FAILURES_MAX
+        assert "Traceback" not in node.log_file.read_text()
