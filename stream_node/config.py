@@ -70,8 +70,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Whether pulls are served from a standby of the PostgreSQL server while no server takes writes. A standby is used
     only if it has all messages that were confirmed."""
     cluster: str | None = None
-    """The name of this node in its cluster: at most 64 letters, digits, `-`, `_` and `.`. The nodes of a cluster have the
-    same `database`, and share its streams. See [cluster.md](cluster.md)."""
+    """The name of this node in its cluster: at most 64 letters, digits, `-`, `_` and `.`. The nodes of a cluster have
+    the same `database`, and share its streams. See [cluster.md](cluster.md)."""
     cluster_address: str | None = None
     """The HOST:PORT at which the other nodes of the cluster reach this one. Without this setting, it is the address at
     which the node listens. With several `workers`, they are reached at the ports behind this one, in their order."""

@@ -27,6 +27,7 @@ from stream_node.config import Config
 from stream_node.doctor_access import examine_access
 from stream_node.doctor_database import examine_server
 from stream_node.doctor_sqlite import check_litestream, check_sqlite
+from stream_node.doctor_workers import check_workers, named, of_each
 from stream_node.findings import Finding, Values
 from stream_service.stored import list_stored
 
@@ -62,24 +63,28 @@ def examine(config: Config) -> list[Finding]:
     directory = Path(config.data_dir)
     there = nearest_directory(directory)
     owner = check_owner(directory)
+    workers, folders = check_workers(config)
     findings = []
     if config.database is None:
-        findings += [
-            check_sqlite(sqlite3.sqlite_version_info),
-            check_litestream(directory, sqlite3.sqlite_version_info),
-        ]
+        findings.append(check_sqlite(sqlite3.sqlite_version_info))
+        findings += of_each(folders, lambda folder: check_litestream(folder, sqlite3.sqlite_version_info))
     findings.append(check_companion(COMPANION))
     findings += [check_directory(directory, there), owner]
+    if workers is not None:
+        findings += [workers, *of_each(folders, check_owner)]
     findings.append(check_file_system(there, _mounts()))
     if config.database is None and os.access(there, os.W_OK | os.X_OK):
         findings.append(_measured(there))
     usage = os.statvfs(there)
     findings.append(check_free(shutil.disk_usage(there).free, usage.f_favail, usage.f_files, config))
+    newest_us: int | None = None
     if config.database is None:
-        database, newest_us = check_database(directory)
+        databases = {name: check_database(folder) for name, folder in folders.items()}
+        findings += [named(name, found) for name, (found, _) in databases.items()]
+        newest_us = max((newest for _, newest in databases.values() if newest is not None), default=None)
     else:
-        database, newest_us = examine_server(config.database, config), None
-    findings += [database, check_clock(time.time_ns() // 1000, newest_us)]
+        findings.append(examine_server(config.database, config))
+    findings.append(check_clock(time.time_ns() // 1000, newest_us))
     findings.append(check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], config))
     return findings + examine_access(config, is_running=owner.status == "ok" and owner.values["pid"] is not None)
 

@@ -15,7 +15,7 @@ from storage.durable_files import make_folder, rename_durably, sync
 from storage.errors import DatabaseInUse, system_error
 from storage.sqlite.database import FILE_NAME
 from stream_node.config import Config, ConfigError
-from stream_node.worker_place import own_address
+from stream_node.worker_place import own_address, worker_name
 
 NOTE_FILE = "workers.toml"
 LEFT_S = 20.0
@@ -78,6 +78,26 @@ def find_workers(folder: Path) -> int | None:
         return None
     except (OSError, msgspec.DecodeError) as error:
         raise ConfigError(f"workers: {note} cannot be read: {error}") from error
+
+
+def database_folders(folder: Path) -> dict[str, Path]:
+    """Returns the folders of the databases of a data directory by the names of the workers. A data directory without
+    workers has one database, with the name "". Raises ConfigError."""
+    count = find_workers(folder)
+    if count is None:
+        return {"": folder}
+    return {worker_name(number): folder / worker_name(number) for number in range(count)}
+
+
+def one_database_folder(folder: Path) -> Path:
+    """Returns the folder itself if it has one database. Raises ConfigError if it has several, of workers."""
+    names = list(database_folders(folder))
+    if names == [""]:
+        return folder
+    raise ConfigError(
+        f"data_dir: the streams in {folder} are shared among {len(names)} workers, each with a database of its own; "
+        f"run this command for each of them: --data-dir {folder / names[0]} to {folder / names[-1]}"
+    )
 
 
 def note_workers(config: Config) -> None:

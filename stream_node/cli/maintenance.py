@@ -4,6 +4,8 @@ data directory."""
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -15,6 +17,7 @@ from stream_node.cli.progress import progress_shown
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
+    from storage.sqlite.verify import VerifyReport
     from stream_node.restore import Present
 
 STREAMS_LISTED = 2**31
@@ -49,8 +52,10 @@ def backup(
     """
     from storage.sqlite.backup import back_up
     from stream_node.config_sources import load_config
+    from stream_node.worker_directory import one_database_folder
 
     config = load_config({"data_dir": data_dir})
+    one_database_folder(Path(config.data_dir))
     started_s = time.monotonic()
     with progress_shown() as progress:
         manifest = back_up(
@@ -108,9 +113,10 @@ def restore(
     from stream_node.config_sources import load_config
     from stream_node.restore import restore as put_back
     from stream_node.restore import restore_file
+    from stream_node.worker_directory import one_database_folder
 
     config = load_config({"data_dir": data_dir})
-    target = Path(config.data_dir)
+    target = one_database_folder(Path(config.data_dir))
     with progress_shown() as progress:
         if file is None and source is not None:
             manifest, present = put_back(source, target, check=verify, over=over, dry_run=dry_run, progress=progress)
@@ -155,38 +161,63 @@ def _replaced(present: Present) -> str:
 
 
 def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
-    """Read and check everything in the database: schema, gaps, order, checksums and sizes.
+    """Read and check everything in the database: schema, gaps, order, checksums and sizes. With several workers, this
+    checks the databases of all of them.
 
     Example: stream-node verify --data-dir ./data
     """
-    from storage.sqlite.database import Database
-    from storage.sqlite.verify import verify as verify_session
+    from storage.errors import StorageError
     from stream_node.config_sources import load_config
+    from stream_node.worker_directory import database_folders
 
-    config = load_config({"data_dir": data_dir})
-    session = Database.open(Path(config.data_dir), read_only=True).read_session()
-    try:
-        with progress_shown() as progress:
-            total = sum(each.next_index - each.first_index for each in session.log.list_streams(limit=STREAMS_LISTED))
-            result = verify_session(session, lambda _, messages: progress("verifying", messages, total))
-    finally:
-        session.close()
+    folders = database_folders(Path(load_config({"data_dir": data_dir}).data_dir))
+    problems: list[str] = []
+    problem_count = streams = messages = size_bytes = 0
+    with progress_shown() as progress:
+        for name, folder in folders.items():
+            prefix = f"{name}: " if name else ""
+            try:
+                result = _verified(folder, partial(progress, f"{prefix}verifying"))
+            except StorageError as error:
+                # The databases of the other workers are verified nevertheless.
+                if not name:
+                    raise
+                problems.append(f"{prefix}{error}")
+                problem_count += 1
+                continue
+            problems += [f"{prefix}{each}" for each in result.problems]
+            problem_count += result.problem_count
+            streams += result.streams
+            messages += result.messages
+            size_bytes += result.size_bytes
     report = {
-        "ok": result.sound,
-        "streams": result.streams,
-        "messages": result.messages,
-        "bytes": result.size_bytes,
-        "problems": list(result.problems),
-        "problem_count": result.problem_count,
+        "ok": not problem_count,
+        "streams": streams,
+        "messages": messages,
+        "bytes": size_bytes,
+        "problems": problems,
+        "problem_count": problem_count,
     }
     held = ", ".join(
-        counted(number, noun)
-        for number, noun in ((result.streams, "stream"), (result.messages, "message"), (result.size_bytes, "byte"))
+        counted(number, noun) for number, noun in ((streams, "stream"), (messages, "message"), (size_bytes, "byte"))
     )
-    verdict = "all as it should be" if result.sound else counted(result.problem_count, "problem")
-    say(as_json, report, [*result.problems, f"{held}: {verdict}"])
-    if not result.sound:
+    verdict = "all as it should be" if not problem_count else counted(problem_count, "problem")
+    say(as_json, report, [*problems, f"{held}: {verdict}"])
+    if problem_count:
         raise typer.Exit(1)
+
+
+def _verified(folder: Path, progress: Callable[[int, int], None]) -> VerifyReport:
+    """Verifies the database in a folder. progress: called with the numbers of done and of all messages."""
+    from storage.sqlite.database import Database
+    from storage.sqlite.verify import verify as verify_session
+
+    session = Database.open(folder, read_only=True).read_session()
+    try:
+        total = sum(each.next_index - each.first_index for each in session.log.list_streams(limit=STREAMS_LISTED))
+        return verify_session(session, lambda _, messages: progress(messages, total))
+    finally:
+        session.close()
 
 
 def doctor(
@@ -199,7 +230,8 @@ def doctor(
 
     The checks are: SQLite and its known bugs, a Litestream beside the database, the file system, the duration of a
     sync, free disk space, the database file or the PostgreSQL server, the clock, the limit on open files, the
-    addresses, and the files of TLS, rules, tokens and identities.
+    addresses, and the files of TLS, rules, tokens and identities. With several workers, the database of each is
+    checked, and its name stands in front.
 
     Example: stream-node doctor --data-dir ./data --json
     """

@@ -46,8 +46,9 @@ def repair(
     from stream_node.config_sources import load_config
     from stream_node.repair import plan_repair
     from stream_node.repair import repair as do_repair
+    from stream_node.worker_directory import one_database_folder
 
-    directory = Path(load_config({"data_dir": data_dir}).data_dir)
+    directory = one_database_folder(Path(load_config({"data_dir": data_dir}).data_dir))
     plan = plan_repair(directory)
     done, kept = False, None
     if plan.needed:
