@@ -209,8 +209,36 @@ class ConfirmedLost(StorageError):
 class DatabaseTaken(StorageError):
     """The error of starting a node on a database that another node uses. holder: what is known of the other node."""
 
+    found = "another node uses this database"
+    advice = "stop that node, or choose another database"
+
     def __init__(self, holder: str) -> None:
-        super().__init__(f"another node uses this database: {holder}; stop that node, or choose another database")
+        super().__init__(f"{self.found}: {holder}; {self.advice}")
+        self.holder = holder
+
+
+class ClusterThere(DatabaseTaken):
+    """The error of starting a node without a cluster on a database that the members of a cluster use."""
+
+    found = "a cluster, or a node with several workers, uses this database"
+    advice = "give this node a name in that cluster (--cluster NAME), or choose another database"
+
+
+class LoneNodeThere(DatabaseTaken):
+    """The error of starting a member of a cluster on a database that a node without a cluster uses."""
+
+    found = "a node that is not in a cluster uses this database"
+    advice = "stop that node and start it with a name of its own, too (--cluster NAME), or choose another database"
+
+
+class MemberNameTaken(DatabaseTaken):
+    """The error of starting a member of a cluster with the name of a member that runs. name: that name."""
+
+    def __init__(self, holder: str, name: str) -> None:
+        self.found = f"the cluster of this database has a member named {name!r} already"
+        self.advice = "give this node a name of its own (--cluster NAME), or stop the other one"
+        super().__init__(holder)
+        self.name = name
 
 
 class UnsafeDatabase(StorageError):

@@ -33,7 +33,17 @@ from __future__ import annotations
 import secrets
 import time
 
-from storage.errors import ConfirmedLost, ConnectionLost, DatabaseTaken, NodeReplaced, StandbyMissing, StorageError
+from storage.errors import (
+    ClusterThere,
+    ConfirmedLost,
+    ConnectionLost,
+    DatabaseTaken,
+    LoneNodeThere,
+    MemberNameTaken,
+    NodeReplaced,
+    StandbyMissing,
+    StorageError,
+)
 from storage.postgres.commands import command
 from storage.postgres.deadlines import Deadlines
 from storage.postgres.server import Connection, pause
@@ -120,9 +130,39 @@ class Ownership:
         return b"BEGIN; EXECUTE begin_write(%d, %d)" % (self.number, self.epoch)
 
     def _lock(self, connection: Connection) -> None:
-        self._wait_lock(connection, f"SELECT pg_try_advisory_lock{'' if self._member is None else '_shared'}({LOCK})")
-        if self._member is not None:
+        shared = "" if self._member is None else "_shared"
+        try:
+            self._wait_lock(connection, f"SELECT pg_try_advisory_lock{shared}({LOCK})")
+        except DatabaseTaken as error:
+            if self._member is not None:
+                raise LoneNodeThere(error.holder) from error
+            if self._find_holder(connection, f"(classid, objid, objsubid, mode) = (0, {LOCK}, 1, 'ShareLock')"):
+                raise ClusterThere(error.holder) from error
+            raise
+        if self._member is None:
+            return
+        try:
             self._wait_lock(connection, f"SELECT pg_try_advisory_lock({LOCK}, hashtext('{self._member}'))")
+        except DatabaseTaken as error:
+            its_lock = f"(classid, objid, objsubid) = ({LOCK}, hashtext('{self._member}')::oid, 2)"
+            holder = self._find_holder(connection, its_lock) or error.holder
+            raise MemberNameTaken(holder, bytes.fromhex(self._member).decode()) from error
+
+    def _find_holder(self, connection: Connection, lock: str) -> str | None:
+        """Returns what is known of the connection that holds an advisory lock of this database.
+
+        lock: the condition that its row in `pg_locks` fulfils.
+        """
+        text = (
+            "SELECT activity.pid, coalesce(host(client_addr), 'its own machine') FROM pg_locks "
+            "JOIN pg_stat_activity AS activity ON activity.pid = pg_locks.pid "
+            f"WHERE locktype = 'advisory' AND datname = current_database() AND granted AND {lock}"
+        )
+        found = command(connection, self._deadlines, text.encode())
+        if found.ntuples == 0:
+            return None
+        pid, host = ((found.get_value(0, column) or b"?").decode() for column in (0, 1))
+        return f"a connection from {host} (process {pid} of the server)"
 
     def _wait_lock(self, connection: Connection, ask: str) -> None:
         end_s = time.monotonic() + LOCK_WAIT_S
