@@ -41,9 +41,10 @@ from stream_node.live_settings import LiveParts, change_settings
 from stream_node.mirror_address import own_address
 from stream_node.node_status import register_status
 from stream_node.notify import Notifier
+from stream_node.opening import streams_to_open
 from stream_node.parts import NodeCondition, NodeParts
 from stream_node.preparing import check_settings, make_tcp
-from stream_node.services import Services, stored_streams, wall_clock_us
+from stream_node.services import Services, wall_clock_us
 from stream_node.statistics import ServerStatistics
 from stream_node.tls_settings import TlsWatch, make_tls
 from stream_node.token_services import NodeTokens
@@ -150,8 +151,7 @@ class Server:
         folder, is_member = database_folder(config, self._place), bool(config.cluster or self._place)
         database = await trio.to_thread.run_sync(open_database, config, folder)
         try:
-            # A member of a cluster reads the streams of a shard when it takes the shard.
-            stored = [] if is_member else await trio.to_thread.run_sync(stored_streams, database)
+            stored = await trio.to_thread.run_sync(streams_to_open, database, is_member)
             newest_us = max((each.last_time_us for each in stored), default=0)
             async with trio.open_nursery() as nursery:
                 node = Node(nursery, make_usages(config))
