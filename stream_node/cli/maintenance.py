@@ -18,6 +18,7 @@ from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
     from storage.sqlite.verify import VerifyReport
+    from stream_node.config import Config
     from stream_node.restore import Present
 
 STREAMS_LISTED = 2**31
@@ -51,11 +52,8 @@ def backup(
     Example: stream-node backup /backups/monday --data-dir ./data --verify
     """
     from storage.sqlite.backup import back_up
-    from stream_node.config_sources import load_config
-    from stream_node.worker_directory import one_database_folder
 
-    config = load_config({"data_dir": data_dir})
-    one_database_folder(Path(config.data_dir))
+    config = _settings_of_one(data_dir)
     started_s = time.monotonic()
     with progress_shown() as progress:
         manifest = back_up(
@@ -110,13 +108,11 @@ def restore(
 
     From Litestream: stream-node restore --file ./restored.sqlite --data-dir ./data
     """
-    from stream_node.config_sources import load_config
     from stream_node.restore import restore as put_back
     from stream_node.restore import restore_file
-    from stream_node.worker_directory import one_database_folder
 
-    config = load_config({"data_dir": data_dir})
-    target = one_database_folder(Path(config.data_dir))
+    config = _settings_of_one(data_dir)
+    target = Path(config.data_dir)
     with progress_shown() as progress:
         if file is None and source is not None:
             manifest, present = put_back(source, target, check=verify, over=over, dry_run=dry_run, progress=progress)
@@ -149,6 +145,16 @@ def restore(
     if held.newest_us is not None:
         text += f", the newest from {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(held.newest_us // 1_000_000))}"
     say(as_json, report, text + _replaced(present))
+
+
+def _settings_of_one(data_dir: str | None) -> Config:
+    """Returns the settings for a data directory that has one database. Raises ConfigError."""
+    from stream_node.config_sources import load_config
+    from stream_node.worker_directory import one_database_folder
+
+    config = load_config({"data_dir": data_dir})
+    one_database_folder(Path(config.data_dir))
+    return config
 
 
 def _replaced(present: Present) -> str:

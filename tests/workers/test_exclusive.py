@@ -5,14 +5,17 @@ Method: the real command twice; clients on many connections; a supervisor is kil
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from stream_client import blocking
 from stream_node.process import NodeNotStarted, NodeProcess
+from stream_node.worker_sockets import listen_together
 
 TWO = ("--workers", "2")
 CONNECTIONS = 12
@@ -94,3 +97,36 @@ def test_a_killed_supervisor_is_started_again_at_once(node: NodeProcess) -> None
             node.kill()
             node.start()
     assert node.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("::1", "::1"), ("::", "::1"), ("::1", "::"), ("127.0.0.1", "0.0.0.0"), ("0.0.0.0", "0.0.0.0")],
+)
+@pytest.mark.parametrize("left", [0, 1])
+def test_sockets_that_share_an_address_keep_others_out(first: str, second: str, left: int) -> None:
+    """left: the one of the sockets that is still open when another supervisor comes."""
+    try:
+        shared = listen_together(first, 0, 2)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    port = shared[left].getsockname()[1]
+    with shared[left]:
+        shared[1 - left].close()
+        for count in (1, 2):
+            with pytest.raises(OSError, match="in use"):
+                listen_together(second, port, count)
+    for each in listen_together(second, port, 2):
+        each.close()
+
+
+def test_connections_are_shared_among_the_sockets() -> None:
+    shared = listen_together("127.0.0.1", 0, 2)
+    with ExitStack() as stack:
+        for each in shared:
+            stack.enter_context(each)
+        for _ in range(CONNECTIONS * 4):
+            stack.enter_context(socket.create_connection(shared[0].getsockname()))
+        for each in shared:
+            connection, _ = each.accept()
+            connection.close()
