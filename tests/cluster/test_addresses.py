@@ -60,10 +60,10 @@ def addresses(server: PostgresServer, database: str) -> list[str]:
 @pytest.mark.parametrize("workers", ["1", "2"])
 def test_a_member_at_every_address_must_say_its_own(tmp_path: Path, listen: str, workers: str) -> None:
     arguments = ("--database", NOWHERE, "--cluster", "m1", "--workers", workers, "--insecure")
-    with pytest.raises(
-        NodeNotStarted, match=r"ended with 2: .*cluster_address: .*set cluster_address to the HOST:PORT"
-    ):
-        NodeProcess(tmp_path / "data", listen=listen, arguments=arguments).start()
+    told = r"ended with 2: .*cluster_address: .*set cluster_address to the HOST:PORT"
+    node = NodeProcess(tmp_path / "data", listen=listen, arguments=arguments)
+    with pytest.raises(NodeNotStarted, match=told), node:
+        pass
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:4000", "[::]:4000", "10.0.0.1:0", "no address"])
@@ -117,5 +117,8 @@ def test_workers_without_a_cluster_stay_on_this_machine(server: PostgresServer, 
 @pytest.mark.parametrize("address", ["127.0.0.1:3999", "127.0.0.1:65534"])
 def test_ports_that_workers_cannot_have_are_refused(tmp_path: Path, address: str) -> None:
     node = workers(NOWHERE, tmp_path / "data", "--cluster", "m1", listen="127.0.0.1:4000", address=address)
-    with pytest.raises(NodeNotStarted, match=r"ended with 2: .*cluster_address: the 2 workers listen at the ports"):
-        node.start()
+    with (
+        pytest.raises(NodeNotStarted, match=r"ended with 2: .*cluster_address: the 2 workers listen at the ports"),
+        node,
+    ):
+        pass

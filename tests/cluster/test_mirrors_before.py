@@ -56,8 +56,8 @@ def test_a_node_with_mirrors_joins_only_without_them(server: PostgresServer, tmp
         return NodeProcess(tmp_path / "node", arguments=(*url, *arguments))
 
     def assert_refused(arguments: Sequence[str], names: str) -> None:
-        with pytest.raises(NodeNotStarted, match=f"ended with 2: .*: {names}; start this node alone"):
-            node(*arguments).start()
+        with pytest.raises(NodeNotStarted, match=f"ended with 2: .*: {names}; start this node alone"), node(*arguments):
+            pass
 
     with NodeProcess(tmp_path / "source") as source, node() as alone:
         with blocking.connect(source.address) as client:

@@ -51,8 +51,8 @@ def test_the_reason_is_told(
     url = ("--database", server.url_of(database))
     other = NodeProcess(tmp_path / "second", arguments=(*url, *second))
     with NodeProcess(tmp_path / "first", arguments=(*url, *first)) as node:
-        with pytest.raises(NodeNotStarted, match="ended with 1: "):
-            other.start()
+        with pytest.raises(NodeNotStarted, match="ended with 1: "), other:
+            pass
         # Each worker that finds the database in use says so, until the node is stopped.
         lines = [line for line in other.log_file.read_text().splitlines() if not line.startswith("{")]
         assert lines

@@ -40,8 +40,8 @@ def test_no_second_node_listens_at_the_address_of_workers(
     node: NodeProcess, tmp_path: Path, host: str, arguments: Sequence[str]
 ) -> None:
     second = NodeProcess(tmp_path / "second", listen=f"{host}:{port_of(node)}", arguments=arguments)
-    with pytest.raises(NodeNotStarted, match=r"ended with 1: .*cannot listen at .*in use by another program"):
-        second.start()
+    with pytest.raises(NodeNotStarted, match=r"ended with 1: .*cannot listen at .*in use by another program"), second:
+        pass
     assert "Traceback" not in second.log_file.read_text()
     # All connections still reach the first node.
     for number in range(CONNECTIONS):
@@ -54,22 +54,22 @@ def test_workers_do_not_listen_at_the_address_of_another_node(tmp_path: Path, ho
     first = NodeProcess(tmp_path / "first", listen=f"{host}:0", arguments=ANY)
     with first:
         second = NodeProcess(tmp_path / "second", listen=f"127.0.0.1:{port_of(first)}", arguments=TWO)
-        with pytest.raises(NodeNotStarted, match="in use by another program"):
-            second.start()
+        with pytest.raises(NodeNotStarted, match="in use by another program"), second:
+            pass
 
 
 def test_workers_at_every_address_keep_those_at_one_address_out(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "first", listen="0.0.0.0:0", arguments=(*TWO, *ANY)) as first:
         second = NodeProcess(tmp_path / "second", listen=f"127.0.0.1:{port_of(first)}", arguments=TWO)
-        with pytest.raises(NodeNotStarted, match="in use by another program"):
-            second.start()
+        with pytest.raises(NodeNotStarted, match="in use by another program"), second:
+            pass
 
 
 def test_the_data_directory_is_refused_before_anything_listens(node: NodeProcess, tmp_path: Path) -> None:
     """The second start is refused for the directory, though its address does not exist on this machine."""
     second = NodeProcess(tmp_path / "first", listen="192.0.2.1:4000", arguments=(*TWO, *ANY), log_file=tmp_path / "log")
-    with pytest.raises(NodeNotStarted, match=rf"ended with 1: .*in use by process {node.pid}; stop it"):
-        second.start()
+    with pytest.raises(NodeNotStarted, match=rf"ended with 1: .*in use by process {node.pid}; stop it"), second:
+        pass
 
 
 def test_a_second_start_on_the_same_directory_takes_no_connection(node: NodeProcess, tmp_path: Path) -> None:

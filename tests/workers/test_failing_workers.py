@@ -31,8 +31,8 @@ def test_a_worker_whose_directory_is_in_use_ends_the_start_with_one_line(tmp_pat
     (tmp_path / "data" / "w01").mkdir(parents=True)
     lock = DirectoryLock(tmp_path / "data" / "w01")
     try:
-        with pytest.raises(NodeNotStarted, match="ended with 1:"):
-            node.start()
+        with pytest.raises(NodeNotStarted, match="ended with 1:"), node:
+            pass
     finally:
         lock.release(clean=True)
     (line,) = plain_lines(node)
@@ -42,8 +42,8 @@ def test_a_worker_whose_directory_is_in_use_ends_the_start_with_one_line(tmp_pat
 @pytest.mark.parametrize("setting", [("--access-rules", "missing.toml"), ("--cluster", "m1")])
 def test_a_wrong_setting_is_told_once(tmp_path: Path, setting: tuple[str, str]) -> None:
     node = NodeProcess(tmp_path / "data", arguments=(*TWO, *setting))
-    with pytest.raises(NodeNotStarted, match="ended with 2:"):
-        node.start()
+    with pytest.raises(NodeNotStarted, match="ended with 2:"), node:
+        pass
     assert len(plain_lines(node)) == 1
     assert not (tmp_path / "data").exists()
 
@@ -52,8 +52,8 @@ def test_a_start_that_could_not_listen_binds_nobody_to_its_number_of_workers(tmp
     failing = NodeProcess(
         tmp_path / "data", listen="192.0.2.1:1", arguments=("--workers", "3", "--insecure"), log_file=tmp_path / "log"
     )
-    with pytest.raises(NodeNotStarted, match="does not have that address"):
-        failing.start()
+    with pytest.raises(NodeNotStarted, match="does not have that address"), failing:
+        pass
     with NodeProcess(tmp_path / "data", arguments=TWO) as node:
         assert node.stop() == 0
 
