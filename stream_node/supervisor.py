@@ -16,6 +16,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 
 import msgspec
 import structlog
@@ -120,6 +121,13 @@ class Supervisor:
 
         tell_ready: called once, when all workers listen.
         """
+        try:
+            return await self._run(tell_ready)
+        finally:
+            for listener in (*chain.from_iterable(self._public), *self._private):
+                listener.close()
+
+    async def _run(self, tell_ready: Callable[[], None]) -> NodeEnd:
         codes = [0] * self._count
         async with trio.open_nursery() as nursery:
 

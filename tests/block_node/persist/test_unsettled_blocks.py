@@ -15,7 +15,8 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 from block_node.persist.chain_log import ChainLog
 from block_node.persist.errors import PredecessorMissing
 from block_node.persist.operations import ReadChain
-from block_node.persist.store import BlockRetention, BlockStore
+from block_node.persist.retention import BlockRetention
+from block_node.persist.store import BlockStore
 from storage.commit import apply_read
 from storage.errors import CommitUnsettled, StorageError
 from storage.postgres.database import PostgresDatabase
