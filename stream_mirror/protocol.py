@@ -34,7 +34,7 @@ class MirrorAction(enum.IntEnum):
 
 
 # type MirrorRequest struct { request_id: uint  action: MirrorAction  stream_name: str  source: str  source_name: str
-#   force: bool }
+#   force: bool  promotion_id: u64 }
 class MirrorRequest(msgspec.Struct, frozen=True):
     """A request of an operator.
 
@@ -43,6 +43,8 @@ class MirrorRequest(msgspec.Struct, frozen=True):
     source_name: with ADD, the name of the source; empty: the same name.
     force: with ADD, whether messages of this node that the source does not have are moved to another stream. With
     PROMOTE, whether the mirror becomes a primary without its source, whatever it lacks.
+    promotion_id: with PROMOTE without `force`, a random number that the client has chosen for this promotion, not 0.
+    The client asks again with the same number until the promotion is done. Otherwise 0.
     """
 
     request_id: bare.UInt
@@ -51,6 +53,7 @@ class MirrorRequest(msgspec.Struct, frozen=True):
     source: str
     source_name: str
     force: bool
+    promotion_id: bare.U64 = 0
 
 
 # type MirrorCondition enum { STARTING FOLLOWING UNREACHABLE PARTED FAILED FENCING }

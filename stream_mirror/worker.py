@@ -50,6 +50,8 @@ def _check(request: MirrorRequest) -> None:
         refusal = refusal_of_name(name)
         if refusal is not None:
             raise ProtocolError(refusal)
+    if request.action is MirrorAction.PROMOTE and not request.force and not request.promotion_id:
+        raise ProtocolError("a promotion needs an id, by which its end is told from that of an earlier one")
     if request.action is MirrorAction.ADD:
         try:
             split_host_port(request.source)

@@ -50,13 +50,18 @@ class MirrorRow(msgspec.Struct, frozen=True):
     aside_messages: int = 0
 
     @property
+    def follows(self) -> bool:
+        """Whether the stream follows a source, and takes no pushes."""
+        return self.task is Task.FOLLOW
+
+    @property
     def source_role(self) -> int:
         """What the stream is for a mirror that asks, as a number of `stream_service.mirroring.SourceRole`."""
         return {Task.FOLLOW: 1, Task.FENCE: 2, Task.ASK: 0}[self.task]
 
     def find_refusal(self, name: str) -> str | None:
         """Returns the reason why the stream of this name takes no pushes; None if it takes them."""
-        if self.task is not Task.FOLLOW:
+        if not self.follows:
             return None
         return f"{name!r} is a mirror of {self.source_name!r} at {self.source}, and takes no messages; push them there"
 

@@ -120,14 +120,17 @@ def promote(
 
     Example: stream-node mirror promote orders
     """
+    import secrets
+
     import trio
 
     from stream_mirror.protocol import MirrorAction
 
     async def run(client: StreamClient) -> None:
+        promotion_id = 0 if force else 1 + secrets.randbelow(2**63)
         with ProgressLine() as progress:
             while True:
-                answer = await _ask(client, MirrorAction.PROMOTE, stream, force=force)
+                answer = await _ask(client, MirrorAction.PROMOTE, stream, force=force, promotion_id=promotion_id)
                 if answer.done:
                     break
                 there, ends = (sum(each) for each in zip(*map(_ends, answer.mirrors), strict=True))
@@ -165,11 +168,18 @@ def remove(
 
 
 async def _ask(
-    client: StreamClient, action: MirrorAction, name: str, source: str = "", source_name: str = "", force: bool = False
+    client: StreamClient,
+    action: MirrorAction,
+    name: str,
+    source: str = "",
+    source_name: str = "",
+    force: bool = False,
+    promotion_id: int = 0,
 ) -> MirrorResponse:
     from stream_mirror.protocol import ADDRESS, MIRRORS, MirrorRequest
 
-    return await client.ask(ADDRESS, MIRRORS, MirrorRequest(0, action, name, source, source_name, force))
+    request = MirrorRequest(0, action, name, source, source_name, force, promotion_id)
+    return await client.ask(ADDRESS, MIRRORS, request)
 
 
 def _lost(behind: int, heard_us: int) -> str:

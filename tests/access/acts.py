@@ -118,7 +118,8 @@ def _block(address: str, does: str, rights: Right, payload: bytes) -> Act:
 
 
 def _mirrors(does: str, rights: Right, action: MirrorAction, name: str | None = "orders") -> Act:
-    request = MirrorRequest(1, action, name or "", FAR if action is MirrorAction.ADD else "", "", False)
+    source = FAR if action is MirrorAction.ADD else ""
+    request = MirrorRequest(1, action, name or "", source, "", False, 1 if action is MirrorAction.PROMOTE else 0)
     return Act("mirror", does, rights, name, local("mirror"), MIRRORS.encode_request(request))
 
 

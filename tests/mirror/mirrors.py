@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 
 import trio
@@ -18,9 +19,13 @@ from stream_mirror.protocol import (
     MirrorState,
 )
 from stream_service.extensions import RICH_PULL, FromIndex, RichMessage, RichPull
+from stream_service.mirroring import ROLE, Role, RoleRequest
 from stream_service.names import stream_address
+from tests.support.rich import ask
 from tests.support.served import PATIENCE_S
 from tests.support.stream_peer import StreamPeer, stream_peer
+
+PROMOTION_IDS = itertools.count(1)
 
 
 class MirrorRefused(Exception):
@@ -31,17 +36,21 @@ async def request(
     address: str, action: MirrorAction, name: str = "", source: str = "", *, source_name: str = "", force: bool = False
 ) -> MirrorResponse:
     """Sends a request of an operator. A promotion is asked for until it is done. Raises MirrorRefused."""
-    asked = MIRRORS.encode_request(MirrorRequest(1, action, name, source, source_name, force))
+    plans = action is MirrorAction.PROMOTE and not force
+    asked = MirrorRequest(1, action, name, source, source_name, force, next(PROMOTION_IDS) if plans else 0)
+    with trio.fail_after(4 * PATIENCE_S):
+        while not (answer := await ask_once(address, asked)).done:
+            await trio.sleep(0.02)
+    return answer
+
+
+async def ask_once(address: str, asked: MirrorRequest) -> MirrorResponse:
+    """Sends a request of an operator, and returns its answer. Raises MirrorRefused."""
     async with stream_peer(address) as peer:
-        with trio.fail_after(4 * PATIENCE_S):
-            while True:
-                payload = (await peer.ask((local(ADDRESS),), asked)).payload
-                if ERROR.is_in(payload):
-                    raise MirrorRefused(ERROR.decode_response(payload).reason)
-                answer = MIRRORS.decode_response(payload)
-                if answer.done:
-                    return answer
-                await trio.sleep(0.02)
+        payload = (await peer.ask((local(ADDRESS),), MIRRORS.encode_request(asked))).payload
+    if ERROR.is_in(payload):
+        raise MirrorRefused(ERROR.decode_response(payload).reason)
+    return MIRRORS.decode_response(payload)
 
 
 async def add(address: str, name: str, source: str, *, source_name: str = "", force: bool = False) -> None:
@@ -72,6 +81,11 @@ def follows_to(*ends: int) -> Callable[[list[MirrorState]], bool]:
 
 def is_in(condition: MirrorCondition) -> Callable[[list[MirrorState]], bool]:
     return lambda found: bool(found) and all(each.condition is condition for each in found)
+
+
+async def role_of(address: str, name: str = "s") -> Role:
+    async with stream_peer(address) as peer:
+        return (await ask(peer, (stream_address(name, 0),), ROLE, RoleRequest(1, None, False))).role
 
 
 async def contents(address: str, name: str, partition: int = 0) -> tuple[int, int, list[RichMessage]]:

@@ -21,7 +21,7 @@ from stream_service.mirror_codec import decode_mirror_page
 from stream_service.mirroring import MIRROR, ROLE, BeMirror, BePrimary, MirrorPull, Role, RoleRequest
 from stream_service.names import stream_address
 from stream_service.protocol import PUSH, PushRequest, Status
-from tests.mirror.mirrors import MirrorRefused, add, contents, follows_to, is_in, request, states, wait_for
+from tests.mirror.mirrors import MirrorRefused, add, contents, follows_to, is_in, request, role_of, states, wait_for
 from tests.support.rich import ask
 from tests.support.served import PATIENCE_S, served, wait_until
 from tests.support.stream_peer import StreamPeer, stream_peer
@@ -73,11 +73,6 @@ class Publishing:
             else:
                 self.refused += 1
         scope.cancel()
-
-
-async def role_of(address: str, name: str = "s") -> Role:
-    async with stream_peer(address) as peer:
-        return (await ask(peer, (stream_address(name, 0),), ROLE, RoleRequest(1, None, False))).role
 
 
 async def last_entry(address: str) -> int:
