@@ -30,6 +30,14 @@ SITES: Final = frozenset(
         "after_upgrade_backup",
         "before_revision_commit",
         "after_revision_commit",
+        "promotion_begun",
+        "promotion_noted",
+        "promotion_source_demoted",
+        "promotion_copied",
+        "promotion_fences_raised",
+        "promotion_partition_taken",
+        "promotion_give_back_noted",
+        "promotion_source_restored",
     }
 )
 

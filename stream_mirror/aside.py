@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import msgspec
 import structlog
 
 from storage.history import History
 from stream_mirror.local_stream import LocalStream
-from stream_service.mirror_operations import CopyAside, CutTail, KeepRow
+from stream_service.mirror_operations import BeginAside, CopyAside, CutTail
 from stream_service.mirror_rows import MirrorRow
 from stream_service.names import NAME_BYTES_MAX
 from stream_service.stored import StoredStream
@@ -43,10 +42,10 @@ async def set_aside(
     stream_id = stream.get_worker().bounds.stream_id
     # 1. Write down where the messages go. A node that was killed in the next steps goes on with the same stream.
     if not row.aside_name or row.aside_messages:
-        row = msgspec.structs.replace(row, aside_name=aside_name(name, new_id()), aside_messages=0)
-        chosen = row
-        await stream.change(lambda stream_id, done: KeepRow(stream_id, chosen, done))
-    to = row.aside_name
+        to = aside_name(name, new_id())
+        await stream.change(lambda stream_id, done: BeginAside(stream_id, to, done))
+    else:
+        to = row.aside_name
     # 2. Copy, until the other stream has everything.
     while True:
         copied = await stream.write(lambda done: CopyAside(stream_id, index, to, partition, directory.now_us(), done))
@@ -54,18 +53,21 @@ async def set_aside(
             break
     assert copied.record is not None, "the copy has ended"
     count = copied.record.next_index - copied.record.first_index
-    # 3. Cut. Only the last step writes the row.
-    kept = msgspec.structs.replace(row, sets_aside=False, aside_messages=count)
-    await cut(stream, kept, index, source_history)
+    # 3. Cut. Only the last step says that all messages are moved.
+    await cut(stream, index, source_history, count)
     # 4. Serve the other stream. A worker that runs already has not seen the copies.
     directory.reopen_stream(StoredStream(copied.record, 0, None))
     logger.warning("messages_set_aside", stream=name, partition=partition, messages=count, from_index=index, kept_in=to)
 
 
-async def cut(stream: LocalStream, row: MirrorRow, index: int, source_history: History) -> None:
-    """Cuts all messages from `index` on, in steps, and writes the row with the last one. Raises StorageError,
-    MirrorError."""
+async def cut(stream: LocalStream, index: int, source_history: History, aside_messages: int = 0) -> None:
+    """Cuts all messages from `index` on, in steps. Raises StorageError, MirrorError.
+
+    aside_messages: the number of messages that were moved to another stream; it is written down with the last step.
+    """
     while True:
-        step = await stream.change(lambda stream_id, done: CutTail(stream_id, index, source_history, row, done))
+        step = await stream.change(
+            lambda stream_id, done: CutTail(stream_id, index, source_history, aside_messages, done)
+        )
         if step.done:
             return

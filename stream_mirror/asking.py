@@ -1,4 +1,4 @@
-"""Asker: asks another node, and waits for its answers. It does not know what it asks for.
+"""Asker: asks another node, and waits for its answers.
 
 The messages go through the node's own connections, with its own certificate and token (`ockam.tcp.TcpTransport`).
 """
@@ -19,6 +19,8 @@ from ockam.node import Node
 from ockam.protocol import ERROR, FAILURE, REFUSAL, Protocol, ProtocolError
 from ockam.worker import Worker
 from stream_mirror.errors import SourceLost, SourceRefused
+from stream_service.mirroring import ROLE, BeMirror, BePrimary, RoleRequest, RoleResponse
+from stream_service.names import stream_address
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -97,6 +99,13 @@ def asking(node: Node, destination: str, new_id: Callable[[], str]) -> Iterator[
         yield asker
     finally:
         node.unregister(address)
+
+
+async def change_role(
+    asker: Asker, name: str, partition: int, change: BeMirror | BePrimary | None, *, force: bool
+) -> RoleResponse:
+    """Asks another node to change the role of a stream-partition; None: to tell it. Raises MirrorError."""
+    return await asker.ask(stream_address(name, partition), ROLE, RoleRequest(0, change, force))
 
 
 def _refusal(payload: bytes, destination: str) -> SourceLost | SourceRefused:

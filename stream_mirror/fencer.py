@@ -12,15 +12,14 @@ import trio
 
 from ockam.protocol import ProtocolError
 from storage.errors import StorageClosed, StorageError
-from stream_mirror.asking import Asker, asking
+from stream_mirror.asking import Asker, asking, change_role
 from stream_mirror.errors import MirrorError, Parted
 from stream_mirror.figures import Figures
 from stream_mirror.local_stream import LocalStream
 from stream_mirror.protocol import MirrorCondition
-from stream_service.mirror_operations import EndFence
 from stream_service.mirror_rows import MirrorRow
-from stream_service.mirroring import ROLE, BeMirror, BePrimary, Role, RoleRequest, RoleResponse
-from stream_service.names import stream_address
+from stream_service.mirroring import BeMirror, Role
+from stream_service.role_operations import EndFence
 
 RETRY_S = 0.5
 """The pause before the former source is tried again, in seconds."""
@@ -78,10 +77,3 @@ class Fencer:
             )
         await change_role(asker, self._row.source_name, partition, BeMirror(own_address, name), force=True)
         logger.warning("source_fenced", stream=name, partition=partition, source=self._row.source)
-
-
-async def change_role(
-    asker: Asker, name: str, partition: int, change: BeMirror | BePrimary | None, *, force: bool
-) -> RoleResponse:
-    """Asks another node to change the role of a stream-partition; None: to tell it. Raises MirrorError."""
-    return await asker.ask(stream_address(name, partition), ROLE, RoleRequest(0, change, force))

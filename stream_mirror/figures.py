@@ -8,7 +8,7 @@ import structlog
 import trio
 
 from stream_mirror.protocol import MirrorCondition, MirrorState
-from stream_service.mirror_rows import MirrorRow
+from stream_service.mirror_rows import MirrorRow, Task
 
 logger = structlog.get_logger(__name__)
 
@@ -21,6 +21,7 @@ class Figures:
     heard_us: when it had asked for this, in microseconds since 1970; 0 if it has never heard of the source. The
     source has not ended earlier since then.
     copied: the number of messages that were copied since the start of the node.
+    promotion_reason: why a promotion that is under way does not go on; empty if it does.
     """
 
     def __init__(self, identity: tuple[str, int], row: MirrorRow, now_us: Callable[[], int]) -> None:
@@ -30,6 +31,7 @@ class Figures:
         self.source_next_index = row.source_next_index
         self.heard_us = row.heard_us
         self.copied = 0
+        self.promotion_reason = ""
         self._now_us = now_us
         self._level_s = trio.current_time()
 
@@ -66,11 +68,14 @@ class Figures:
         name, partition = self.identity
         lag = max(0, self.source_next_index - next_index)
         # A mirror that hears nothing may lack what was pushed since then.
-        is_level = not lag and self.condition is MirrorCondition.FOLLOWING
+        is_level = not lag and self.condition in (MirrorCondition.FOLLOWING, MirrorCondition.CIRCLE)
         lag_us = 0 if is_level or self.condition is MirrorCondition.FENCING else self._lag_us()
         aside = (row.aside_name, row.aside_messages)
         ends = (next_index, self.source_next_index, lag, lag_us, self.heard_us)
-        return MirrorState(name, partition, self.condition, self.reason, row.source, row.source_name, *ends, *aside)
+        condition, reason = self.condition, self.reason
+        if row.task in (Task.PROMOTE, Task.GIVE_BACK):
+            condition, reason = MirrorCondition.PROMOTING, self.promotion_reason
+        return MirrorState(name, partition, condition, reason, row.source, row.source_name, *ends, *aside)
 
     def _lag_us(self) -> int:
         return round((trio.current_time() - self._level_s) * 1e6)

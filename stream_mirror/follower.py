@@ -9,24 +9,24 @@ lost messages and got others since, whatever its history says.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
-import msgspec
 import trio
 
 from ockam.protocol import ProtocolError
 from storage.errors import StorageClosed, StorageError
 from storage.history import History, find_parting
 from stream_mirror.aside import cut, set_aside
-from stream_mirror.asking import Asker, asking
-from stream_mirror.errors import MirrorError, Parted, SourceLost
+from stream_mirror.asking import Asker, asking, change_role
+from stream_mirror.errors import MirrorError, Parted, SourceLost, SourceRefused
 from stream_mirror.figures import Figures
 from stream_mirror.local_stream import LocalStream
 from stream_mirror.protocol import MirrorCondition
 from stream_service.mirror_codec import MirrorAnswer, decode_mirror_page
 from stream_service.mirror_operations import ReadOne, SkipForward, StoreMirrored, TakeHistory
 from stream_service.mirror_rows import MirrorRow
-from stream_service.mirroring import MIRROR, MIRROR_BYTES_MAX, MirrorPull, MirrorStatus
+from stream_service.mirroring import MIRROR, MIRROR_BYTES_MAX, MirrorPull, MirrorStatus, SourceRole
 from stream_service.mirroring import Follower as FollowerAddress
 from stream_service.names import stream_address
 
@@ -38,8 +38,11 @@ RETRY_S = 0.5
 PARTED_RETRY_S = 5.0
 """The pause before a mirror that has parted from its source asks again, in seconds. The source may have been
 replaced."""
+CIRCLE_S = 3.0
+"""The interval in which a mirror asks a source that is itself a mirror whether it follows this node, in seconds."""
 TRUNCATE_LOOK_S = 0.05
 """The interval between two checks whether the deletion of messages has ended, in seconds."""
+CIRCLE_TEXT = "this stream and its source follow each other, so neither takes pushes; promote one of both"
 
 
 class Follower:
@@ -62,6 +65,8 @@ class Follower:
         self.figures = figures
         self._new_id = new_id
         self._failure: Exception | None = None
+        self._circle = MirrorCondition.FOLLOWING
+        self._circle_look_s = 0.0
 
     async def run(self) -> None:
         """Follows the source until it is cancelled. It never gives up."""
@@ -85,6 +90,7 @@ class Follower:
 
     async def _follow(self, asker: Asker) -> None:
         """Copies pages until something fails."""
+        self._circle, self._circle_look_s = MirrorCondition.FOLLOWING, trio.current_time() + CIRCLE_S
         await self._compare_last(asker)
         page: MirrorAnswer | None = None
         while True:
@@ -94,10 +100,28 @@ class Follower:
                 await self._part(page)
                 page = None
                 continue
-            self.figures.set(MirrorCondition.FOLLOWING)
+            await self._look_for_circle(asker, page)
+            self.figures.set(self._circle, CIRCLE_TEXT if self._circle is MirrorCondition.CIRCLE else "")
             if page.start > self._stream.next_index or page.first_index > self._stream.next_index:
                 await self._skip(page.first_index)
                 page = None
+
+    async def _look_for_circle(self, asker: Asker, page: MirrorAnswer) -> None:
+        """Finds out whether the source follows this stream: then neither of both takes pushes."""
+        if page.role is not SourceRole.MIRROR:
+            self._circle = MirrorCondition.FOLLOWING
+            return
+        if self._self is None or trio.current_time() < self._circle_look_s:
+            return
+        self._circle_look_s = trio.current_time() + CIRCLE_S
+        try:
+            there = await change_role(asker, self._row.source_name, self._stream.identity[1], None, force=False)
+        except SourceRefused:
+            # A mirror of a mirror needs no right to ask for this. It asks again after its next connect.
+            self._circle_look_s = math.inf
+            return
+        is_circle = (there.source, there.stream_name) == (self._self.address, self._self.stream_name)
+        self._circle = MirrorCondition.CIRCLE if is_circle else MirrorCondition.FOLLOWING
 
     async def _next_page(self, asker: Asker, page: MirrorAnswer | None) -> MirrorAnswer:
         """Stores a page and asks for the one behind it at the same time. Returns the latter.
@@ -157,14 +181,9 @@ class Follower:
         end = bounds.next_index + len(page.records)
         history = tuple(entry for entry in page.history if entry.first_index <= end)
         if page.records or (history != bounds.history and bounds.first_index < end):
-            row = worker.bounds.mirror
-            if row is None:
-                raise MirrorError("the stream is no mirror any more")
-            before_us = worker.last_time_us
-            heard = {"source_next_index": page.next_index, "heard_us": self.figures.heard_us}
-            row = msgspec.structs.replace(row, sets_aside=False, **heard)
+            before_us, heard = worker.last_time_us, (page.next_index, self.figures.heard_us)
             await self._stream.change(
-                lambda stream_id, done: StoreMirrored(stream_id, page.records, before_us, page.history, row, done)
+                lambda stream_id, done: StoreMirrored(stream_id, page.records, before_us, page.history, *heard, done)
             )
         self.figures.note_stored(self._stream.next_index, len(page.records))
         if page.first_index > self._stream.first_index:
@@ -202,7 +221,7 @@ class Follower:
         row = bounds.mirror
         if row is not None and bounds.first_index == bounds.next_index:
             # There is no message that could be lost.
-            await cut(self._stream, row, parting, page.history)
+            await cut(self._stream, parting, page.history)
             return
         first = max(parting, bounds.first_index)
         what = f"the {bounds.next_index - first} messages from index {first} on are not those of the source"

@@ -2,34 +2,37 @@
 
 A planned promotion loses nothing:
 
-1. Every partition of the source becomes a mirror of this node. Its answer tells its end: it confirms no push beyond.
-2. This node copies up to these ends, and copies the positions of consumers once more.
-3. Every partition of this node becomes a primary.
+1. This node looks whether the source can become a mirror.
+2. It writes down that it promotes the stream (`Task.PROMOTE`). Without that, a node that is killed in the next steps
+   would leave two mirrors of each other.
+3. Every partition of the source becomes a mirror of this node. Its answer tells its end: it confirms no push beyond.
+4. This node copies up to these ends, and copies the positions of consumers once more.
+5. Every partition of this node becomes a primary.
 
-If one of the first two steps fails, the partitions of the source become primaries again. A forced promotion does
-the third step alone. The former source then becomes a mirror when it can be reached again (`stream_mirror.fencer`).
+After a start, `stream_mirror.promotions` goes on at step 3. If step 3 or 4 fails, this node writes down that it gives
+the role back (`Task.GIVE_BACK`), and the partitions of the source become primaries again. A forced promotion does
+step 5 alone. The former source then becomes a mirror when it can be reached again (`stream_mirror.fencer`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import structlog
 import trio
 
 from index_service.fences import RaiseFences
 from index_service.lease_groups import LeaseGroups
-from storage.errors import StorageError
-from stream_mirror.asking import asking
-from stream_mirror.errors import MirrorError, SourceLost, SourceRefused
-from stream_mirror.fencer import change_role
+from storage.failpoint import failpoint
+from stream_mirror.asking import Asker, asking, change_role
+from stream_mirror.errors import MirrorError, Parted, SourceLost, SourceRefused
 from stream_mirror.figures import Figures
 from stream_mirror.keeper import Keeper
 from stream_mirror.local_stream import LocalStream, completed
 from stream_mirror.protocol import MirrorCondition
-from stream_service.mirror_operations import ChangeRole
-from stream_service.mirror_rows import MirrorRow
-from stream_service.mirroring import BeMirror, BePrimary, Role
+from stream_service.mirror_rows import MirrorRow, Task
+from stream_service.mirroring import BeMirror, BePrimary, Role, RoleResponse
+from stream_service.role_operations import ChangeRole, ChangeTask
 
 COPY_LOOK_S = 0.01
 """The interval between two checks whether the last messages are copied, in seconds."""
@@ -47,11 +50,17 @@ class Following:
         self.row = row
         self.figures = figures
 
+    async def change_task(self, task: Task, expected: Collection[Task]) -> None:
+        """Writes down what the partition does. Raises MirrorError, StorageError: for example NoMirror if it does none
+        of the expected tasks."""
+        await self.stream.change(lambda stream_id, done: ChangeTask(stream_id, task, expected, done))
+
 
 class Promotion:
     """The promotion of one stream. All its partitions follow the same node.
 
     following: the partitions that follow.
+    takes: whether a partition of this node may be a primary already. Then the promotion cannot be undone.
     """
 
     def __init__(
@@ -69,57 +78,95 @@ class Promotion:
         self._groups = groups
         self._new_id = new_id
         self._role_changed = role_changed
+        self.takes = False
 
-    async def run(self, own_address: str) -> None:
-        """A planned promotion. Raises MirrorError, StorageError.
+    async def begin(self, own_address: str, *, looks: bool) -> None:
+        """Writes down that the stream is promoted. Raises MirrorError, StorageError.
 
         own_address: the `host:port` at which the source reaches this node.
+        looks: whether the source is asked before, so that nothing is written down if it cannot become a mirror.
         """
-        demoted: list[Following] = []
-        try:
-            ends = []
+        if looks:
             for each in self._following:
-                demoted.append(each)
-                ends.append(await self._demote(each, own_address))
-            for each, end in zip(self._following, ends, strict=True):
-                await self._wait_copied(each, end)
-            await self._copy_positions()
-        except BaseException:
-            with trio.CancelScope(shield=True):
-                await self._restore(demoted, own_address)
-            raise
-        await self.finish()
+                with asking(each.stream.directory.node, each.row.source, self._new_id) as asker:
+                    await self._ask_role(asker, each, own_address)
+        failpoint("promotion_begun")
+        for each in self._following:
+            await each.change_task(Task.PROMOTE, {Task.FOLLOW, Task.PROMOTE})
+            failpoint("promotion_noted")
 
-    async def finish(self, *, fences: bool = True) -> None:
+    async def run(self, own_address: str) -> None:
+        """Does the rest of a planned promotion that is written down. Safe to repeat. Raises MirrorError, StorageError.
+
+        own_address: as above.
+        """
+        ends = [await self._demote(each, own_address) for each in self._following]
+        for each, end in zip(self._following, ends, strict=True):
+            await self._wait_copied(each, end)
+        await self._copy_positions()
+        failpoint("promotion_copied")
+        await self.finish(expected=Task.PROMOTE)
+
+    async def give_back(self, own_address: str) -> None:
+        """Makes the partitions of the source primaries again, as far as this promotion has made them mirrors. Safe to
+        repeat. Raises MirrorError, StorageError.
+
+        own_address: as above.
+        """
+        # A node that is killed now must not go on with the promotion: a part of the source takes pushes again.
+        for each in self._following:
+            await each.change_task(Task.GIVE_BACK, {Task.PROMOTE, Task.GIVE_BACK})
+        failpoint("promotion_give_back_noted")
+        for each in self._following:
+            name, partition = each.stream.identity
+            with asking(each.stream.directory.node, each.row.source, self._new_id) as asker:
+                now = await change_role(asker, each.row.source_name, partition, None, force=False)
+                if now.role is Role.MIRROR and (now.source, now.stream_name) == (own_address, name):
+                    await change_role(asker, each.row.source_name, partition, BePrimary(False), force=True)
+                    logger.warning("source_restored", stream=name, partition=partition, source=each.row.source)
+            failpoint("promotion_source_restored")
+            await each.change_task(Task.FOLLOW, {Task.GIVE_BACK})
+
+    async def finish(self, *, fences: bool = True, expected: Task | None = None) -> None:
         """Makes the partitions primaries, whatever they lack. Raises MirrorError, StorageError.
 
         fences: whether the former source becomes a mirror.
+        expected: the task that the partitions must still have; None: any.
         """
         directory = self._following[0].stream.directory
         # No member may save with a lease that the source has given: this node may give the same partition anew.
         await completed(directory.storage.submit_write, lambda done: RaiseFences(self._name, directory.now_us(), done))
         self._groups.forget(lambda name: name == self._name)
+        failpoint("promotion_fences_raised")
+        self.takes = True
         for each in self._following:
             operation = await each.stream.change(
-                lambda stream_id, done: ChangeRole(stream_id, BePrimary(fences), True, done)
+                lambda stream_id, done: ChangeRole(stream_id, BePrimary(fences), True, done, expected=expected)
             )
             name, partition = each.stream.identity
             logger.warning("role_changed", stream=name, partition=partition, role="primary", at=each.stream.next_index)
             self._role_changed(each.stream.identity, operation.mirror)
+            failpoint("promotion_partition_taken")
+
+    async def _ask_role(self, asker: Asker, each: Following, own_address: str) -> RoleResponse:
+        """Returns the role of a partition of the source. Raises MirrorError if it is the mirror of a third stream."""
+        row, (name, partition) = each.row, each.stream.identity
+        now = await change_role(asker, row.source_name, partition, None, force=False)
+        if now.role is Role.MIRROR and (now.source, now.stream_name) != (own_address, name):
+            raise MirrorError(
+                f"{row.source_name!r} at {row.source} is itself a mirror, of {now.stream_name!r} at {now.source}: "
+                "promote it there, or promote this one with --force"
+            )
+        return now
 
     async def _demote(self, each: Following, own_address: str) -> int:
         """Makes a partition of the source a mirror of this node. Returns its end."""
-        name, partition = each.stream.identity
-        node, row = each.stream.directory.node, each.row
-        with asking(node, row.source, self._new_id) as asker:
-            now = await change_role(asker, row.source_name, partition, None, force=False)
-            if now.role is Role.MIRROR and (now.source, now.stream_name) != (own_address, name):
-                raise MirrorError(
-                    f"{row.source_name!r} at {row.source} is itself a mirror, of {now.stream_name!r} at {now.source}: "
-                    "promote it there, or promote this one with --force"
-                )
+        row, (name, partition) = each.row, each.stream.identity
+        with asking(each.stream.directory.node, row.source, self._new_id) as asker:
+            await self._ask_role(asker, each, own_address)
             answer = await change_role(asker, row.source_name, partition, BeMirror(own_address, name), force=False)
-            return answer.next_index
+        failpoint("promotion_source_demoted")
+        return answer.next_index
 
     async def _wait_copied(self, each: Following, end: int) -> None:
         """Waits until a partition has everything up to this index."""
@@ -129,7 +176,8 @@ class Promotion:
                 copied, deadline_s = each.stream.next_index, trio.current_time() + COPY_S_MAX
             condition = each.figures.condition
             if condition in (MirrorCondition.UNREACHABLE, MirrorCondition.PARTED) or trio.current_time() > deadline_s:
-                raise SourceLost(
+                failure = Parted if condition is MirrorCondition.PARTED else SourceLost
+                raise failure(
                     f"{end - each.stream.next_index} messages of partition {each.stream.identity[1]} could not be "
                     f"copied: {each.figures.reason or 'nothing comes from the source'}"
                 )
@@ -143,16 +191,3 @@ class Promotion:
             except SourceRefused as error:
                 # A source can allow its messages to be copied, and not the positions of its consumers.
                 logger.warning("mirror_positions_not_copied", stream=self._name, reason=str(error))
-
-    async def _restore(self, demoted: Sequence[Following], own_address: str) -> None:
-        """Makes partitions of the source primaries again, because the promotion has failed."""
-        for each in demoted:
-            name, partition = each.stream.identity
-            try:
-                with asking(each.stream.directory.node, each.row.source, self._new_id) as asker:
-                    source_name = each.row.source_name
-                    now = await change_role(asker, source_name, partition, None, force=False)
-                    if now.role is Role.MIRROR and (now.source, now.stream_name) == (own_address, name):
-                        await change_role(asker, source_name, partition, BePrimary(False), force=True)
-            except (MirrorError, StorageError) as error:
-                logger.error("source_not_restored", stream=name, partition=partition, reason=str(error))

@@ -1,22 +1,30 @@
-"""Promotions: begins the promotions of streams, and tells an operator what has become of them.
+"""Promotions: begins the promotions of streams, goes on with those of an earlier run of the node, and tells an operator
+what has become of them.
 
 `stream_mirror.promotion` says how one stream is promoted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 import structlog
+import trio
 
 from index_service.lease_groups import LeaseGroups
-from storage.errors import StorageError
-from stream_mirror.errors import MirrorError
+from ockam.protocol import ProtocolError
+from storage.errors import StorageClosed, StorageError
+from stream_mirror.errors import MirrorError, SourceLost
 from stream_mirror.promotion import Following, Promotion
 from stream_mirror.protocol import MirrorState
 from stream_mirror.tasks import MirrorTasks
+from stream_service.mirror_rows import FOLLOWING, Task
 
 IDS_MAX = 64
 """The largest number of operators who wait for one promotion, and of promotions whose end is remembered."""
+RETRY_S = 0.5
+"""The pause before a step that must be done in the end is tried again, in seconds."""
 
 logger = structlog.get_logger(__name__)
 
@@ -26,13 +34,20 @@ class Begun(msgspec.Struct):
 
     before: the mirrors, as they were before it.
     ids: the ids of the requests that wait for it.
-    has_ended, failure: whether it has ended, and why it has failed.
+    is_resumed: whether an earlier run of the node has begun it.
+    is_noted: whether all partitions are written down as being promoted.
+    is_known: whether an operator is told what has become of it.
+    failure: why it has failed. Then the source gets its role back, which can take longer than until `is_known`.
+    has_ended: whether nothing of it is left to be done.
     """
 
     before: list[MirrorState]
     ids: set[int]
+    is_resumed: bool = False
+    is_noted: bool = False
+    is_known: bool = False
+    failure: MirrorError | StorageError | ProtocolError | None = None
     has_ended: bool = False
-    failure: MirrorError | StorageError | None = None
 
 
 class Promotions:
@@ -49,34 +64,39 @@ class Promotions:
         self._begun: dict[str, Begun] = {}
 
     async def plan(self, name: str, promotion_id: int) -> tuple[bool, list[MirrorState]]:
-        """Begins a planned promotion, or tells how far it is. Raises MirrorError, StorageError.
+        """Begins a planned promotion, or tells how far it is. Raises MirrorError, StorageError, ProtocolError.
 
         Returns whether the stream is promoted: then with the states before the promotion, and otherwise with the
         present ones.
         """
         states = self._tasks.states(name)
         begun = self._begun.get(name)
-        if begun is not None and promotion_id in begun.ids:
-            if begun.failure is not None:
-                raise begun.failure
-            if not begun.has_ended:
-                return False, states
-            # The answer is what is so now, and not what was so when the promotion ended.
-            if self.following(name):
-                raise MirrorError(f"{name!r} was promoted, and has become a mirror again since")
-            return True, begun.before
-        if begun is not None and not begun.has_ended:
-            # Another operator has begun the same.
-            if len(begun.ids) >= IDS_MAX:
+        if begun is not None and (promotion_id in begun.ids or not begun.has_ended):
+            if begun.is_known:
+                if begun.failure is not None:
+                    raise begun.failure
+                # The answer is what is so now, and not what was so when the promotion ended.
+                if self.following(name):
+                    raise MirrorError(f"{name!r} was promoted, and has become a mirror again since")
+                return True, begun.before
+            # Another operator may have begun the same.
+            if promotion_id not in begun.ids and len(begun.ids) >= IDS_MAX:
                 raise MirrorError(f"{IDS_MAX} requests wait for the promotion of {name!r} already")
             begun.ids.add(promotion_id)
             return False, states
-        promotion = self._promotion(name)
-        own_address = self._tasks.get_own_address()
+        self._promotion(name)
+        self._tasks.get_own_address()
         logger.info("promotion_begun", stream=name, source=states[0].source)
-        begun = self._remember(name, Begun(states, {promotion_id}))
-        self._tasks.begin(("promotion", name), lambda: self._run(name, begun, promotion, own_address))
+        self._begin(name, Begun(states, {promotion_id}))
         return False, states
+
+    def resume(self, name: str) -> None:
+        """Goes on with a promotion that an earlier run of the node has begun."""
+        logger.info("promotion_resumed", stream=name)
+        begun = Begun(self._tasks.states(name), set(), is_resumed=True)
+        if self.following(name, {Task.GIVE_BACK}):
+            begun.failure, begun.is_known = MirrorError(f"an earlier promotion of {name!r} has failed"), True
+        self._begin(name, begun)
 
     async def force(self, name: str) -> list[MirrorState]:
         """Promotes a stream without its source. Returns the states before the promotion. Raises MirrorError,
@@ -88,7 +108,7 @@ class Promotions:
         await promotion.finish()
         begun = self._begun.get(name)
         if begun is not None:
-            begun.has_ended = True
+            begun.has_ended = begun.is_known = True
         return states
 
     async def remove(self, name: str) -> None:
@@ -99,34 +119,87 @@ class Promotions:
             await promotion.finish(fences=False)
             self._begun.pop(name, None)
 
-    def following(self, name: str) -> list[Following]:
-        """Returns the partitions of a stream that follow a source."""
+    def is_under_way(self, name: str) -> bool:
+        """Whether a planned promotion of a stream is under way."""
+        return bool(self.following(name, {Task.PROMOTE, Task.GIVE_BACK}))
+
+    def following(self, name: str, tasks: Collection[Task] = FOLLOWING) -> list[Following]:
+        """Returns the partitions of a stream that follow a source, with one of these tasks."""
         return [
             Following(self._tasks.stream(identity), row, self._tasks.figures[identity])
             for identity, row in self._tasks.rows(name).items()
-            if row.follows
+            if row.task in tasks
         ]
 
-    def _promotion(self, name: str) -> Promotion:
-        """Returns a promotion of all partitions of a stream that follow. Raises MirrorError if none does."""
-        following = self.following(name)
+    def _promotion(self, name: str, tasks: Collection[Task] = FOLLOWING) -> Promotion:
+        """Returns a promotion of the partitions of a stream that follow. Raises MirrorError if none does."""
+        following = self.following(name, tasks)
         if not following:
             raise MirrorError(f"{name!r} is no mirror on this node")
         keeper = self._tasks.keepers[name]
         return Promotion(name, following, keeper, self._groups, self._tasks.new_id, self._tasks.note_role)
 
-    def _remember(self, name: str, begun: Begun) -> Begun:
+    def _begin(self, name: str, begun: Begun) -> None:
         self._begun.pop(name, None)
         self._begun[name] = begun
         ended = [each for each, of in self._begun.items() if of.has_ended]
         for each in ended[: max(0, len(self._begun) - IDS_MAX)]:
             del self._begun[each]
-        return begun
+        self._tasks.begin(("promotion", name), lambda: self._run(name, begun))
 
-    async def _run(self, name: str, begun: Begun, promotion: Promotion, own_address: str) -> None:
+    async def _run(self, name: str, begun: Begun) -> None:
+        """Promotes a stream, or gives the role back to its source. One of both is tried until it is done, because
+        nobody may be left to take pushes otherwise."""
+        while True:
+            reason = ""
+            try:
+                if begun.failure is None:
+                    await self._promote(name, begun)
+                if begun.failure is not None:
+                    await self._give_back(name)
+                begun.is_known = begun.has_ended = True
+                return
+            except StorageClosed:
+                # The node is stopping. It goes on after its next start.
+                return
+            except (MirrorError, StorageError, ProtocolError) as error:
+                reason = str(error)
+            if begun.failure is not None and not begun.is_known:
+                begun.failure = MirrorError(
+                    f"{begun.failure}; the source may still be a mirror of this node, which goes on trying to make it "
+                    f"a primary again: {reason}"
+                )
+                begun.is_known = True
+            for each in self.following(name):
+                each.figures.promotion_reason = reason
+            await trio.sleep(RETRY_S)
+
+    async def _promote(self, name: str, begun: Begun) -> None:
+        """Does what is left of a promotion. Sets its failure, or raises MirrorError, StorageError, ProtocolError if it
+        has to be repeated."""
+        own_address = self._tasks.get_own_address()
+        promotion = self._promotion(name)
         try:
+            if not begun.is_noted:
+                await promotion.begin(own_address, looks=not begun.is_resumed)
+                begun.is_noted = True
+            if not self.following(name, {Task.PROMOTE}) and self.following(name):
+                raise MirrorError(f"another request has ended the promotion of {name!r}")
+            # A part of them may be primaries already.
+            promotion = self._promotion(name, {Task.PROMOTE})
             await promotion.run(own_address)
-        except (MirrorError, StorageError) as error:
-            begun.failure = error
+        except StorageClosed:
+            raise
+        except (MirrorError, StorageError, ProtocolError) as error:
+            # A source that is down can be a mirror already, and this node a primary in a part. Both go on.
+            if promotion.takes or (begun.is_resumed and isinstance(error, SourceLost)):
+                raise
             logger.error("promotion_failed", stream=name, reason=str(error))
-        begun.has_ended = True
+            begun.failure = error
+
+    async def _give_back(self, name: str) -> None:
+        """Makes the source a primary again, as far as a promotion has made it a mirror. Raises MirrorError,
+        StorageError, ProtocolError."""
+        own_address = self._tasks.get_own_address()
+        if self.is_under_way(name):
+            await self._promotion(name, {Task.PROMOTE, Task.GIVE_BACK}).give_back(own_address)

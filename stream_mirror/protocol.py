@@ -56,7 +56,7 @@ class MirrorRequest(msgspec.Struct, frozen=True):
     promotion_id: bare.U64 = 0
 
 
-# type MirrorCondition enum { STARTING FOLLOWING UNREACHABLE PARTED FAILED FENCING }
+# type MirrorCondition enum { STARTING FOLLOWING UNREACHABLE PARTED FAILED FENCING PROMOTING CIRCLE }
 class MirrorCondition(enum.IntEnum):
     """What a mirror does at present.
 
@@ -66,6 +66,9 @@ class MirrorCondition(enum.IntEnum):
     PARTED: it has messages that its source does not have, so it does not follow.
     FAILED: the source refuses it, or the node cannot store the messages; it tries again.
     FENCING: it is a primary now, and tries to make its former source a mirror.
+    PROMOTING: it is being promoted, or a promotion has failed and its source gets its role back. The source may be a
+    mirror already.
+    CIRCLE: it and its source follow each other, so neither of both takes pushes. A promotion of one of both ends this.
     """
 
     STARTING = 0
@@ -74,6 +77,8 @@ class MirrorCondition(enum.IntEnum):
     PARTED = 3
     FAILED = 4
     FENCING = 5
+    PROMOTING = 6
+    CIRCLE = 7
 
 
 # type MirrorState struct { stream_name: str  partition: uint  condition: MirrorCondition  reason: str  source: str

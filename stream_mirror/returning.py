@@ -20,10 +20,11 @@ from stream_mirror.asking import asking
 from stream_mirror.errors import MirrorError, SourceLost
 from stream_mirror.local_stream import LocalStream
 from stream_service.mirror_codec import MirrorAnswer, decode_mirror_page
-from stream_service.mirror_operations import ChangeRole, StreamChange
+from stream_service.mirror_operations import StreamChange
 from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import MIRROR, BeMirror, MirrorPull, SourceRole
 from stream_service.names import stream_address
+from stream_service.role_operations import ChangeRole
 
 PATIENCE_S = 3.0
 """The longest time for which a primary that starts waits for the answer of its mirror, in seconds."""

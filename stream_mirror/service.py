@@ -23,9 +23,9 @@ from stream_mirror.promotions import Promotions
 from stream_mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest, MirrorResponse, MirrorState
 from stream_mirror.tasks import Identity, MirrorTasks
 from stream_mirror.worker import MirrorWorker
-from stream_service.mirror_operations import EndFence
 from stream_service.mirror_rows import MirrorRow, Task
 from stream_service.names import stream_address
+from stream_service.role_operations import EndFence
 from stream_service.workers.directory import StreamDirectory
 
 REQUESTS_MAX = 64
@@ -64,6 +64,8 @@ class MirrorService:
         self._nursery = nursery
         self._node.register([local(ADDRESS)], lambda: MirrorWorker(self.start_serving))
         self._tasks.start(nursery, rows, own_address)
+        for name in sorted({name for name, _ in rows if self._promotions.is_under_way(name)}):
+            self._promotions.resume(name)
 
     def start_refusing(self, nursery: trio.Nursery, reason: str) -> None:
         """Begins to serve operators, and refuses mirrors for this reason."""
@@ -111,6 +113,8 @@ class MirrorService:
         name, source_name = request.stream_name, request.source_name or request.stream_name
         if name == source_name and request.source == self._tasks.own_address:
             raise MirrorError("a stream cannot be a mirror of itself")
+        if self._promotions.is_under_way(name):
+            raise MirrorError(f"{name!r} is being promoted; `mirror promote --force` or `mirror remove` ends that")
         row = MirrorRow(0, Task.FOLLOW, request.source, source_name)
         # The source must be there now, so that a wrong address is noticed here and not later.
         with asking(self._node, request.source, self._new_id) as asker:

@@ -22,9 +22,9 @@ from stream_mirror.keeper import Keeper
 from stream_mirror.local_stream import LocalStream, completed
 from stream_mirror.making import MakeMirror
 from stream_mirror.protocol import MirrorState
-from stream_service.mirror_operations import ChangeRole
 from stream_service.mirror_rows import MirrorRow, Task
 from stream_service.mirroring import BeMirror
+from stream_service.role_operations import ChangeRole
 from stream_service.workers.directory import StreamDirectory
 
 RESTART_S = 1.0

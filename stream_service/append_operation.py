@@ -10,7 +10,7 @@ from storage.history import ensure_history
 from stream_service import stored
 from stream_service.appending import AppendRequest, AppendStatus
 from stream_service.mirror_operations import StreamChange
-from stream_service.mirror_rows import Task, find_mirror
+from stream_service.mirror_rows import find_mirror
 from stream_service.stored import NO_EXTRAS, Extras, encode_extras
 
 
@@ -49,7 +49,7 @@ class AppendExpected(StreamChange):
     def _decide(self, session: Session) -> AppendStatus:
         history = ensure_history(session, self.stream_id)
         row = find_mirror(session, self.stream_id)
-        if row is not None and row.task is Task.FOLLOW:
+        if row is not None and row.follows:
             return AppendStatus.REFUSED
         if self.request.entry_id is not None and self.request.entry_id != history[-1].entry_id:
             return AppendStatus.FENCED

@@ -51,7 +51,7 @@ class MirrorAnswer(NamedTuple):
     @property
     def is_mirror(self) -> bool:
         """Whether the source is itself a mirror of another stream."""
-        return self.role is SourceRole.MIRROR
+        return self.role in (SourceRole.MIRROR, SourceRole.PROMOTED)
 
 
 class DamagedCopy(ProtocolError):
@@ -110,7 +110,7 @@ def _decode(body: bytes) -> MirrorAnswer:
     _, at = decode_uint(body, 0)
     status, at = decode_uint(body, at)
     role, at = decode_uint(body, at)
-    if status > MirrorStatus.PARTED or role > SourceRole.SUCCESSOR:
+    if status > MirrorStatus.PARTED or role > SourceRole.PROMOTED:
         raise Irregular
     count, at = decode_uint(body, at)
     entries = []

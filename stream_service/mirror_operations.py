@@ -8,22 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from storage.contract import Append, Operation, Record, Session, StreamRecord
-from storage.history import (
-    History,
-    begin_entry,
-    ensure_history,
-    list_history,
-    random_entry_id,
-    set_history,
-    shared_history,
-)
+from storage.history import History, ensure_history, list_history, set_history, shared_history
 from storage.timed import find_falls, timed_appends
 from stream_service import stored
-from stream_service.mirror_rows import MirrorRow, Task, find_mirror, forget_mirror, write_mirror
-from stream_service.mirroring import BeMirror, BePrimary
+from stream_service.mirror_rows import MirrorRow, change_following
 from stream_service.operations import INDEX_MAX
 
 STEP_MESSAGES = 1_000
@@ -91,10 +80,10 @@ class StoreMirrored(StreamChange):
     records: the messages; the first one has the next index of the mirror. There may be none.
     before_us: the time of the mirror's latest message, in microseconds since 1970.
     history: the history of the source.
-    row: the row of the mirror after the change.
+    source_next_index, heard_us: what the mirror knows of its source, see `stream_service.mirror_rows.MirrorRow`.
     """
 
-    __slots__ = ("_appends", "before_us", "records", "row", "source_history")
+    __slots__ = ("_appends", "before_us", "heard_us", "records", "source_history", "source_next_index")
 
     def __init__(
         self,
@@ -102,17 +91,21 @@ class StoreMirrored(StreamChange):
         records: Sequence[Record],
         before_us: int,
         history: History,
-        row: MirrorRow,
+        source_next_index: int,
+        heard_us: int,
         on_done: Callable[[Any], None],
     ) -> None:
         super().__init__(stream_id, on_done)
         self.records = records
         self.before_us = before_us
         self.source_history = history
-        self.row = row
+        self.source_next_index = source_next_index
+        self.heard_us = heard_us
         self._appends = timed_appends(stream_id, records)
 
     def change(self, session: Session) -> None:
+        known = {"source_next_index": self.source_next_index, "heard_us": self.heard_us}
+        change_following(session, self.stream_id, sets_aside=False, **known)
         for index in find_falls(self.records, self.before_us):
             stored.note_fall(session, self.stream_id, index)
         session.log.append(self._appends)
@@ -121,20 +114,19 @@ class StoreMirrored(StreamChange):
         history = tuple(entry for entry in self.source_history if entry.first_index <= end)
         if history != list_history(session, self.stream_id):
             set_history(session, self.stream_id, history)
-        write_mirror(session, msgspec.structs.replace(self.row, stream_id=self.stream_id))
 
 
-class KeepRow(StreamChange):
-    """Writes the row of a mirror, and changes nothing else."""
+class BeginAside(StreamChange):
+    """Writes down the name of the stream to which messages of a mirror are going to be moved."""
 
-    __slots__ = ("row",)
+    __slots__ = ("name",)
 
-    def __init__(self, stream_id: int, row: MirrorRow, on_done: Callable[[Any], None]) -> None:
+    def __init__(self, stream_id: int, name: str, on_done: Callable[[Any], None]) -> None:
         super().__init__(stream_id, on_done)
-        self.row = row
+        self.name = name
 
     def change(self, session: Session) -> None:
-        write_mirror(session, self.row)
+        change_following(session, self.stream_id, aside_name=self.name, aside_messages=0)
 
 
 class SkipForward(StreamChange):
@@ -154,19 +146,20 @@ class CutTail(StreamChange):
     """Cuts the last messages of a stream, at most one step of them, down to `index`. The caller has stored them
     elsewhere.
 
+    aside_messages: the number of messages that were stored elsewhere; 0 if there is none to be kept.
     done: whether all messages from `index` on are cut. With the last step, the history loses the entries that the
-    source does not have, and the row is written.
+    source does not have, and the number is written down.
     """
 
-    __slots__ = ("done", "index", "row", "source_history")
+    __slots__ = ("aside_messages", "done", "index", "source_history")
 
     def __init__(
-        self, stream_id: int, index: int, history: History, row: MirrorRow, on_done: Callable[[Any], None]
+        self, stream_id: int, index: int, history: History, aside_messages: int, on_done: Callable[[Any], None]
     ) -> None:
         super().__init__(stream_id, on_done)
         self.index = index
         self.source_history = history
-        self.row = row
+        self.aside_messages = aside_messages
         self.done = False
 
     def change(self, session: Session) -> None:
@@ -177,7 +170,8 @@ class CutTail(StreamChange):
         if self.done:
             shared = shared_history(list_history(session, self.stream_id), self.source_history)
             set_history(session, self.stream_id, shared)
-            write_mirror(session, self.row)
+            if self.aside_messages:
+                change_following(session, self.stream_id, sets_aside=False, aside_messages=self.aside_messages)
 
 
 class TakeHistory(StreamChange):
@@ -192,67 +186,6 @@ class TakeHistory(StreamChange):
     def change(self, session: Session) -> None:
         shared = shared_history(list_history(session, self.stream_id), self.source_history)
         set_history(session, self.stream_id, shared)
-
-
-class ChangeRole(StreamChange):
-    """Makes a stream a mirror, or a mirror a primary, or only reads its role.
-
-    change_to: the new role; None: as it is.
-    force: of the request, see `stream_service.mirroring.RoleRequest`.
-    """
-
-    __slots__ = ("change_to", "force")
-
-    def __init__(
-        self, stream_id: int, change_to: BeMirror | BePrimary | None, force: bool, on_done: Callable[[Any], None]
-    ) -> None:
-        super().__init__(stream_id, on_done)
-        self.change_to = change_to
-        self.force = force
-
-    def change(self, session: Session) -> None:
-        row = find_mirror(session, self.stream_id)
-        history = ensure_history(session, self.stream_id)
-        match self.change_to:
-            case BeMirror(source, name):
-                made = MirrorRow(self.stream_id, Task.FOLLOW, source, name, sets_aside=self.force)
-                if row is not None:
-                    # What is known of the former source says nothing about the end of this one.
-                    kept = {"aside_name": row.aside_name, "aside_messages": row.aside_messages}
-                    same = (row.task, row.source, row.source_name) == (Task.FOLLOW, source, name)
-                    if same:
-                        kept |= {"source_next_index": row.source_next_index, "heard_us": row.heard_us}
-                    made = msgspec.structs.replace(made, **kept)
-                write_mirror(session, made)
-            case BePrimary(fences) if row is not None and row.task is Task.FOLLOW:
-                begin_entry(session, self.stream_id, random_entry_id())
-                if fences:
-                    write_mirror(session, msgspec.structs.replace(row, task=Task.FENCE, sets_aside=False))
-                else:
-                    forget_mirror(session, self.stream_id)
-        assert history, "a stream has a history by now"
-
-
-class EndFence(StreamChange):
-    """Ends the attempts of a primary to fence its former source.
-
-    is_mirror: whether the former source is a mirror of this stream now. If not, the node forgets it.
-    """
-
-    __slots__ = ("is_mirror",)
-
-    def __init__(self, stream_id: int, is_mirror: bool, on_done: Callable[[Any], None]) -> None:
-        super().__init__(stream_id, on_done)
-        self.is_mirror = is_mirror
-
-    def change(self, session: Session) -> None:
-        row = find_mirror(session, self.stream_id)
-        if row is None or row.task is not Task.FENCE:
-            return
-        if self.is_mirror:
-            write_mirror(session, MirrorRow(self.stream_id, Task.ASK, row.source, row.source_name))
-        else:
-            forget_mirror(session, self.stream_id)
 
 
 class CopyAside(Operation):

@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, delete, insert, select
 
 from storage.contract import Session
-from storage.errors import DatabaseCorrupt, corrupt_text
+from storage.errors import DatabaseCorrupt, StorageError, corrupt_text
 from storage.schema import metadata
 from storage.seal import is_sealed, seal_column, seal_of
 from storage.statement import compiled
@@ -18,6 +18,9 @@ class Task(enum.IntEnum):
     """What the node does for a stream of this table.
 
     FOLLOW: the stream is a mirror and follows its source.
+    PROMOTE: the same, and the stream is being promoted: its source may be a mirror already. The node goes on with the
+    promotion, also after a start.
+    GIVE_BACK: the same, and a promotion has failed. The node makes its source a primary again, if it was made a mirror.
     FENCE: the stream was a mirror and is a primary now. The node makes its former source a mirror.
     ASK: the stream is a primary, and has a mirror at `source`. After a start, the node asks whether that mirror has
     taken its place.
@@ -26,6 +29,16 @@ class Task(enum.IntEnum):
     FOLLOW = 1
     FENCE = 2
     ASK = 3
+    PROMOTE = 4
+    GIVE_BACK = 5
+
+
+FOLLOWING = frozenset({Task.FOLLOW, Task.PROMOTE, Task.GIVE_BACK})
+"""The tasks of streams that follow a source, and take no pushes."""
+
+
+class NoMirror(StorageError):
+    """Error: a stream does not follow its source any more, or not with the task that a change expects."""
 
 
 class MirrorRow(msgspec.Struct, frozen=True):
@@ -52,12 +65,12 @@ class MirrorRow(msgspec.Struct, frozen=True):
     @property
     def follows(self) -> bool:
         """Whether the stream follows a source, and takes no pushes."""
-        return self.task is Task.FOLLOW
+        return self.task in FOLLOWING
 
     @property
     def source_role(self) -> int:
         """What the stream is for a mirror that asks, as a number of `stream_service.mirroring.SourceRole`."""
-        return {Task.FOLLOW: 1, Task.FENCE: 2, Task.ASK: 0}[self.task]
+        return {Task.FOLLOW: 1, Task.FENCE: 2, Task.ASK: 0, Task.PROMOTE: 3, Task.GIVE_BACK: 3}[self.task]
 
     def find_refusal(self, name: str) -> str | None:
         """Returns the reason why the stream of this name takes no pushes; None if it takes them."""
@@ -118,6 +131,21 @@ def write_mirror(session: Session, row: MirrorRow) -> None:
     )
     session.execute(_DELETE, (row.stream_id,))
     session.execute(_INSERT, (*values, seal_of(mirrors.name, values)))
+
+
+def change_following(session: Session, stream_id: int, **changes: object) -> MirrorRow:
+    """Changes the row of a stream that follows. Returns the new row. Call it inside a transaction.
+
+    The row is read anew: since the caller has last seen it, an operator may have begun a promotion, or ended it.
+    Raises NoMirror.
+    """
+    row = find_mirror(session, stream_id)
+    if row is None or not row.follows:
+        raise NoMirror("the stream is no mirror any more")
+    changed = msgspec.structs.replace(row, **changes)
+    if changed != row:
+        write_mirror(session, changed)
+    return changed
 
 
 def forget_mirror(session: Session, stream_id: int) -> None:

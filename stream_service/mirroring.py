@@ -69,18 +69,20 @@ class MirrorStatus(enum.IntEnum):
     PARTED = 1
 
 
-# type SourceRole enum { PRIMARY MIRROR SUCCESSOR }
+# type SourceRole enum { PRIMARY MIRROR SUCCESSOR PROMOTED }
 class SourceRole(enum.IntEnum):
     """What the stream is that answers a mirror.
 
     PRIMARY: it takes pushes.
     MIRROR: it is itself a mirror of another stream.
     SUCCESSOR: it takes pushes, was a mirror before, and has not reached its former source since.
+    PROMOTED: it is still a mirror of another stream, and is being promoted.
     """
 
     PRIMARY = 0
     MIRROR = 1
     SUCCESSOR = 2
+    PROMOTED = 3
 
 
 # type WireEntry struct { entry_id: u64  first_index: uint }

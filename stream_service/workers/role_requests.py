@@ -16,8 +16,7 @@ from ockam.protocol import ProtocolError, failed_payload
 from ockam.worker import Context
 from stream_service.append_operation import AppendExpected
 from stream_service.appending import APPEND, AppendResponse, AppendStatus, read_append
-from stream_service.mirror_operations import ChangeRole, StreamChange
-from stream_service.mirror_rows import Task
+from stream_service.mirror_operations import StreamChange
 from stream_service.mirroring import (
     ROLE,
     SOURCE_BYTES_MAX,
@@ -27,6 +26,7 @@ from stream_service.mirroring import (
     RoleResponse,
 )
 from stream_service.names import refusal_of_name
+from stream_service.role_operations import ChangeRole
 from stream_service.workers.stream_machine import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 
@@ -84,7 +84,8 @@ class RoleRequests:
                 to = {"role": response.role.name.lower(), "source": response.source, "peer": message.origin.peer}
                 logger.warning("role_changed", stream=name, partition=partition, at=response.next_index, **to)
             self._worker.reply(message, ROLE.encode_response(response))
-            if self._services.role_changed is not None:
+            # A request that only asks must not begin the task of a mirror anew.
+            if wanted is not None and self._services.role_changed is not None:
                 self._services.role_changed(self._identity, operation.mirror)
 
         return self._worker.change(make, changed)
@@ -133,7 +134,7 @@ def role_response(request_id: int, change: StreamChange) -> RoleResponse:
     assert change.record is not None, "the change has ended"
     row, next_index = change.mirror, change.record.next_index
     entry_id = change.history[-1].entry_id if change.history else 0
-    if row is None or row.task is not Task.FOLLOW:
+    if row is None or not row.follows:
         return RoleResponse(request_id, Role.PRIMARY, "", "", entry_id, next_index, 0)
     lag = max(0, row.source_next_index - next_index)
     return RoleResponse(request_id, Role.MIRROR, row.source, row.source_name, entry_id, next_index, lag)

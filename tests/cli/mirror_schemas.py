@@ -16,7 +16,7 @@ class MirrorAdded(Strict, frozen=True):
 class MirrorListed(Strict, frozen=True):
     stream: str
     partition: int
-    condition: Literal["starting", "following", "unreachable", "parted", "failed", "fencing"]
+    condition: Literal["starting", "following", "unreachable", "parted", "failed", "fencing", "promoting", "circle"]
     reason: str
     source: str
     source_name: str

@@ -7,7 +7,6 @@ confirmed is looked for in what pulls get from both nodes.
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,11 +19,12 @@ from stream_node.process import NodeProcess
 from stream_service.mirror_codec import decode_mirror_page
 from stream_service.mirroring import MIRROR, ROLE, BeMirror, BePrimary, MirrorPull, Role, RoleRequest
 from stream_service.names import stream_address
-from stream_service.protocol import PUSH, PushRequest, Status
+from stream_service.protocol import Status
 from tests.mirror.mirrors import MirrorRefused, add, contents, follows_to, is_in, request, role_of, states, wait_for
+from tests.mirror.publishing import Publishing, data_by_index
 from tests.support.rich import ask
-from tests.support.served import PATIENCE_S, served, wait_until
-from tests.support.stream_peer import StreamPeer, stream_peer
+from tests.support.served import PATIENCE_S, served
+from tests.support.stream_peer import stream_peer
 
 S: Route = (stream_address("s", 0),)
 
@@ -34,56 +34,11 @@ def in_rounds(few: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("rounds", [few, pytest.param(10 * few, marks=pytest.mark.soak)])
 
 
-class Publishing:
-    """Pushes numbered messages without a pause, and notes the index of each confirmed one. A push that was not stored
-    is pushed again with a new number."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.confirmed: dict[int, bytes] = {}
-        self.confirmed_us: dict[int, int] = {}
-        self.refused = 0
-        self._number = 0
-
-    async def wait(self, confirms: int) -> None:
-        await wait_until(lambda: len(self.confirmed) > confirms)
-
-    async def wait_refused(self) -> None:
-        await wait_until(lambda: self.refused)
-
-    async def run(self, peer: StreamPeer, count: int | None = None) -> None:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._receive, peer, nursery.cancel_scope, count)
-            while count is None or self._number < count:
-                data = b"%s %d" % (self.name.encode(), self._number)
-                await peer.send(S, PUSH.encode_request(PushRequest(self._number, data)))
-                self._number += 1
-                if self._number % 50 == 0:
-                    await trio.sleep(0.001)
-
-    async def _receive(self, peer: StreamPeer, scope: trio.CancelScope, count: int | None) -> None:
-        answers = 0
-        while count is None or answers < count:
-            confirm = PUSH.decode_response((await peer.receive()).payload)
-            answers += 1
-            if confirm.status is Status.OK:
-                assert confirm.index not in self.confirmed, "an index was given twice"
-                self.confirmed_us[confirm.index] = time.time_ns() // 1000
-                self.confirmed[confirm.index] = b"%s %d" % (self.name.encode(), confirm.request_id)
-            else:
-                self.refused += 1
-        scope.cancel()
-
-
 async def last_entry(address: str) -> int:
     """The index at which the newest entry of the history begins: where the last promotion was."""
     async with stream_peer(address) as peer:
         payload = (await peer.ask(S, MIRROR.encode_request(MirrorPull(1, 0, 1, 0, 0)))).payload
     return decode_mirror_page(payload).history[-1].first_index
-
-
-async def data_by_index(address: str, name: str = "s") -> dict[int, bytes]:
-    return {message.index: message.data for message in (await contents(address, name))[2]}
 
 
 @in_rounds(3)

@@ -1,0 +1,104 @@
+"""The storage operations that change the role of a stream: a mirror, or a primary.
+
+`workers.stream.StreamWorker.change` runs them. Each operation is one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import msgspec
+
+from storage.contract import Session
+from storage.history import begin_entry, ensure_history, random_entry_id
+from stream_service.mirror_operations import StreamChange
+from stream_service.mirror_rows import MirrorRow, NoMirror, Task, find_mirror, forget_mirror, write_mirror
+from stream_service.mirroring import BeMirror, BePrimary
+
+
+class ChangeRole(StreamChange):
+    """Makes a stream a mirror, or a mirror a primary, or only reads its role.
+
+    change_to: the new role; None: as it is.
+    force: of the request, see `stream_service.mirroring.RoleRequest`.
+    expected: if given, a mirror becomes a primary only if it has this task.
+    """
+
+    __slots__ = ("change_to", "expected", "force")
+
+    def __init__(
+        self,
+        stream_id: int,
+        change_to: BeMirror | BePrimary | None,
+        force: bool,
+        on_done: Callable[[Any], None],
+        *,
+        expected: Task | None = None,
+    ) -> None:
+        super().__init__(stream_id, on_done)
+        self.change_to = change_to
+        self.force = force
+        self.expected = expected
+
+    def change(self, session: Session) -> None:
+        row = find_mirror(session, self.stream_id)
+        history = ensure_history(session, self.stream_id)
+        match self.change_to:
+            case BeMirror(source, name):
+                made = MirrorRow(self.stream_id, Task.FOLLOW, source, name, sets_aside=self.force)
+                if row is not None:
+                    # What is known of the former source says nothing about the end of this one.
+                    kept = {"aside_name": row.aside_name, "aside_messages": row.aside_messages}
+                    if row.follows and (row.source, row.source_name) == (source, name):
+                        kept |= {"source_next_index": row.source_next_index, "heard_us": row.heard_us}
+                    made = msgspec.structs.replace(made, **kept)
+                write_mirror(session, made)
+            case BePrimary() if self.expected is not None and (row is None or row.task is not self.expected):
+                raise NoMirror("another request has ended the promotion")
+            case BePrimary(fences) if row is not None and row.follows:
+                begin_entry(session, self.stream_id, random_entry_id())
+                if fences:
+                    write_mirror(session, msgspec.structs.replace(row, task=Task.FENCE, sets_aside=False))
+                else:
+                    forget_mirror(session, self.stream_id)
+        assert history, "a stream has a history by now"
+
+
+class EndFence(StreamChange):
+    """Ends the attempts of a primary to fence its former source.
+
+    is_mirror: whether the former source is a mirror of this stream now. If not, the node forgets it.
+    """
+
+    __slots__ = ("is_mirror",)
+
+    def __init__(self, stream_id: int, is_mirror: bool, on_done: Callable[[Any], None]) -> None:
+        super().__init__(stream_id, on_done)
+        self.is_mirror = is_mirror
+
+    def change(self, session: Session) -> None:
+        row = find_mirror(session, self.stream_id)
+        if row is None or row.task is not Task.FENCE:
+            return
+        if self.is_mirror:
+            write_mirror(session, MirrorRow(self.stream_id, Task.ASK, row.source, row.source_name))
+        else:
+            forget_mirror(session, self.stream_id)
+
+
+class ChangeTask(StreamChange):
+    """Changes the task of a stream that follows a source, if it has one of certain tasks. Otherwise raises NoMirror."""
+
+    __slots__ = ("expected", "task")
+
+    def __init__(self, stream_id: int, task: Task, expected: Collection[Task], on_done: Callable[[Any], None]) -> None:
+        super().__init__(stream_id, on_done)
+        self.task = task
+        self.expected = expected
+
+    def change(self, session: Session) -> None:
+        row = find_mirror(session, self.stream_id)
+        if row is None or row.task not in self.expected:
+            raise NoMirror("another request has changed what the mirror does")
+        write_mirror(session, msgspec.structs.replace(row, task=self.task))
