@@ -46,6 +46,7 @@ SEALED: Final = (
     "backfill_targets",
     "stream_histories",
     "stream_mirrors",
+    "stream_followers",
 )
 """The tables whose rows have a seal, since schema version 2. Tables of other packages are named here, because a file is
 verified as a whole, even if these packages are not imported."""

@@ -17,6 +17,7 @@ from stream_mirror.errors import MirrorError, Parted
 from stream_mirror.figures import Figures
 from stream_mirror.local_stream import LocalStream
 from stream_mirror.protocol import MirrorCondition
+from stream_service.follower_rows import FollowerRow
 from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import BeMirror, Role
 from stream_service.role_operations import EndFence
@@ -31,6 +32,7 @@ class Fencer:
     """Makes the former source of one primary a mirror of it.
 
     row: the former source. own_address: the `host:port` at which other nodes reach this one; None if it is not known.
+    follower: the former source as a mirror of this stream, after `run`.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Fencer:
         self.figures = figures
         self._new_id = new_id
         self._own_address = own_address
+        self.follower: FollowerRow | None = None
 
     async def run(self) -> None:
         """Tries until the former source is a mirror, or until it is cancelled."""
@@ -53,7 +56,10 @@ class Fencer:
             try:
                 with asking(self._stream.directory.node, self._row.source, self._new_id) as asker:
                     await self._fence(asker)
-                await self._stream.change(lambda stream_id, done: EndFence(stream_id, True, done))
+                ended = await self._stream.change(
+                    lambda stream_id, done: EndFence(stream_id, self.figures.now_us(), done)
+                )
+                self.follower = ended.follower
                 return
             except StorageClosed:
                 # The node is stopping.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Sequence
 
 import structlog
 import trio
@@ -13,77 +13,112 @@ from ockam.message import Origin
 from storage.errors import StorageError
 from stream_mirror.errors import MirrorError
 from stream_mirror.local_stream import LocalStream, completed
-from stream_mirror.making import KeepFollower
-from stream_mirror.returning import Answer, Returning
-from stream_service.mirror_rows import MirrorRow, Task
+from stream_mirror.making import DropFollower, KeepFollower
+from stream_mirror.returning import Place, Returning
+from stream_service.follower_rows import FOLLOWERS_MAX, FollowerRow
+from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import SOURCE_BYTES_MAX, Follower
 from stream_service.names import refusal_of_name
 from stream_service.workers.directory import StreamDirectory
 
 Identity = tuple[str, int]
 
+REFRESH_S = 3600
+"""The interval in which it is written down that a mirror is still there, in seconds."""
+
 logger = structlog.get_logger(__name__)
 
 
 class Followers:
-    """The mirrors of the streams of a node: the first one that asked for messages, for each partition.
+    """The mirrors of the streams of a node: at most FOLLOWERS_MAX for each partition.
 
     role_changed: called with the identity and the row of a stream that became a mirror, or still has to fence.
-    busy: the partitions that follow or fence; their rows in the table of mirrors are for that.
     """
 
     def __init__(
         self,
         directory: StreamDirectory,
         new_id: Callable[[], str],
+        now_us: Callable[[], int],
         role_changed: Callable[[Identity, MirrorRow | None], None],
-        busy: Container[Identity],
     ) -> None:
         self._directory = directory
         self._new_id = new_id
+        self._now_us = now_us
         self._role_changed = role_changed
-        self._busy = busy
-        self._known: set[Identity] = set()
+        # When each mirror was last heard of, by the id of its source. A stream that is made again has another id.
+        self._heard_us: dict[int, dict[Place, int]] = {}
 
-    def add(self, identity: Identity) -> None:
-        """Notes that the mirror of a partition is written down."""
-        self._known.add(identity)
+    def add(self, row: FollowerRow) -> None:
+        """Notes that a mirror is written down."""
+        self._heard_us.setdefault(row.stream_id, {})[Place(row.address, row.stream_name)] = row.heard_us
 
-    def forget(self, identity: Identity) -> None:
-        """Forgets the mirror of a partition. The next one that asks for messages is written down."""
-        self._known.discard(identity)
+    def begin_asking(self, identity: Identity, fences: MirrorRow | None, nursery: trio.Nursery) -> None:
+        """Makes a partition refuse pushes until its mirrors were asked whether one of them has taken its place.
 
-    def begin_asking(self, identity: Identity, row: MirrorRow, nursery: trio.Nursery) -> None:
-        """Makes a partition refuse pushes until its mirror was asked whether it has taken its place."""
-        self.add(identity)
-        returning = Returning(LocalStream(self._directory, identity), row, self._new_id)
-        returning.hold_back()
-        nursery.start_soon(self._ask, identity, row, returning)
+        fences: its row in the table of mirrors, if it has to fence its former source. That one is asked, too: it can
+        have taken the place of this stream in turn.
+        """
+        stream = LocalStream(self._directory, identity)
+        places = list(self._heard_us.get(stream.get_worker().bounds.stream_id, ()))
+        if fences is not None and Place(fences.source, fences.source_name) not in places:
+            places.append(Place(fences.source, fences.source_name))
+        if places:
+            returning = Returning(stream, places, self._new_id)
+            returning.hold_back()
+            nursery.start_soon(self._ask, identity, fences, returning)
 
     def note(self, nursery: trio.Nursery, identity: Identity, origin: Origin, mirror: Follower) -> None:
-        """Called when a mirror asks a stream of this node for messages. Writes down where it is, if it is the first."""
-        if identity in self._known or identity in self._busy:
+        """Called when a mirror asks a stream of this node for messages. Writes down where it is."""
+        try:
+            stream_id = LocalStream(self._directory, identity).get_worker().bounds.stream_id
+        except MirrorError:
+            # A stream that a part of the node writes cannot become a mirror, so its mirrors are not asked.
+            return
+        known, now_us = self._heard_us.setdefault(stream_id, {}), self._now_us()
+        place, recent_us = Place(mirror.address, mirror.stream_name), now_us - REFRESH_S * 1_000_000
+        if known.get(place, recent_us) > recent_us:
+            return
+        if place not in known and len(known) >= FOLLOWERS_MAX and min(known.values()) > recent_us:
+            # All others are there. One more would take the place of the next one with each request.
             return
         gate = self._directory.node.gate
         is_valid = refusal_of_name(mirror.stream_name) is None and len(mirror.address.encode()) <= SOURCE_BYTES_MAX
         # Who is asked after a start can take the place of the stream, so a right to read is not enough.
         if not is_valid or (gate is not None and not gate.holds(origin, Right.ADMIN, identity[0])):
             return
-        self.add(identity)
-        nursery.start_soon(self._write, identity, mirror)
+        known[place] = now_us
+        nursery.start_soon(self._write, identity, FollowerRow(stream_id, *place, now_us))
 
-    async def _ask(self, identity: Identity, row: MirrorRow, returning: Returning) -> None:
-        answer = await returning.run(self._role_changed)
-        if answer is Answer.NONE:
-            self.forget(identity)
-        if answer is not Answer.REPLACED and row.task is Task.FENCE:
-            self._role_changed(identity, row)
+    async def _ask(self, identity: Identity, fences: MirrorRow | None, returning: Returning) -> None:
+        await returning.run(self._role_changed)
+        if returning.removed:
+            await self._drop(identity, returning.removed)
+        if returning.replaced_by is None and fences is not None:
+            self._role_changed(identity, fences)
 
-    async def _write(self, identity: Identity, mirror: Follower) -> None:
+    async def _drop(self, identity: Identity, places: Sequence[Place]) -> None:
+        """Forgets mirrors that are streams of their own now."""
         try:
-            bounds = LocalStream(self._directory, identity).get_worker().bounds
-            row = MirrorRow(bounds.stream_id, Task.ASK, mirror.address, mirror.stream_name)
-            await completed(self._directory.storage.submit_write, lambda done: KeepFollower(row, done))
+            stream_id = LocalStream(self._directory, identity).get_worker().bounds.stream_id
+            submit = self._directory.storage.submit_write
+            await completed(submit, lambda done: DropFollower(stream_id, places, done))
         except (MirrorError, StorageError) as error:
-            self.forget(identity)
+            logger.warning("mirror_not_forgotten", stream=identity[0], reason=str(error))
+            return
+        for place in places:
+            self._heard_us.get(stream_id, {}).pop(place, None)
+
+    async def _write(self, identity: Identity, row: FollowerRow) -> None:
+        try:
+            kept = await completed(self._directory.storage.submit_write, lambda done: KeepFollower(row, done))
+        except StorageError as error:
+            self._heard_us[row.stream_id].pop(Place(row.address, row.stream_name), None)
             logger.warning("mirror_not_written_down", stream=identity[0], reason=str(error))
+            return
+        written = {Place(each.address, each.stream_name) for each in kept.rows}
+        # Those that have asked since are being written down themselves.
+        known = self._heard_us[row.stream_id].items()
+        self._heard_us[row.stream_id] = {
+            place: heard_us for place, heard_us in known if place in written or heard_us >= row.heard_us
+        }

@@ -1,12 +1,13 @@
-"""Reads the table of mirrors, and writes rows without the worker of the stream: of a new mirror, and of a primary that
-has a mirror."""
+"""Reads the table of mirrors, and writes rows without the worker of the stream: of a new mirror, and of the
+mirrors of a primary."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from storage.contract import Operation, Session
-from stream_service.mirror_rows import MirrorRow, Task, find_mirror, write_mirror
+from stream_service.follower_rows import FollowerRow, drop_follower, note_follower
+from stream_service.mirror_rows import MirrorRow, Task, write_mirror
 from stream_service.stored import StoredStream, stored_stream
 
 
@@ -43,21 +44,33 @@ class MakeMirror(Operation):
 
 
 class KeepFollower(Operation):
-    """Writes down that a primary has a mirror. Does nothing if the stream has a row for another task."""
+    """Writes down where a mirror of a stream is. rows: the mirrors of the stream that are written down now."""
 
-    __slots__ = ("row",)
+    __slots__ = ("row", "rows")
 
-    def __init__(self, row: MirrorRow, on_done: Callable[[KeepFollower], None]) -> None:
+    def __init__(self, row: FollowerRow, on_done: Callable[[KeepFollower], None]) -> None:
         super().__init__(on_done)
         self.row = row
+        self.rows: list[FollowerRow] = []
 
     def apply(self, session: Session) -> None:
+        # A stream that was deleted meanwhile gets no row.
         session.log.get_stream(self.row.stream_id)
-        known = find_mirror(session, self.row.stream_id)
-        if known is None or known.task is Task.ASK:
-            write_mirror(session, self.row)
+        self.rows = note_follower(session, self.row)
 
 
-def rows_of(stored: Iterable[StoredStream]) -> dict[tuple[str, int], MirrorRow]:
-    """Returns the table of mirrors by name and partition, from all streams of a node."""
-    return {(each.record.name, each.record.partition): each.mirror for each in stored if each.mirror is not None}
+class DropFollower(Operation):
+    """Forgets mirrors of a stream. places: the `host:port` and the name of each."""
+
+    __slots__ = ("places", "stream_id")
+
+    def __init__(
+        self, stream_id: int, places: Sequence[tuple[str, str]], on_done: Callable[[DropFollower], None]
+    ) -> None:
+        super().__init__(on_done)
+        self.stream_id = stream_id
+        self.places = places
+
+    def apply(self, session: Session) -> None:
+        for address, name in self.places:
+            drop_follower(session, self.stream_id, address, name)

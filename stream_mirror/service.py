@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 
 import structlog
 import trio
@@ -21,11 +21,12 @@ from stream_mirror.errors import MirrorError
 from stream_mirror.keeper import list_partitions
 from stream_mirror.promotions import Promotions
 from stream_mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorRequest, MirrorResponse, MirrorState
-from stream_mirror.tasks import Identity, MirrorTasks
+from stream_mirror.tasks import MirrorTasks
 from stream_mirror.worker import MirrorWorker
 from stream_service.mirror_rows import MirrorRow, Task
 from stream_service.names import stream_address
 from stream_service.role_operations import EndFence
+from stream_service.stored import StoredStream
 from stream_service.workers.directory import StreamDirectory
 
 REQUESTS_MAX = 64
@@ -55,16 +56,17 @@ class MirrorService:
         self._scopes: set[trio.CancelScope] = set()
         self.serving = 0
 
-    def start(self, nursery: trio.Nursery, rows: Mapping[Identity, MirrorRow], own_address: str | None) -> None:
+    def start(self, nursery: trio.Nursery, stored: Sequence[StoredStream], own_address: str | None) -> None:
         """Begins to follow and to fence what the table of mirrors says, and to serve operators.
 
-        nursery: runs the tasks. rows: the table of mirrors, by name and partition.
+        nursery: runs the tasks. stored: the streams of the node.
         own_address: the `host:port` at which other nodes reach this node; None if it is not known.
         """
         self._nursery = nursery
         self._node.register([local(ADDRESS)], lambda: MirrorWorker(self.start_serving))
-        self._tasks.start(nursery, rows, own_address)
-        for name in sorted({name for name, _ in rows if self._promotions.is_under_way(name)}):
+        self._tasks.start(nursery, stored, own_address)
+        names = {each.record.name for each in stored if each.mirror is not None}
+        for name in sorted(name for name in names if self._promotions.is_under_way(name)):
             self._promotions.resume(name)
 
     def start_refusing(self, nursery: trio.Nursery, reason: str) -> None:
@@ -145,7 +147,7 @@ class MirrorService:
         await self._promotions.remove(name)
         for identity, row in rows.items():
             if row.task is Task.FENCE:
-                await self._tasks.stream(identity).change(lambda stream_id, done: EndFence(stream_id, False, done))
+                await self._tasks.stream(identity).change(lambda stream_id, done: EndFence(stream_id, None, done))
                 self._tasks.note_role(identity, None)
 
     def start_serving(self, message: Message, request: MirrorRequest, reply: Callable[[bytes], None]) -> None:

@@ -6,7 +6,7 @@ of the node goes on with the same tasks. A task that fails with a mistake of thi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 
 import structlog
@@ -22,9 +22,10 @@ from stream_mirror.keeper import Keeper
 from stream_mirror.local_stream import LocalStream, completed
 from stream_mirror.making import MakeMirror
 from stream_mirror.protocol import MirrorState
-from stream_service.mirror_rows import MirrorRow, Task
+from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import BeMirror
 from stream_service.role_operations import ChangeRole
+from stream_service.stored import StoredStream
 from stream_service.workers.directory import StreamDirectory
 
 RESTART_S = 1.0
@@ -52,24 +53,27 @@ class MirrorTasks:
         self.own_address: str | None = None
         self._scopes: dict[object, trio.CancelScope] = {}
         self.figures: dict[Identity, Figures] = {}
-        self._followers = Followers(directory, new_id, self.note_role, self.figures)
+        self._followers = Followers(directory, new_id, now_us, self.note_role)
         self.keepers: dict[str, Keeper] = {}
 
-    def start(self, nursery: trio.Nursery, rows: Mapping[Identity, MirrorRow], own_address: str | None) -> None:
+    def start(self, nursery: trio.Nursery, stored: Iterable[StoredStream], own_address: str | None) -> None:
         """Begins to follow and to fence what the table of mirrors says.
 
-        nursery: runs the tasks. rows: the table of mirrors, by name and partition.
+        nursery: runs the tasks. stored: the streams of the node.
         own_address: the `host:port` at which other nodes reach this node; None if it is not known.
         """
         self._nursery, self.own_address = nursery, own_address
         self.directory.role_changed = self.note_role
         self.directory.mirror_seen = partial(self._followers.note, nursery)
-        for identity, row in rows.items():
-            if row.follows:
-                self.note_role(identity, row)
-                continue
-            # Another node may have taken the place of this stream, also the one that it wanted to fence.
-            self._followers.begin_asking(identity, row, nursery)
+        for each in stored:
+            identity = (each.record.name, each.record.partition)
+            for follower in each.followers:
+                self._followers.add(follower)
+            if each.mirror is not None and each.mirror.follows:
+                self.note_role(identity, each.mirror)
+            elif each.mirror is not None or each.followers:
+                # Another node may have taken the place of this stream, also the one that it wanted to fence.
+                self._followers.begin_asking(identity, each.mirror, nursery)
 
     def stop(self) -> None:
         """Ends all tasks, because the node is stopping."""
@@ -111,8 +115,7 @@ class MirrorTasks:
         self.end(identity)
         self.figures.pop(identity, None)
         name = identity[0]
-        if row is not None and row.task is not Task.ASK:
-            self._followers.forget(identity)
+        if row is not None:
             figures = self.figures[identity] = Figures(identity, row, self._now_us)
             stream = self.stream(identity)
             if row.follows:
@@ -132,7 +135,8 @@ class MirrorTasks:
         if self.figures.get(identity) is fencer.figures:
             del self.figures[identity]
             # The former source is written down as a mirror now.
-            self._followers.add(identity)
+            if fencer.follower is not None:
+                self._followers.add(fencer.follower)
 
     def _keep(self, name: str, row: MirrorRow) -> None:
         keeper = self.keepers.get(name)

@@ -21,7 +21,6 @@ from ockam.message import Message
 from ockam.node import Node
 from storage.engine import Engine
 from storage.runner import Runner
-from stream_mirror.making import rows_of
 from stream_mirror.protocol import MirrorState
 from stream_mirror.service import MirrorService
 from stream_node.block_services import KEEPERS, BlockServices, BlockServicesStatistics, chain_address
@@ -31,6 +30,7 @@ from stream_node.cluster_services import StreamShards
 from stream_node.config import Config
 from stream_service.counters import StreamCounters
 from stream_service.extensions import Retention
+from stream_service.follower_rows import list_followers
 from stream_service.limits import StreamLimits
 from stream_service.mirror_rows import list_mirrors
 from stream_service.stored import StoredStream, list_stored
@@ -57,7 +57,14 @@ def stored_streams(database: Engine) -> list[StoredStream]:
     Raises StorageError."""
     session = database.read_session()
     try:
-        return list(list_stored(session, list_mirrors(session)))
+        followers = list_followers(session)
+        stored = list_stored(session, list_mirrors(session))
+        return [
+            msgspec.structs.replace(each, followers=tuple(followers[each.record.stream_id]))
+            if each.record.stream_id in followers
+            else each
+            for each in stored
+        ]
     finally:
         session.close()
 
@@ -162,7 +169,7 @@ class Services:
         known.
         """
         if self._directory.elsewhere is None:
-            self._mirrors.start(nursery, rows_of(stored), own_address)
+            self._mirrors.start(nursery, stored, own_address)
         else:
             self._mirrors.start_refusing(
                 nursery,

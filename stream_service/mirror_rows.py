@@ -22,13 +22,10 @@ class Task(enum.IntEnum):
     promotion, also after a start.
     GIVE_BACK: the same, and a promotion has failed. The node makes its source a primary again, if it was made a mirror.
     FENCE: the stream was a mirror and is a primary now. The node makes its former source a mirror.
-    ASK: the stream is a primary, and has a mirror at `source`. After a start, the node asks whether that mirror has
-    taken its place.
     """
 
     FOLLOW = 1
     FENCE = 2
-    ASK = 3
     PROMOTE = 4
     GIVE_BACK = 5
 
@@ -70,7 +67,7 @@ class MirrorRow(msgspec.Struct, frozen=True):
     @property
     def source_role(self) -> int:
         """What the stream is for a mirror that asks, as a number of `stream_service.mirroring.SourceRole`."""
-        return {Task.FOLLOW: 1, Task.FENCE: 2, Task.ASK: 0, Task.PROMOTE: 3, Task.GIVE_BACK: 3}[self.task]
+        return {Task.FOLLOW: 1, Task.FENCE: 2, Task.PROMOTE: 3, Task.GIVE_BACK: 3}[self.task]
 
     def find_refusal(self, name: str) -> str | None:
         """Returns the reason why the stream of this name takes no pushes; None if it takes them."""

@@ -12,6 +12,7 @@ import msgspec
 
 from storage.contract import Session
 from storage.history import begin_entry, ensure_history, random_entry_id
+from stream_service.follower_rows import FollowerRow, note_follower
 from stream_service.mirror_operations import StreamChange
 from stream_service.mirror_rows import MirrorRow, NoMirror, Task, find_mirror, forget_mirror, write_mirror
 from stream_service.mirroring import BeMirror, BePrimary
@@ -68,23 +69,27 @@ class ChangeRole(StreamChange):
 class EndFence(StreamChange):
     """Ends the attempts of a primary to fence its former source.
 
-    is_mirror: whether the former source is a mirror of this stream now. If not, the node forgets it.
+    fenced_us: when the former source has become a mirror of this stream, in microseconds since 1970; None: it has not,
+    and the node forgets it.
+    follower: the former source as a mirror of this stream, after the operation.
     """
 
-    __slots__ = ("is_mirror",)
+    __slots__ = ("fenced_us", "follower")
 
-    def __init__(self, stream_id: int, is_mirror: bool, on_done: Callable[[Any], None]) -> None:
+    def __init__(self, stream_id: int, fenced_us: int | None, on_done: Callable[[Any], None]) -> None:
         super().__init__(stream_id, on_done)
-        self.is_mirror = is_mirror
+        self.fenced_us = fenced_us
+        self.follower: FollowerRow | None = None
 
     def change(self, session: Session) -> None:
+        self.follower = None
         row = find_mirror(session, self.stream_id)
         if row is None or row.task is not Task.FENCE:
             return
-        if self.is_mirror:
-            write_mirror(session, MirrorRow(self.stream_id, Task.ASK, row.source, row.source_name))
-        else:
-            forget_mirror(session, self.stream_id)
+        forget_mirror(session, self.stream_id)
+        if self.fenced_us is not None:
+            self.follower = FollowerRow(self.stream_id, row.source, row.source_name, self.fenced_us)
+            note_follower(session, self.follower)
 
 
 class ChangeTask(StreamChange):

@@ -33,6 +33,7 @@ from storage.schema import messages, metadata, streams
 from storage.seal import seal_column, seal_of, stream_seal
 from storage.statement import compiled, upsert
 from stream_service.extensions import Header, Retention, Sequence
+from stream_service.follower_rows import FollowerRow
 from stream_service.mirror_rows import MirrorRow, find_mirror
 
 LIST_PAGE = 10_000
@@ -80,12 +81,14 @@ class StoredStream(msgspec.Struct, frozen=True):
     last_time_us: the time of the latest message, in microseconds since 1970; 0 if the stream has no message.
     retention: the limits that were set for this stream; None if the node's default applies.
     mirror: what the stream has to do with a source on another node; None for most streams.
+    followers: the mirrors of the stream on other nodes; empty if the reader did not want them.
     """
 
     record: StreamRecord
     last_time_us: int
     retention: Retention | None
     mirror: MirrorRow | None = None
+    followers: tuple[FollowerRow, ...] = ()
 
 
 _attributes_encoder = bare.Encoder(Attributes)

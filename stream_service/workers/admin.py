@@ -32,6 +32,7 @@ from stream_service.extensions import (
     Retention,
     TruncateResponse,
 )
+from stream_service.follower_rows import forget_followers
 from stream_service.mirror_rows import forget_mirror
 from stream_service.operations import ChangeStream, DescribeStreams, FindCut, TruncateStep
 from stream_service.workers.stream_machine import StreamBounds
@@ -208,6 +209,7 @@ class StreamAdmin:
             stored.forget_falls(session, stream_id)
             forget_history(session, stream_id)
             forget_mirror(session, stream_id)
+            forget_followers(session, stream_id)
 
         def emptied(deleted: int, error: StorageError | None) -> None:
             if error is not None:

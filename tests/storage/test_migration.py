@@ -55,6 +55,7 @@ def test_a_database_of_version_1_is_brought_up_to_date_with_every_value_as_it_wa
         "time_falls",
         "stream_histories",
         "stream_mirrors",
+        "stream_followers",
     }
     assert problems_of(directory) == (), "a reader takes the older file as it is"
     database = Database.open(directory)

@@ -33,6 +33,7 @@ from storage.sqlite.database import FILE_NAME, Database
 from storage.sqlite.rows import connection_of
 from storage.sqlite.verify import verify
 from stream_service.extensions import Retention
+from stream_service.follower_rows import FollowerRow, note_follower
 from stream_service.mirror_rows import MirrorRow, Task, write_mirror
 from stream_service.stored import note_fall, set_retention
 from tests.block_node.persist.block_samples import block_of
@@ -80,6 +81,8 @@ def fill(session: Session) -> None:
         begin_entry(session, second.stream_id, entry_id)
     for task in Task:
         write_mirror(session, MirrorRow(second.stream_id, task, "there:1", "größe", True, 9, NOW_US, "aside", 2))
+    for address in ("there:1", "there:2"):
+        note_follower(session, FollowerRow(second.stream_id, address, "größe", NOW_US))
     LoadTarget("blocks", nothing).apply(session)
     for newest in (7, 9):
         SaveTarget("blocks", newest, nothing).apply(session)

@@ -1,0 +1,105 @@
+"""Reads and writes the table of followers: where the mirrors of the streams of this node are.
+
+A primary that starts asks them whether one of them has taken its place (`stream_mirror.returning`).
+"""
+
+from __future__ import annotations
+
+import msgspec
+from sqlalchemy import BigInteger, Column, Integer, String, Table, bindparam, delete, insert, select
+
+from storage.contract import Session
+from storage.errors import DatabaseCorrupt, corrupt_text
+from storage.schema import metadata
+from storage.seal import is_sealed, seal_column, seal_of
+from storage.statement import compiled
+
+FOLLOWERS_MAX = 8
+"""The largest number of mirrors of one stream-partition that are written down. All of them are asked after a start."""
+FORGET_S = 30 * 24 * 3600
+"""The time after which a mirror is forgotten that has not asked for messages since, in seconds."""
+
+
+class FollowerRow(msgspec.Struct, frozen=True):
+    """One mirror of a stream of this node.
+
+    address, stream_name: the `host:port` of the node with the mirror, and the name of the mirror there.
+    heard_us: about when the mirror has last asked for messages, in microseconds since 1970.
+    """
+
+    stream_id: int
+    address: str
+    stream_name: str
+    heard_us: int
+
+
+followers = Table(
+    "stream_followers",
+    metadata,
+    Column("stream_id", Integer, primary_key=True, autoincrement=False),
+    Column("address", String, primary_key=True),
+    Column("stream_name", String, primary_key=True),
+    Column("heard_us", BigInteger, nullable=False),
+    seal_column(),
+    sqlite_with_rowid=False,
+)
+"""The table of followers, with one row for each mirror of a stream-partition."""
+
+_COLUMNS = ("stream_id", "address", "stream_name", "heard_us")
+_ALL = (*followers.columns,)
+_of_stream = followers.c.stream_id == bindparam("stream_id")
+_LIST = compiled(select(*_ALL))
+_OF_STREAM = compiled(select(*_ALL).where(_of_stream), "stream_id")
+_DELETE = compiled(delete(followers).where(_of_stream), "stream_id")
+_INSERT = compiled(insert(followers), *(column.name for column in _ALL))
+
+
+def list_followers(session: Session) -> dict[int, list[FollowerRow]]:
+    """Returns the mirrors of all streams, by the ids of the streams. Raises DatabaseCorrupt if a row is damaged."""
+    found: dict[int, list[FollowerRow]] = {}
+    for row in map(_checked, session.execute(_LIST).fetchall()):
+        found.setdefault(row.stream_id, []).append(row)
+    return found
+
+
+def note_follower(session: Session, row: FollowerRow) -> list[FollowerRow]:
+    """Writes a mirror down, in place of its earlier row. Returns the mirrors of its stream that are written down now.
+
+    Those are forgotten that were not heard of for FORGET_S, and the one that was not heard of for longest, if there are
+    too many. Call it inside a transaction. Raises DatabaseCorrupt.
+    """
+    known = map(_checked, session.execute(_OF_STREAM, (row.stream_id,)).fetchall())
+    since_us = row.heard_us - FORGET_S * 1_000_000
+    others = [
+        each
+        for each in known
+        if (each.address, each.stream_name) != (row.address, row.stream_name) and each.heard_us > since_us
+    ]
+    others.sort(key=lambda each: each.heard_us, reverse=True)
+    return _set(session, row.stream_id, [row, *others[: FOLLOWERS_MAX - 1]])
+
+
+def drop_follower(session: Session, stream_id: int, address: str, stream_name: str) -> None:
+    """Forgets one mirror of a stream. Call it inside a transaction. Raises DatabaseCorrupt."""
+    known = map(_checked, session.execute(_OF_STREAM, (stream_id,)).fetchall())
+    _set(session, stream_id, [each for each in known if (each.address, each.stream_name) != (address, stream_name)])
+
+
+def forget_followers(session: Session, stream_id: int) -> None:
+    """Forgets all mirrors of a stream. Call it inside a transaction."""
+    session.execute(_DELETE, (stream_id,))
+
+
+def _set(session: Session, stream_id: int, rows: list[FollowerRow]) -> list[FollowerRow]:
+    session.execute(_DELETE, (stream_id,))
+    values = [(row.stream_id, row.address, row.stream_name, row.heard_us) for row in rows]
+    session.execute_many(_INSERT, [(*each, seal_of(followers.name, each)) for each in values])
+    return rows
+
+
+def _checked(row: tuple[object, ...]) -> FollowerRow:
+    if not is_sealed(followers.name, _COLUMNS, row):
+        raise DatabaseCorrupt(corrupt_text(f"a row of the mirrors of stream {row[0]} is not what was written"))
+    stream_id, address, stream_name, heard_us, _ = row
+    values = {"stream_id": stream_id, "address": address, "stream_name": stream_name, "heard_us": heard_us}
+    return msgspec.convert(values, FollowerRow)
