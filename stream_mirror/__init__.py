@@ -13,7 +13,7 @@ The messages between two nodes are in `stream_service.mirroring`. docs/mirror.md
 
 from __future__ import annotations
 
-from stream_mirror.errors import MirrorError, Parted, SourceLost, SourceRefused
+from stream_mirror.errors import MirrorError, Parted, SourceGoesOn, SourceLost, SourceRefused
 from stream_mirror.protocol import MIRRORS, MirrorAction, MirrorCondition, MirrorRequest, MirrorResponse, MirrorState
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "MirrorResponse",
     "MirrorState",
     "Parted",
+    "SourceGoesOn",
     "SourceLost",
     "SourceRefused",
 ]

@@ -18,3 +18,8 @@ class SourceRefused(MirrorError):
 
 class Parted(MirrorError):
     """Error: the mirror has messages that its source does not have, so it cannot follow."""
+
+
+class SourceGoesOn(MirrorError):
+    """Error: a mirror is not promoted by force, because its source answers, would go on taking pushes beside it, and
+    cannot become its mirror."""

@@ -13,7 +13,7 @@ import trio
 from ockam.protocol import ProtocolError
 from storage.errors import StorageClosed, StorageError
 from stream_mirror.asking import Asker, asking, change_role
-from stream_mirror.errors import MirrorError, Parted
+from stream_mirror.errors import MirrorError, Parted, SourceLost
 from stream_mirror.figures import Figures
 from stream_mirror.local_stream import LocalStream
 from stream_mirror.protocol import MirrorCondition
@@ -64,8 +64,11 @@ class Fencer:
             except StorageClosed:
                 # The node is stopping.
                 return
-            except (MirrorError, StorageError, ProtocolError) as error:
+            except (SourceLost, StorageError) as error:
                 self.figures.set(MirrorCondition.FENCING, str(error))
+            except (MirrorError, ProtocolError) as error:
+                # The source answers, so it may take pushes. An operator has to do something about it.
+                self.figures.set(MirrorCondition.UNFENCED, str(error))
             await trio.sleep(RETRY_S)
 
     async def _fence(self, asker: Asker) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import structlog
 import trio
 
-from stream_mirror.protocol import MirrorCondition, MirrorState
+from stream_mirror.protocol import PRIMARIES, MirrorCondition, MirrorState
 from stream_service.mirror_rows import MirrorRow, Task
 
 logger = structlog.get_logger(__name__)
@@ -69,7 +69,7 @@ class Figures:
         lag = max(0, self.source_next_index - next_index)
         # A mirror that hears nothing may lack what was pushed since then.
         is_level = not lag and self.condition in (MirrorCondition.FOLLOWING, MirrorCondition.CIRCLE)
-        lag_us = 0 if is_level or self.condition is MirrorCondition.FENCING else self._lag_us()
+        lag_us = 0 if is_level or self.condition in PRIMARIES else self._lag_us()
         aside = (row.aside_name, row.aside_messages)
         ends = (next_index, self.source_next_index, lag, lag_us, self.heard_us)
         condition, reason = self.condition, self.reason

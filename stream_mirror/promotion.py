@@ -17,6 +17,7 @@ step 5 alone. The former source then becomes a mirror when it can be reached aga
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import structlog
 import trio
@@ -29,15 +30,20 @@ from stream_mirror.errors import MirrorError, Parted, SourceLost, SourceRefused
 from stream_mirror.figures import Figures
 from stream_mirror.keeper import Keeper
 from stream_mirror.local_stream import LocalStream, completed
-from stream_mirror.protocol import MirrorCondition
+from stream_mirror.protocol import MirrorCondition, MirrorState
 from stream_service.mirror_rows import MirrorRow, Task
 from stream_service.mirroring import BeMirror, BePrimary, Role, RoleResponse
 from stream_service.role_operations import ChangeRole, ChangeTask
 
 COPY_LOOK_S = 0.01
 """The interval between two checks whether the last messages are copied, in seconds."""
+ASK_S_MAX = 2.0
+"""The longest time for which a forced promotion waits for an answer of the source, in seconds."""
 COPY_S_MAX = 60.0
 """The longest time without a copied message during a promotion, in seconds."""
+
+NO_ROLES = "it is a member of a cluster, or has several workers"
+WAY_WITHOUT_FENCE = "Stop its publishers, wait until nothing is missing here, and promote with --force --source-goes-on"
 
 logger = structlog.get_logger(__name__)
 
@@ -127,8 +133,9 @@ class Promotion:
             failpoint("promotion_source_restored")
             await each.change_task(Task.FOLLOW, {Task.GIVE_BACK})
 
-    async def finish(self, *, fences: bool = True, expected: Task | None = None) -> None:
-        """Makes the partitions primaries, whatever they lack. Raises MirrorError, StorageError.
+    async def finish(self, *, fences: bool = True, expected: Task | None = None) -> list[MirrorState]:
+        """Makes the partitions primaries, whatever they lack. Returns their last states as mirrors. Raises MirrorError,
+        StorageError.
 
         fences: whether the former source becomes a mirror.
         expected: the task that the partitions must still have; None: any.
@@ -139,23 +146,63 @@ class Promotion:
         self._groups.forget(lambda name: name == self._name)
         failpoint("promotion_fences_raised")
         self.takes = True
+        before = []
         for each in self._following:
-            operation = await each.stream.change(
-                lambda stream_id, done: ChangeRole(stream_id, BePrimary(fences), True, done, expected=expected)
-            )
-            name, partition = each.stream.identity
-            logger.warning("role_changed", stream=name, partition=partition, role="primary", at=each.stream.next_index)
-            self._role_changed(each.stream.identity, operation.mirror)
+            before.append(await self._take(each, fences, expected))
             failpoint("promotion_partition_taken")
+        return before
+
+    async def find_why_source_goes_on(self, own_address: Callable[[], str]) -> str | None:
+        """Finds out whether the source would go on taking pushes beside the stream. Returns the reason; None if it does
+        not answer, or can become a mirror.
+
+        own_address: returns the `host:port` at which the source reaches this node. Raises MirrorError.
+        """
+        first = self._following[0]
+        reason: str | None = None
+        with (
+            trio.move_on_after(ASK_S_MAX),
+            asking(first.stream.directory.node, first.row.source, self._new_id) as asker,
+        ):
+            try:
+                now = await change_role(asker, first.row.source_name, first.stream.identity[1], None, force=False)
+                if not now.can_change:
+                    reason = NO_ROLES
+                own_address()
+            except SourceLost:
+                return None
+            except MirrorError as error:
+                reason = reason or str(error)
+        return reason
+
+    async def _take(self, each: Following, fences: bool, expected: Task | None) -> MirrorState:
+        """Makes a partition of this node a primary. Returns its last state as a mirror."""
+        (name, partition), figures = each.stream.identity, each.figures
+        before: list[MirrorState] = []
+
+        def make(stream_id: int, done: Callable[[Any], None]) -> ChangeRole:
+            # What an operator is told is what the new primary writes down: nothing is stored any more from here on.
+            before.append(figures.state(each.stream.row or each.row, each.stream.next_index))
+            heard = (figures.source_next_index, figures.heard_us)
+            return ChangeRole(stream_id, BePrimary(fences), True, done, expected=expected, heard=heard)
+
+        operation = await each.stream.change(make)
+        logger.warning("role_changed", stream=name, partition=partition, role="primary", at=each.stream.next_index)
+        self._role_changed(each.stream.identity, operation.mirror)
+        return before[0]
 
     async def _ask_role(self, asker: Asker, each: Following, own_address: str) -> RoleResponse:
-        """Returns the role of a partition of the source. Raises MirrorError if it is the mirror of a third stream."""
+        """Returns the role of a partition of the source. Raises MirrorError if it cannot become a mirror."""
         row, (name, partition) = each.row, each.stream.identity
         now = await change_role(asker, row.source_name, partition, None, force=False)
         if now.role is Role.MIRROR and (now.source, now.stream_name) != (own_address, name):
             raise MirrorError(
                 f"{row.source_name!r} at {row.source} is itself a mirror, of {now.stream_name!r} at {now.source}: "
                 "promote it there, or promote this one with --force"
+            )
+        if not now.can_change:
+            raise MirrorError(
+                f"{row.source_name!r} at {row.source} cannot become a mirror: {NO_ROLES}. {WAY_WITHOUT_FENCE}"
             )
         return now
 

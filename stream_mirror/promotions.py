@@ -15,8 +15,8 @@ import trio
 from index_service.lease_groups import LeaseGroups
 from ockam.protocol import ProtocolError
 from storage.errors import StorageClosed, StorageError
-from stream_mirror.errors import MirrorError, SourceLost
-from stream_mirror.promotion import Following, Promotion
+from stream_mirror.errors import MirrorError, SourceGoesOn, SourceLost
+from stream_mirror.promotion import WAY_WITHOUT_FENCE, Following, Promotion
 from stream_mirror.protocol import MirrorState
 from stream_mirror.tasks import MirrorTasks
 from stream_service.mirror_rows import FOLLOWING, Task
@@ -98,18 +98,27 @@ class Promotions:
             begun.failure, begun.is_known = MirrorError(f"an earlier promotion of {name!r} has failed"), True
         self._begin(name, begun)
 
-    async def force(self, name: str) -> list[MirrorState]:
+    async def force(self, name: str, source_goes_on: bool) -> list[MirrorState]:
         """Promotes a stream without its source. Returns the states before the promotion. Raises MirrorError,
-        StorageError."""
-        states = self._tasks.states(name)
+        StorageError.
+
+        source_goes_on: whether it is right that the source takes pushes, too, and cannot be fenced.
+        """
         promotion = self._promotion(name)
+        if not source_goes_on:
+            reason = await promotion.find_why_source_goes_on(self._tasks.get_own_address)
+            if reason is not None:
+                raise SourceGoesOn(
+                    f"the source of {name!r} answers, and this node cannot make it a mirror: {reason}. So it would "
+                    f"take pushes beside this stream. {WAY_WITHOUT_FENCE}"
+                )
         # A planned promotion that is under way waits for the source.
         self._tasks.end(("promotion", name))
-        await promotion.finish()
+        before = await promotion.finish()
         begun = self._begun.get(name)
         if begun is not None:
             begun.has_ended = begun.is_known = True
-        return states
+        return before
 
     async def remove(self, name: str) -> None:
         """Makes the partitions that follow primaries, and fences nobody. Raises MirrorError, StorageError."""

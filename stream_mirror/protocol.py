@@ -34,7 +34,7 @@ class MirrorAction(enum.IntEnum):
 
 
 # type MirrorRequest struct { request_id: uint  action: MirrorAction  stream_name: str  source: str  source_name: str
-#   force: bool  promotion_id: u64 }
+#   force: bool  promotion_id: u64  source_goes_on: bool }
 class MirrorRequest(msgspec.Struct, frozen=True):
     """A request of an operator.
 
@@ -45,6 +45,8 @@ class MirrorRequest(msgspec.Struct, frozen=True):
     PROMOTE, whether the mirror becomes a primary without its source, whatever it lacks.
     promotion_id: with PROMOTE without `force`, a random number that the client has chosen for this promotion, not 0.
     The client asks again with the same number until the promotion is done. Otherwise 0.
+    source_goes_on: with PROMOTE and `force`, whether the mirror is promoted although its source answers, takes pushes,
+    and cannot be made a mirror.
     """
 
     request_id: bare.UInt
@@ -54,9 +56,11 @@ class MirrorRequest(msgspec.Struct, frozen=True):
     source_name: str
     force: bool
     promotion_id: bare.U64 = 0
+    source_goes_on: bool = False
 
 
-# type MirrorCondition enum { STARTING FOLLOWING UNREACHABLE PARTED FAILED FENCING PROMOTING CIRCLE }
+# type MirrorCondition enum { STARTING FOLLOWING UNREACHABLE PARTED FAILED FENCING PROMOTING CIRCLE
+#   UNFENCED }
 class MirrorCondition(enum.IntEnum):
     """What a mirror does at present.
 
@@ -69,6 +73,7 @@ class MirrorCondition(enum.IntEnum):
     PROMOTING: it is being promoted, or a promotion has failed and its source gets its role back. The source may be a
     mirror already.
     CIRCLE: it and its source follow each other, so neither of both takes pushes. A promotion of one of both ends this.
+    UNFENCED: it is a primary now, and its former source answers, but cannot be made a mirror. So both may take pushes.
     """
 
     STARTING = 0
@@ -79,6 +84,11 @@ class MirrorCondition(enum.IntEnum):
     FENCING = 5
     PROMOTING = 6
     CIRCLE = 7
+    UNFENCED = 8
+
+
+PRIMARIES = frozenset({MirrorCondition.FENCING, MirrorCondition.UNFENCED})
+"""The conditions of streams that are primaries now, and whose former source is to become a mirror."""
 
 
 # type MirrorState struct { stream_name: str  partition: uint  condition: MirrorCondition  reason: str  source: str

@@ -104,7 +104,7 @@ class MirrorService:
                 states = self.states(name)
             case MirrorAction.PROMOTE:
                 if request.force:
-                    states = await self._promotions.force(name)
+                    states = await self._promotions.force(name, request.source_goes_on)
                 else:
                     done, states = await self._promotions.plan(name, request.promotion_id)
             case MirrorAction.REMOVE:

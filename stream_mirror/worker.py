@@ -52,6 +52,8 @@ def _check(request: MirrorRequest) -> None:
             raise ProtocolError(refusal)
     if request.action is MirrorAction.PROMOTE and not request.force and not request.promotion_id:
         raise ProtocolError("a promotion needs an id, by which its end is told from that of an earlier one")
+    if request.source_goes_on and not (request.action is MirrorAction.PROMOTE and request.force):
+        raise ProtocolError("only a forced promotion can leave the source as it is")
     if request.action is MirrorAction.ADD:
         try:
             split_host_port(request.source)

@@ -179,7 +179,7 @@ class Role(enum.IntEnum):
 
 
 # type RoleResponse struct { request_id: uint  role: Role  source: str  stream_name: str  entry_id: u64
-#   next_index: uint  lag: uint }
+#   next_index: uint  lag: uint  can_change: bool }
 class RoleResponse(msgspec.Struct, frozen=True):
     """The answer to a RoleRequest: the role after the request, which is on disk.
 
@@ -188,6 +188,8 @@ class RoleResponse(msgspec.Struct, frozen=True):
     next_index: the index that the next message will get. A stream that became a mirror has confirmed no push at this
     index or above.
     lag: how many messages the source had more than the mirror, when the mirror last heard of it.
+    can_change: whether the stream can get another role. A member of a cluster, and a node with several workers, have no
+    mirrors.
     """
 
     request_id: bare.UInt
@@ -197,6 +199,7 @@ class RoleResponse(msgspec.Struct, frozen=True):
     entry_id: bare.U64
     next_index: bare.UInt
     lag: bare.UInt
+    can_change: bool
 
 
 MIRROR = Protocol("node/stream_mirror/1", MirrorPull, MirrorPage)

@@ -24,9 +24,11 @@ class ChangeRole(StreamChange):
     change_to: the new role; None: as it is.
     force: of the request, see `stream_service.mirroring.RoleRequest`.
     expected: if given, a mirror becomes a primary only if it has this task.
+    heard: if given, what a mirror that becomes a primary knows of its source: `source_next_index` and `heard_us` of
+    `stream_service.mirror_rows.MirrorRow`.
     """
 
-    __slots__ = ("change_to", "expected", "force")
+    __slots__ = ("change_to", "expected", "force", "heard")
 
     def __init__(
         self,
@@ -36,11 +38,13 @@ class ChangeRole(StreamChange):
         on_done: Callable[[Any], None],
         *,
         expected: Task | None = None,
+        heard: tuple[int, int] | None = None,
     ) -> None:
         super().__init__(stream_id, on_done)
         self.change_to = change_to
         self.force = force
         self.expected = expected
+        self.heard = heard
 
     def change(self, session: Session) -> None:
         row = find_mirror(session, self.stream_id)
@@ -60,7 +64,9 @@ class ChangeRole(StreamChange):
             case BePrimary(fences) if row is not None and row.follows:
                 begin_entry(session, self.stream_id, random_entry_id())
                 if fences:
-                    write_mirror(session, msgspec.structs.replace(row, task=Task.FENCE, sets_aside=False))
+                    source_next_index, heard_us = self.heard or (row.source_next_index, row.heard_us)
+                    known = {"source_next_index": source_next_index, "heard_us": heard_us}
+                    write_mirror(session, msgspec.structs.replace(row, task=Task.FENCE, sets_aside=False, **known))
                 else:
                     forget_mirror(session, self.stream_id)
         assert history, "a stream has a history by now"

@@ -105,7 +105,14 @@ def status(
 def promote(
     stream: StreamArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="Do not ask the source: it is lost. Messages may be missing.")
+        bool, typer.Option("--force", help="Do not wait for the source: it is lost. Messages may be missing.")
+    ] = False,
+    source_goes_on: Annotated[
+        bool,
+        typer.Option(
+            "--source-goes-on",
+            help="With --force: although the source answers, and cannot become a mirror. Stop its publishers first.",
+        ),
     ] = False,
     node: NodeOption = None,
     context: ContextOption = None,
@@ -116,7 +123,8 @@ def promote(
 
     Nothing is lost: the source first stops taking pushes, and what is missing is copied. With --force, the command says
     how far the mirror was behind when it last heard of its source. A source that returns later is refused, moves the
-    messages that nobody else has to another stream, and follows.
+    messages that nobody else has to another stream, and follows. --force is refused while a source answers that cannot
+    become a mirror: a member of a cluster, for example.
 
     Example: stream-node mirror promote orders
     """
@@ -125,18 +133,29 @@ def promote(
     import trio
 
     from stream_mirror.protocol import MirrorAction
+    from stream_node.cli.values import UsageError
+
+    if source_goes_on and not force:
+        raise UsageError("--source-goes-on needs --force")
 
     async def run(client: StreamClient) -> None:
         promotion_id = 0 if force else 1 + secrets.randbelow(2**63)
         with ProgressLine() as progress:
             while True:
-                answer = await _ask(client, MirrorAction.PROMOTE, stream, force=force, promotion_id=promotion_id)
+                answer = await _ask(
+                    client,
+                    MirrorAction.PROMOTE,
+                    stream,
+                    force=force,
+                    promotion_id=promotion_id,
+                    source_goes_on=source_goes_on,
+                )
                 if answer.done:
                     break
                 there, ends = (sum(each) for each in zip(*map(_ends, answer.mirrors), strict=True))
                 progress.draw("copying", there, ends, [counted(ends - there, "message") + " missing"])
                 await trio.sleep(POLL_S)
-        before = [each for each in answer.mirrors if each.condition.name != "FENCING"]
+        before = [each for each in answer.mirrors if each.condition.name not in ("FENCING", "UNFENCED")]
         behind, heard_us = sum(each.lag for each in before), min((each.heard_us for each in before), default=0)
         report = {"stream": stream, "partitions": len(before), "forced": force}
         report |= {"behind": behind if force else 0, "heard_us": heard_us if force else None}
@@ -175,10 +194,11 @@ async def _ask(
     source_name: str = "",
     force: bool = False,
     promotion_id: int = 0,
+    source_goes_on: bool = False,
 ) -> MirrorResponse:
     from stream_mirror.protocol import ADDRESS, MIRRORS, MirrorRequest
 
-    request = MirrorRequest(0, action, name, source, source_name, force, promotion_id)
+    request = MirrorRequest(0, action, name, source, source_name, force, promotion_id, source_goes_on)
     return await client.ask(ADDRESS, MIRRORS, request)
 
 

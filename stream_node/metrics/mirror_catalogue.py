@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from stream_mirror.protocol import MirrorCondition, MirrorState
+from stream_mirror.protocol import PRIMARIES, MirrorCondition, MirrorState
 from stream_node.metrics.family import Values, node_metric
 from stream_node.metrics.snapshot import Snapshot
 
@@ -25,7 +25,7 @@ def _by_stream(join: Callable[[list[MirrorState]], float]) -> Callable[[Snapshot
     def values(snapshot: Snapshot) -> Values:
         streams: dict[str, list[MirrorState]] = {}
         for each in snapshot.statistics.services.mirrors:
-            if each.condition is not MirrorCondition.FENCING:
+            if each.condition not in PRIMARIES:
                 streams.setdefault(each.stream_name, []).append(each)
         named = sorted(streams, key=lambda name: (-_lag(streams[name]), -_lag_s(streams[name]), name))
         return {name: join(streams[name]) for name in named[:STREAMS_NAMED_MAX]}

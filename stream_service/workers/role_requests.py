@@ -65,7 +65,10 @@ class RoleRequests:
         request = ROLE.decode_request(message.payload)
         wanted = request.change
         if wanted is not None and self._services.role_changed is None:
-            raise ProtocolError("the streams of this node cannot become mirrors: it is a member of a cluster, or stops")
+            raise ProtocolError(
+                "the streams of this node cannot become mirrors: it is a member of a cluster, has several workers, or "
+                "stops"
+            )
         if isinstance(wanted, BeMirror):
             self._check_source(wanted)
         if isinstance(wanted, BePrimary) and self._bounds.is_mirror and not request.force:
@@ -78,7 +81,8 @@ class RoleRequests:
             if operation.error is not None or operation.record is None:
                 self._worker.reply(message, failed_payload(f"the role cannot be changed: {operation.error}"))
                 return
-            response = role_response(request.request_id, operation)
+            can_change = self._services.role_changed is not None
+            response = role_response(request.request_id, operation, can_change)
             if wanted is not None:
                 name, partition = self._identity
                 to = {"role": response.role.name.lower(), "source": response.source, "peer": message.origin.peer}
@@ -129,12 +133,12 @@ class RoleRequests:
             raise ProtocolError("the source of a mirror is HOST:PORT")
 
 
-def role_response(request_id: int, change: StreamChange) -> RoleResponse:
+def role_response(request_id: int, change: StreamChange, can_change: bool) -> RoleResponse:
     """Returns the answer to a request that changed or asked for the role."""
     assert change.record is not None, "the change has ended"
     row, next_index = change.mirror, change.record.next_index
     entry_id = change.history[-1].entry_id if change.history else 0
     if row is None or not row.follows:
-        return RoleResponse(request_id, Role.PRIMARY, "", "", entry_id, next_index, 0)
+        return RoleResponse(request_id, Role.PRIMARY, "", "", entry_id, next_index, 0, can_change)
     lag = max(0, row.source_next_index - next_index)
-    return RoleResponse(request_id, Role.MIRROR, row.source, row.source_name, entry_id, next_index, lag)
+    return RoleResponse(request_id, Role.MIRROR, row.source, row.source_name, entry_id, next_index, lag, can_change)

@@ -16,7 +16,17 @@ class MirrorAdded(Strict, frozen=True):
 class MirrorListed(Strict, frozen=True):
     stream: str
     partition: int
-    condition: Literal["starting", "following", "unreachable", "parted", "failed", "fencing", "promoting", "circle"]
+    condition: Literal[
+        "starting",
+        "following",
+        "unreachable",
+        "parted",
+        "failed",
+        "fencing",
+        "promoting",
+        "circle",
+        "unfenced",
+    ]
     reason: str
     source: str
     source_name: str

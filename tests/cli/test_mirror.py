@@ -84,6 +84,7 @@ def test_a_promotion_by_force_says_what_may_be_lost(
     assert done.text.startswith("orders takes pushes here now, in 1 partition; it was 0 messages behind when")
     assert "confirmed since 20" in done.text
     assert wait_listed(command, mirror, "fencing").source == source.address
+    assert "needs --force" in command("mirror", "promote", "orders", "--source-goes-on", *at).failed(2)
 
 
 def test_what_is_no_mirror_is_said(command: CommandLine, mirror: NodeProcess) -> None:

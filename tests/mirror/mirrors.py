@@ -33,11 +33,19 @@ class MirrorRefused(Exception):
 
 
 async def request(
-    address: str, action: MirrorAction, name: str = "", source: str = "", *, source_name: str = "", force: bool = False
+    address: str,
+    action: MirrorAction,
+    name: str = "",
+    source: str = "",
+    *,
+    source_name: str = "",
+    force: bool = False,
+    source_goes_on: bool = False,
 ) -> MirrorResponse:
     """Sends a request of an operator. A promotion is asked for until it is done. Raises MirrorRefused."""
     plans = action is MirrorAction.PROMOTE and not force
-    asked = MirrorRequest(1, action, name, source, source_name, force, next(PROMOTION_IDS) if plans else 0)
+    promotion_id = next(PROMOTION_IDS) if plans else 0
+    asked = MirrorRequest(1, action, name, source, source_name, force, promotion_id, source_goes_on)
     with trio.fail_after(4 * PATIENCE_S):
         while not (answer := await ask_once(address, asked)).done:
             await trio.sleep(0.02)

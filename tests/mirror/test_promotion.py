@@ -93,6 +93,8 @@ async def test_a_promotion_without_the_source_needs_force_and_says_what_was_miss
                 assert (await peer.push(S, b"after")).index == 100
             (fencing,) = await states(b.address)
             assert fencing.condition is MirrorCondition.FENCING
+            # What was told is written down, so it is told again later.
+            assert (fencing.heard_us, fencing.source_next_index) == (before.heard_us, 100)
 
 
 async def test_an_old_primary_that_returns_is_refused_keeps_its_tail_aside_and_follows(tmp_path: Path) -> None:
