@@ -158,22 +158,31 @@ class Promotion:
 
         own_address: returns the `host:port` at which the source reaches this node. Raises MirrorError.
         """
-        first = self._following[0]
-        reason: str | None = None
-        with (
-            trio.move_on_after(ASK_S_MAX),
-            asking(first.stream.directory.node, first.row.source, self._new_id) as asker,
-        ):
+        first, reasons = self._following[0], list[str]()
+
+        async def ask(asker: Asker, scope: trio.CancelScope) -> None:
             try:
                 now = await change_role(asker, first.row.source_name, first.stream.identity[1], None, force=False)
                 if not now.can_change:
-                    reason = NO_ROLES
+                    reasons.append(NO_ROLES)
                 own_address()
             except SourceLost:
-                return None
+                pass
             except MirrorError as error:
-                reason = reason or str(error)
-        return reason
+                reasons.append(str(error))
+            scope.cancel()
+
+        with asking(first.stream.directory.node, first.row.source, self._new_id) as asker:
+            with trio.move_on_after(ASK_S_MAX):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(ask, asker, nursery.cancel_scope)
+                    # In an emergency every second counts: a mirror that has noticed that its source is lost need not
+                    # wait for an answer.
+                    while True:
+                        if first.figures.condition is MirrorCondition.UNREACHABLE:
+                            nursery.cancel_scope.cancel()
+                        await trio.sleep(COPY_LOOK_S)
+        return reasons[0] if reasons else None
 
     async def _take(self, each: Following, fences: bool, expected: Task | None) -> MirrorState:
         """Makes a partition of this node a primary. Returns its last state as a mirror."""

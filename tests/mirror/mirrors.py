@@ -96,16 +96,16 @@ async def role_of(address: str, name: str = "s") -> Role:
         return (await ask(peer, (stream_address(name, 0),), ROLE, RoleRequest(1, None, False))).role
 
 
-async def contents(address: str, name: str, partition: int = 0) -> tuple[int, int, list[RichMessage]]:
-    """The first index, the next index and all messages of a stream, by pulls of a client."""
+async def contents(address: str, name: str, partition: int = 0, start: int = 0) -> tuple[int, int, list[RichMessage]]:
+    """The first index, the next index and the messages of a stream from `start` on, by pulls of a client."""
     route: Route = (stream_address(name, partition),)
     async with stream_peer(address) as peer:
-        return await pulled(peer, route)
+        return await pulled(peer, route, start)
 
 
-async def pulled(peer: StreamPeer, route: Route) -> tuple[int, int, list[RichMessage]]:
+async def pulled(peer: StreamPeer, route: Route, start: int = 0) -> tuple[int, int, list[RichMessage]]:
     messages: list[RichMessage] = []
-    index = 0
+    index = start
     while True:
         payload = (await peer.ask(route, RICH_PULL.encode_request(RichPull(1, FromIndex(index), 1_000, 0)))).payload
         assert RICH_PULL.is_in(payload), ERROR.decode_response(payload).reason

@@ -10,8 +10,8 @@ from ockam.address import Route
 from stream_service.names import stream_address
 from stream_service.protocol import PUSH, PushRequest, Status
 from tests.mirror.mirrors import contents
-from tests.support.served import wait_until
-from tests.support.stream_peer import StreamPeer
+from tests.support.served import PATIENCE_S, wait_until
+from tests.support.stream_peer import StreamPeer, stream_peer
 
 S: Route = (stream_address("s", 0),)
 
@@ -57,5 +57,14 @@ class Publishing:
         scope.cancel()
 
 
-async def data_by_index(address: str, name: str = "s") -> dict[int, bytes]:
-    return {message.index: message.data for message in (await contents(address, name))[2]}
+async def data_by_index(address: str, name: str = "s", start: int = 0) -> dict[int, bytes]:
+    return {message.index: message.data for message in (await contents(address, name, 0, start))[2]}
+
+
+async def seconds_to_confirm(address: str, since_s: float) -> tuple[float, int, bytes]:
+    """Pushes until the node confirms. Returns the seconds since that time, and the index and the data."""
+    async with stream_peer(address) as peer:
+        with trio.fail_after(PATIENCE_S):
+            while (confirm := await peer.push(S, b"first")).status is not Status.OK:
+                await trio.sleep(0.01)
+    return time.monotonic() - since_s, confirm.index, b"first"

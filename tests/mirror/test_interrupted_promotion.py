@@ -40,7 +40,7 @@ from tests.support.served import PATIENCE_S, served
 from tests.support.stream_peer import stream_peer
 
 ROUTES: tuple[Route, Route] = ((stream_address("s", 0),), (stream_address("s", 1),))
-AS_PLANNED = ["promotion_source_demoted:1", "promotion_partition_taken:1"]
+AS_PLANNED = ["promotion_source_demoted:1"]
 MORE = [
     "promotion_begun",
     "promotion_noted:1",
@@ -48,9 +48,11 @@ MORE = [
     "promotion_source_demoted:2",
     "promotion_copied",
     "promotion_fences_raised",
+    "promotion_partition_taken:1",
     "promotion_partition_taken:2",
 ]
-GIVING_BACK = ["promotion_give_back_noted", "promotion_source_restored:1"]
+GIVING_BACK = ["promotion_give_back_noted"]
+MORE_GIVING_BACK = ["promotion_source_restored:1", "promotion_source_restored:2"]
 
 
 def promotes_and_leaves() -> MirrorRequest:
@@ -72,7 +74,7 @@ async def die(node: NodeProcess) -> None:
 
 
 def test_every_site_of_a_promotion_has_its_case() -> None:
-    cases = {case.split(":")[0] for case in (*AS_PLANNED, *MORE, *GIVING_BACK)}
+    cases = {case.split(":")[0] for case in (*AS_PLANNED, *MORE, *GIVING_BACK, *MORE_GIVING_BACK)}
     assert cases == {site for site in SITES if "promotion" in site}
 
 
@@ -108,7 +110,9 @@ async def test_a_mirror_that_is_killed_in_a_promotion_goes_on_with_it(tmp_path: 
             assert first.aside_messages == second.aside_messages == 0
 
 
-@pytest.mark.parametrize("site", GIVING_BACK)
+@pytest.mark.parametrize(
+    "site", [*GIVING_BACK, *(pytest.param(each, marks=pytest.mark.soak) for each in MORE_GIVING_BACK)]
+)
 async def test_a_promotion_that_fails_gives_the_source_its_role_back_over_a_kill(tmp_path: Path, site: str) -> None:
     """The messages of the source are others than those of the mirror, so what is missing cannot be copied."""
     failing = {ENVIRONMENT_VARIABLE: site}

@@ -7,7 +7,6 @@ confirmed is looked for in what pulls get from both nodes.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -39,37 +38,6 @@ async def last_entry(address: str) -> int:
     async with stream_peer(address) as peer:
         payload = (await peer.ask(S, MIRROR.encode_request(MirrorPull(1, 0, 1, 0, 0)))).payload
     return decode_mirror_page(payload).history[-1].first_index
-
-
-@in_rounds(3)
-async def test_a_planned_promotion_under_pushes_loses_nothing_in_several_rounds(tmp_path: Path, rounds: int) -> None:
-    settings = {"error_delay_s": 0.0}
-    confirmed: dict[int, bytes] = {}
-    async with served(tmp_path / "a", **settings) as a, served(tmp_path / "b", **settings) as b:
-        primary, mirror = a.address, b.address
-        async with stream_peer(primary) as peer:
-            await peer.create("s")
-        await add(mirror, "s", primary)
-        for round_ in range(rounds):
-            publishing = Publishing(f"round {round_}")
-            async with stream_peer(primary) as peer, trio.open_nursery() as nursery:
-                nursery.start_soon(publishing.run, peer)
-                await publishing.wait(300)
-                await request(mirror, MirrorAction.PROMOTE, "s")
-                await publishing.wait_refused()
-                nursery.cancel_scope.cancel()
-            assert not confirmed.keys() & publishing.confirmed.keys(), "no index has two meanings"
-            confirmed |= publishing.confirmed
-            primary, mirror = mirror, primary
-            # The old primary follows: it has no message that the new one lacks.
-            (found,) = await wait_for(mirror, is_in(MirrorCondition.FOLLOWING))
-            assert found.aside_messages == 0
-            stored = await data_by_index(primary)
-            assert {index: stored[index] for index in confirmed} == confirmed
-        end = (await contents(primary, "s"))[1]
-        await wait_for(mirror, follows_to(end))
-        assert await contents(mirror, "s") == await contents(primary, "s")
-        assert len(confirmed) > 300 * rounds
 
 
 async def test_a_promotion_without_the_source_needs_force_and_says_what_was_missing(tmp_path: Path) -> None:
@@ -134,51 +102,6 @@ async def test_an_old_primary_that_returns_is_refused_keeps_its_tail_aside_and_f
         async with stream_peer(a.address) as peer:
             assert (await peer.push(S, b"back")).index == 150
         await wait_for(b.address, follows_to(151))
-
-
-@in_rounds(3)
-async def test_forced_promotions_under_pushes_give_no_index_two_meanings_unnoticed(tmp_path: Path, rounds: int) -> None:
-    """In each round the primary is killed under pushes, its mirror is promoted by force, and the old one returns."""
-    with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b:
-        primary, mirror = a, b
-        async with stream_peer(primary.address) as peer:
-            await peer.create("s")
-        await add(mirror.address, "s", primary.address)
-        confirmed: dict[int, bytes] = {}
-        for round_ in range(rounds):
-            await wait_for(mirror.address, is_in(MirrorCondition.FOLLOWING))
-            publishing = Publishing(f"round {round_}")
-            with suppress(BaseExceptionGroup):
-                async with stream_peer(primary.address) as peer, trio.open_nursery() as nursery:
-                    nursery.start_soon(publishing.run, peer)
-                    await publishing.wait(300)
-                    primary.kill()
-                    await trio.sleep(PATIENCE_S)
-            (before,) = (await request(mirror.address, MirrorAction.PROMOTE, "s", force=True)).mirrors
-            async with stream_peer(mirror.address) as peer:
-                later = Publishing(f"round {round_}, new")
-                await later.run(peer, 100)
-            primary.start()
-            (found,) = await wait_for(primary.address, is_in(MirrorCondition.FOLLOWING))
-            end = (await contents(mirror.address, "s"))[1]
-            (found,) = await wait_for(primary.address, follows_to(end))
-            stored = await data_by_index(mirror.address)
-            assert await data_by_index(primary.address) == stored
-            aside = await data_by_index(primary.address, found.aside_name) if found.aside_name else {}
-            taken_at = await last_entry(mirror.address)
-            assert before.next_index <= taken_at
-            confirmed_us = publishing.confirmed_us
-            for index, data in publishing.confirmed.items():
-                # The lost ones are exactly those beyond the end of the mirror, and they are aside.
-                assert (stored.get(index) == data) == (index < taken_at)
-                assert index < taken_at or aside[index] == data
-                # What it said: so many messages that it knew of, and those after the time when it last heard.
-                is_told = index < before.next_index + before.lag or confirmed_us[index] >= before.heard_us
-                assert index < taken_at or is_told
-            confirmed |= {index: data for index, data in publishing.confirmed.items() if index < taken_at}
-            confirmed |= later.confirmed
-            assert {index: stored[index] for index in confirmed} == confirmed
-            primary, mirror = mirror, primary
 
 
 @in_rounds(4)
