@@ -174,7 +174,10 @@ class Server:
             connection.close()
 
     def _execute(self, connection: Connection, text: bytes) -> Any:
-        """Executes statements that must not wait for ever. Returns the result of libpq. Raises psycopg.Error."""
+        """Executes statements that must not wait for ever. Returns what the driver returns.
+
+        Raises psycopg.Error.
+        """
         descriptor = connection.pgconn.socket
         self.deadlines.begin(descriptor)
         try:

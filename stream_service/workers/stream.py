@@ -212,7 +212,6 @@ class StreamWorker(ReadableStream):
     def _settle(self) -> None:
         """Continues after an append, a copy or a load of sequence numbers has ended: serves the messages that waited
         for it."""
-        self._adopt_end()
         if self._machine.state is SERVING:
             self._proceed()
         else:
@@ -294,15 +293,23 @@ class StreamWorker(ReadableStream):
         else:
             self._refuse(pushes, failure)
         if isinstance(error, CommitUnsettled):
-            self._end_search.begin(self.context, self._settle)
+            self._end_search.begin(self.context, self._end_found)
         self._adopt_end()
         if self._gathered.messages:
             self._append(self._take_gathered())
         self._settle()
 
+    def _end_found(self) -> None:
+        """Called when the end of the stream is found after messages in doubt, which are stored."""
+        self._adopt_end()
+        self._settle()
+
     def _adopt_end(self) -> None:
-        """Goes on at the end that was found after messages in doubt, if they are stored and no activity is under
-        way."""
+        """Goes on at the end that was found after messages in doubt, if it is found.
+
+        An activity that is under way has begun at the end as it was, so the end is adopted when the activity has failed
+        or does not depend on it. An append there cannot succeed.
+        """
         found = self._end_search.take() if self._machine.state is SERVING else None
         if found is not None:
             self._machine.move_end(found.record.next_index, found.last_time_us)
@@ -379,7 +386,8 @@ class StreamWorker(ReadableStream):
                 raise error
             self._refuse_copy(message, str(error))
             if isinstance(error, CommitUnsettled):
-                self._end_search.begin(self.context, self._settle)
+                self._end_search.begin(self.context, self._end_found)
+            self._adopt_end()
         else:
             self._machine.end_copy(copy.index, len(copy.messages), operation.last_time_us)
             # The copied messages are not in the tail, and a tail must not have gaps.
@@ -428,6 +436,7 @@ class StreamWorker(ReadableStream):
             then(operation)
             if isinstance(error, IndexConflict) or (error is not None and error.in_doubt):
                 raise error
+            self._adopt_end()
             self._settle()
             return
         # The operation came after a search of the end, so it knows a later end.
@@ -466,6 +475,7 @@ class StreamWorker(ReadableStream):
         self._sequences.remember(operation.found)
         # The waiting pushes with sequence numbers are gathered into a PushRun that knows these numbers.
         self._gathered = PushRun(self._sequences)
+        self._adopt_end()
         self._settle()
 
     def _refuse_held(self, held: Sequence[Message], failure: Failure) -> None:

@@ -69,3 +69,44 @@ async def test_a_push_in_doubt_that_is_not_stored_leaves_no_gap(pair: Pair, tmp_
                     continue
         assert index == 1
         assert [message.data for message in await stream.pull(0)] == [b"stored", b"after"]
+
+
+async def test_an_idempotent_publisher_stores_each_message_once_through_the_doubt(pair: Pair, tmp_path: Path) -> None:
+    """Method: the pushes of the publisher are in doubt, so that it sends them again and again. Another client pushes to
+    the stream all the time, so that some appends are submitted at the end as it was before the doubt."""
+    assert pair.standby is not None
+    # Without work for retention, the pushes are in the first commit that waits.
+    settings = {"database_wait_s": 0.5, "database_call_s": 0.5, "error_delay_s": 0.05, "retention_interval_s": 600.0}
+    messages = [b"%d" % number for number in range(60)]
+    refused = 0
+
+    async def push_others(address: str) -> None:
+        nonlocal refused
+        async with connect(address) as another:
+            others = await another.create("s")
+            while True:
+                try:
+                    await others.push(b"other")
+                except (PushNotStored, PushUnknown):
+                    refused += 1
+
+    async with served(tmp_path, database=pair.primary.url, **settings) as server, connect(server.address) as client:
+        stream = await client.create("s")
+        async with stream.publisher(idempotent=True) as publisher, trio.open_nursery() as nursery:
+            pushes = [await publisher.push(data) for data in messages[:20]]
+            await publisher.flush()
+            pair.standby.kill()
+            pushes += [await publisher.push(data) for data in messages[20:]]
+            with trio.fail_after(PATIENCE_S):
+                while not server.statistics().services.pushes_failed:
+                    await trio.sleep(0.05)
+                nursery.start_soon(push_others, server.address)
+                while refused < 2:
+                    await trio.sleep(0.05)
+            await trio.to_thread.run_sync(pair.standby.start)
+            with trio.fail_after(PATIENCE_S):
+                await publisher.flush()
+            nursery.cancel_scope.cancel()
+        found = [message.data for message in await stream.pull(0, limit=100_000)]
+        assert [data for data in found if data != b"other"] == messages
+        assert [found[push.result()] for push in pushes] == messages

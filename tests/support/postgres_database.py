@@ -12,8 +12,8 @@ class MortalDatabase(PostgresDatabase):
     """A PostgresDatabase that ends the connections of all its sessions when it is closed. The kernel does that for a
     node that was killed."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
         self._opened: list[PostgresSession] = []
 
     def session(self) -> PostgresSession:
