@@ -29,6 +29,10 @@ CALL_S = 10.0
 """The time that one call of the server may take, in seconds."""
 
 
+_RELATIONS = "SELECT relname::text FROM pg_class WHERE pg_table_is_visible(oid)"
+"""Asks for the names of all tables and indexes."""
+
+
 class PostgresDatabase:
     """A database on a PostgreSQL server: a `storage.engine.Engine`.
 
@@ -141,12 +145,15 @@ def _lock_directory(directory: Path) -> DirectoryLock:
 
 
 def _create_tables(connection: Connection, deadlines: Deadlines, further: Sequence[Table]) -> None:
-    """Creates the missing tables, while no other node does the same. Raises StorageError."""
+    """Creates the tables and indexes that are missing, while no other node does the same. Members of a cluster that run
+    write meanwhile, so nothing is locked that exists. Raises StorageError."""
     try:
         # These two steps can wait for a standby: the last one for this node, the first one for a node that waits there.
         command(connection, deadlines, f"BEGIN; SELECT pg_advisory_xact_lock({LOCK + 1})".encode())
-        for statement in create_statements(further):
-            connection.execute(statement)
+        there = {name for (name,) in connection.execute(_RELATIONS)}
+        for name, statement in create_statements(further).items():
+            if name not in there:
+                connection.execute(statement)
         version = connection.execute("SELECT version FROM schema_version").fetchone()
         if version is None:
             connection.execute("INSERT INTO schema_version VALUES ($1)", (SCHEMA_VERSION,))

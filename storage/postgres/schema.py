@@ -15,40 +15,44 @@ SCHEMA_VERSION = 1
 """The version of the tables in PostgreSQL. The version rises with every change after which older programs cannot use
 the database."""
 
-LOG_TABLES = (
-    "CREATE TABLE IF NOT EXISTS schema_version (version bigint NOT NULL)",
+LOG_TABLES = {
+    "schema_version": "CREATE TABLE schema_version (version bigint NOT NULL)",
     # One row: the node that writes. Every transaction of the node updates the row, so a node that was replaced cannot
     # commit any more, and a new connection can ask which transaction was the last one.
-    "CREATE TABLE IF NOT EXISTS log_writer (id int PRIMARY KEY CHECK (id = 1), owner text NOT NULL, "
-    "epoch bigint NOT NULL, commits bigint NOT NULL) WITH (fillfactor = 50)",
-    "INSERT INTO log_writer VALUES (1, '', 0, 0) ON CONFLICT DO NOTHING",
+    "log_writer": "CREATE TABLE log_writer (id int PRIMARY KEY CHECK (id = 1), owner text NOT NULL, "
+    "epoch bigint NOT NULL, commits bigint NOT NULL) WITH (fillfactor = 50); "
+    "INSERT INTO log_writer VALUES (1, '', 0, 0)",
     # One row for each member of a cluster, in place of the row above.
-    "CREATE TABLE IF NOT EXISTS cluster_writers (member bytea PRIMARY KEY, owner text NOT NULL, epoch bigint NOT NULL, "
-    "commits bigint NOT NULL) WITH (fillfactor = 50)",
+    "cluster_writers": "CREATE TABLE cluster_writers (member bytea PRIMARY KEY, owner text NOT NULL, "
+    "epoch bigint NOT NULL, commits bigint NOT NULL) WITH (fillfactor = 50)",
     # Rows of streams change with every append. With room in its page, the new version of a row needs no index entry.
-    "CREATE TABLE IF NOT EXISTS streams (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name bytea NOT NULL, "
+    "streams": "CREATE TABLE streams (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name bytea NOT NULL, "
     "partition bigint NOT NULL, first_index bigint NOT NULL, next_index bigint NOT NULL, size_bytes bigint NOT NULL, "
     "created_us bigint NOT NULL, attributes bytea, seal bigint NOT NULL DEFAULT 0, UNIQUE (name, partition)) "
     "WITH (fillfactor = 50)",
     # Retention deletes as many rows as are appended. These settings let autovacuum free their room as fast, and spread
     # the freezing of rows that are only appended.
-    "CREATE TABLE IF NOT EXISTS messages (stream_id bigint NOT NULL, idx bigint NOT NULL, time_us bigint NOT NULL, "
+    "messages": "CREATE TABLE messages (stream_id bigint NOT NULL, idx bigint NOT NULL, time_us bigint NOT NULL, "
     "checksum bigint NOT NULL, key bytea, headers bytea, data bytea NOT NULL, PRIMARY KEY (stream_id, idx)) "
     "WITH (autovacuum_vacuum_insert_scale_factor = 0.02, autovacuum_vacuum_scale_factor = 0.02, "
     "autovacuum_vacuum_cost_delay = 0)",
-)
-"""The tables of the log. They have the columns of `storage.schema`."""
+}
+"""The tables of the log, by their names. They have the columns of `storage.schema`."""
 
 
-def create_statements(further: Sequence[Table] = ()) -> list[str]:
-    """Returns the statements that create all tables and indexes. What exists already is not changed.
+def create_statements(further: Sequence[Table] = ()) -> dict[str, str]:
+    """Returns the statements that create the tables and indexes, by the name of what they create. A table comes before
+    its indexes.
 
-    further: tables that are not in `metadata`."""
+    They are for what is missing. On an index that exists, even CREATE INDEX IF NOT EXISTS waits for all who write its
+    table.
+    further: tables that are not in `metadata`.
+    """
     others = [table for table in (*metadata.sorted_tables, *further) if table not in (streams, messages)]
-    made = [compiled(CreateTable(table, if_not_exists=True)) for table in others]
-    made += [
-        compiled(CreateIndex(index, if_not_exists=True))
+    made = {table.name: compiled(CreateTable(table)) for table in others}
+    made |= {
+        str(index.name): compiled(CreateIndex(index))
         for table in others
         for index in sorted(table.indexes, key=lambda index: str(index.name))
-    ]
-    return [*LOG_TABLES, *(compile_statement(statement).text for statement in made)]
+    }
+    return LOG_TABLES | {name: compile_statement(statement).text for name, statement in made.items()}

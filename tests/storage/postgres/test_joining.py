@@ -1,0 +1,57 @@
+"""Goal: a node that starts does not disturb the members that write to its database, and waits for none of them.
+
+Method: a transaction of another program has the locks of a writer on every table while a second member opens the
+database, and the statements of the second one have a time limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
+
+import psycopg
+
+from block_node.persist.schema import block_evicted
+from cluster.tables import TABLES
+from storage.postgres.database import PostgresDatabase
+from tests.support.postgres import PostgresServer
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+def test_a_member_joins_while_others_write(server: PostgresServer, tmp_path: Path) -> None:
+    def opened(name: str) -> PostgresDatabase:
+        url = server.url_of("postgres") + "?options=-clock_timeout%3D2s"
+        return PostgresDatabase.open(url, directory=tmp_path / name, member=name, further_tables=TABLES)
+
+    opened("first").close()
+    tables = server.ask("SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace")
+    with psycopg.connect(server.url_of("postgres")) as writer:
+        for table in tables.split():
+            writer.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
+        opened("second").close()
+
+
+def test_what_is_missing_is_created(server: PostgresServer, tmp_path: Path) -> None:
+    """A database of an earlier program, without a table and an index."""
+
+    def relations() -> list[str]:
+        return server.ask(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace ORDER BY relname"
+        ).split()
+
+    url = server.url_of("postgres")
+    PostgresDatabase.open(url, directory=tmp_path / "first").close()
+    before = relations()
+    server.ask(f"DROP INDEX block_index_by_place; DROP TABLE {block_evicted.name}")
+    assert relations() != before
+    PostgresDatabase.open(url, directory=tmp_path / "first").close()
+    assert relations() == before
