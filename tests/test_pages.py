@@ -23,6 +23,7 @@ NOT_HERE = {
     "docs/consumer-groups.md": "its program waits for jobs without end; the guide docs/how-to/work-queue.md is run",
     "docs/decoding.md": "it continues docs/spark.md, which tests/spark_export/test_spark_page.py runs",
     "docs/litestream.md": "it needs another program; tests/black_box/test_litestream.py runs it where that is",
+    "docs/performance.md": "its command takes minutes; tests/mirror/test_rounds.py runs with fewer rounds",
     "docs/scale.md": "its commands need docker, or take minutes; tests/deploy and tests/bench look at the parts",
     "docs/mirror.md": "its commands need two machines; tests/mirror runs them on nodes",
     "docs/workers.md": "its commands start nodes for good; tests/workers/test_workers.py starts such nodes",

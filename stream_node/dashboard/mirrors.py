@@ -6,6 +6,7 @@ It asks the node by `node/mirror/1`, as the command `stream-node mirror` does.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,6 +30,8 @@ from stream_node.dashboard.rendering import clock, number
 
 PROMOTION_WAIT_S = 10.0
 """How long a browser waits for the end of a promotion, in seconds. A promotion goes on without it."""
+FENCES = (MirrorCondition.FENCING, MirrorCondition.UNFENCED)
+"""What a primary does about its former source."""
 POLL_S = 0.1
 """The interval between two questions whether a promotion has ended, in seconds."""
 
@@ -49,12 +52,14 @@ async def promote(page: Page) -> Response:
     if force:
         check_typed(fields, name)
     gives_up_s = trio.current_time() + PROMOTION_WAIT_S
+    # By this number the node tells us the end of our own promotion, and of no earlier one.
+    promotion_id = 0 if force else 1 + secrets.randbelow(2**63)
     async with page.client() as client:
-        # The node forgets the end of a promotion when it has told it, so no question is given up before its answer.
-        while not (answer := await _ask(client, MirrorAction.PROMOTE, name, force=force)).done:
+        while not (answer := await _ask(client, MirrorAction.PROMOTE, name, promotion_id=promotion_id)).done:
             if trio.current_time() > gives_up_s:
-                done = f"The promotion of {name} goes on. Send the form again to see whether it has ended."
-                return page.go("/mirrors", done=done)
+                return page.go(
+                    "/mirrors", done=f"{name} is being promoted. It is in the list below until that has ended."
+                )
             await trio.sleep(POLL_S)
     text = _lost(answer.mirrors) if force else "Nothing is lost."
     return page.go("/mirrors", done=f"{name} takes pushes here now. {text}")
@@ -75,7 +80,7 @@ async def _values(page: Page) -> dict[str, Any]:
     page.need(OPERATOR)
     async with page.client() as client:
         states = (await _ask(client, MirrorAction.STATUS)).mirrors
-    follows = [each for each in states if each.condition is not MirrorCondition.FENCING]
+    follows = [each for each in states if each.condition not in FENCES]
     return {
         "shown": show_rows(page, states),
         "following": sum(each.condition is MirrorCondition.FOLLOWING for each in follows),
@@ -110,5 +115,7 @@ def _lost(before: Sequence[MirrorState]) -> str:
     )
 
 
-async def _ask(client: StreamClient, action: MirrorAction, name: str = "", *, force: bool = False) -> MirrorResponse:
-    return await client.ask(ADDRESS, MIRRORS, MirrorRequest(0, action, name, "", "", force))
+async def _ask(client: StreamClient, action: MirrorAction, name: str = "", *, promotion_id: int = 0) -> MirrorResponse:
+    """Asks the node. promotion_id: for a planned promotion; without it, PROMOTE is by force."""
+    force = action is MirrorAction.PROMOTE and not promotion_id
+    return await client.ask(ADDRESS, MIRRORS, MirrorRequest(0, action, name, "", "", force, promotion_id))
