@@ -28,6 +28,8 @@ from storage.statement import Statement, Values
 QUIET_S = 1.0
 """After this silence, a transaction begins with a trip of its own, so that a dead connection leaves no commit in
 doubt."""
+QUEUED_S = 0.1
+"""Operations that follow within this time after others have waited for a server in vain were in the queue meanwhile."""
 CANCELLED_WAIT = "01000"
 """The SQLSTATE of the warning with which a COMMIT succeeds though no standby has confirmed it."""
 
@@ -71,6 +73,7 @@ class PostgresSession:
         self._cancelled_wait: str | None = None
         self._lost_since_s: float | None = None
         self._unreached: ConnectionLost | None = None
+        self._gave_up_s = 0.0
         self._end: StorageError | None = None
         self._doubt: int | None = None
         self._stored_commits = 0
@@ -152,6 +155,9 @@ class PostgresSession:
         try:
             result = self._command(*self._unsent.take(b"COMMIT"))
         except StorageError as error:
+            if isinstance(error, ConnectionLost) and self._lost_since_s is not None:
+                # The operations have waited since the commit began.
+                self._lost_since_s = min(self._lost_since_s, time.monotonic() - (time.perf_counter() - began_s))
             if with_others and not isinstance(error, ConnectionLost):
                 # The server did nothing behind the statement that failed, so the transaction is still open.
                 self._command(b"ROLLBACK")
@@ -200,6 +206,11 @@ class PostgresSession:
     def recover(self, error: StorageError) -> bool:
         if not isinstance(error, ConnectionLost):
             return False
+        # Others have just waited in vain, and these with them.
+        gave_up_s, self._gave_up_s = self._gave_up_s, 0.0
+        if time.monotonic() - gave_up_s < QUEUED_S:
+            self._lost_since_s = None
+            return False
         # A server that breaks every connection is not tried for ever.
         waited_s = 0.0 if self._lost_since_s is None else time.monotonic() - self._lost_since_s
         if self._connect_again() and waited_s <= self._server.wait_s:
@@ -207,7 +218,7 @@ class PostgresSession:
         if self._end is not None:
             # The next `begin` raises the reason for which this node may not write any more.
             return True
-        # These operations fail. The next ones wait as long as these have waited.
+        # These operations fail. The next ones try once, until there is a server.
         self._lost_since_s = None
         return False
 
@@ -222,7 +233,7 @@ class PostgresSession:
         if isinstance(self._end, ConfirmedLost):
             # A server that lacks an earlier transaction lacks this one.
             return False
-        # The next operations wait as long as these have waited, and find it out when a server answers.
+        # The next operations try once, until there is a server, and find it out then.
         self._lost_since_s = None
         return self._end or self._unreached or error
 
@@ -306,8 +317,9 @@ class PostgresSession:
 
     def _connect_again(self) -> bool:
         """Connects again, if the connection is lost. Waits for a server that takes writes, at most `Server.wait_s`
-        after the loss. Returns whether there is a connection.
+        after the loss. If that was in vain before, tries once. Returns whether there is a connection.
         """
+        wait_s = self._server.wait_s if self._unreached is None else 0.0
         lost_since_s = time.monotonic() if self._lost_since_s is None else self._lost_since_s
         while self._connection.closed and self._end is None:
             try:
@@ -316,11 +328,12 @@ class PostgresSession:
                 self._settle_doubt()
             except (ConnectionLost, UnsafeDatabase) as error:
                 # A server that is not safe must not be used, but it may be mended, or another one take its place.
-                if time.monotonic() - lost_since_s > self._server.wait_s:
+                pause()
+                if time.monotonic() - lost_since_s > wait_s:
                     logger.error("database_not_reached", database=self._server.name, reason=str(error))
                     self._unreached = error if isinstance(error, ConnectionLost) else ConnectionLost(str(error))
+                    self._gave_up_s = time.monotonic()
                     return False
-                pause()
             except StorageError as error:
                 # Another node has taken over, or the role was refused. The next `begin` says so.
                 self._end = error
