@@ -90,6 +90,8 @@ TITLES = {
     "watching: a nearly idle node": "A node of a thousand streams that gets ten messages a second",
     "postgres: pushed": "Durable pushes to a node on PostgreSQL, beside one on SQLite",
     "postgres: pulled": "Stored messages pulled, 1,000 a page, from a node on PostgreSQL, beside one on SQLite",
+    "cluster: pushed": "Durable pushes in a cluster, at the owner of the stream and through a node that owns nothing",
+    "cluster: pulled": "Messages pulled in a cluster, 1,000 a page, at the owner and through a node that owns nothing",
     "export": "Messages of 200 bytes brought into Parquet by Spark, local[2] (CPU of Spark, Python and the node)",
     "export by other ways": "The same by other ways",
     "push beside an export": "Pushes as long as an export runs on the same two cores, and alone",

@@ -98,6 +98,7 @@ class Soak:
                 node.start()
         self._push_to(probes, self.rng.choice(others), began_s)
         self.served_s.setdefault(kind, []).append(time.monotonic() - began_s)
+        print(f"{time.time():.3f}: {name} {kind}, {len(probes)} streams served after {time.monotonic() - began_s:.2f} s")
         if kind == "frozen":
             node.signal(signal.SIGCONT)
             assert node.wait() != 0
