@@ -97,8 +97,9 @@ class Soak:
             if kind != "killed":
                 node.start()
         self._push_to(probes, self.rng.choice(others), began_s)
-        self.served_s.setdefault(kind, []).append(time.monotonic() - began_s)
-        print(f"{time.time():.3f}: {name} {kind}, {len(probes)} streams served after {time.monotonic() - began_s:.2f} s")
+        served_s = time.monotonic() - began_s
+        self.served_s.setdefault(kind, []).append(served_s)
+        print(f"{name} {kind}: its {len(probes)} streams were served after {served_s:.1f} s")
         if kind == "frozen":
             node.signal(signal.SIGCONT)
             assert node.wait() != 0
