@@ -347,6 +347,15 @@ class Session(Protocol):
         """
         ...
 
+    def disconnect(self, owner: str) -> None:
+        """Ends the connection of another member of the cluster to the database server, if it writes over one. A member
+        that is frozen in the middle of a statement would otherwise keep its locks for as long as it is frozen; one that
+        lives connects again.
+
+        owner: as for `fence`. Raises StorageError.
+        """
+        ...
+
     def recover(self, error: StorageError) -> bool:
         """Called after an operation has failed. Returns whether the operations are to be done again, from the beginning
         of their transaction: the connection to a database server was lost, and there is a new one. Can take as long as

@@ -159,6 +159,9 @@ class MemorySession:
         self._database.fenced.add(owner)
         return True
 
+    def disconnect(self, owner: str) -> None:
+        """Does nothing: there are no connections."""
+
     def recover(self, error: StorageError) -> bool:
         return False
 

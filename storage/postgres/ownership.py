@@ -203,3 +203,22 @@ def fence_command(token: str) -> bytes:
     # A token comes from the database, where every member has written its own.
     assert token.isalnum(), "a token has hexadecimal digits only"
     return f"UPDATE cluster_writers SET owner = '', epoch = epoch + 1 WHERE owner = '{token}'".encode()
+
+
+def disconnect_command(token: str) -> bytes:
+    """Returns the command that makes the server end the connection by which a member of the cluster writes.
+
+    A connection whose commit waits for a standby stays: the commit is to be waited for, and not to be cancelled. A role
+    may end the connections of the same role only.
+
+    token: the token of the member.
+    """
+    assert token.isalnum(), "a token has hexadecimal digits only"
+    text = (
+        "SELECT pg_terminate_backend(activity.pid) FROM cluster_writers "
+        f"JOIN pg_locks ON (classid, objid, objsubid) = ({LOCK}, hashtext(encode(member, 'hex'))::oid, 2) "
+        "JOIN pg_stat_activity AS activity ON activity.pid = pg_locks.pid "
+        f"WHERE cluster_writers.owner = '{token}' AND locktype = 'advisory' AND granted AND usename = current_user "
+        "AND datname = current_database() AND wait_event IS DISTINCT FROM 'SyncRep'"
+    )
+    return text.encode()

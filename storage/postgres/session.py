@@ -18,7 +18,7 @@ from storage.postgres.durability import KeptDurability
 from storage.postgres.errors import storage_error
 from storage.postgres.freshness import Freshness
 from storage.postgres.log import PREPARED, PostgresLog
-from storage.postgres.ownership import Ownership, fence_command
+from storage.postgres.ownership import Ownership, disconnect_command, fence_command
 from storage.postgres.rows import PostgresRows
 from storage.postgres.server import Server, pause
 from storage.postgres.sets import execute_many, find_many
@@ -202,6 +202,10 @@ class PostgresSession:
     def fence(self, owner: str) -> bool:
         self._send_unsent()
         return bool(self._command(fence_command(owner)).command_tuples == 1)
+
+    def disconnect(self, owner: str) -> None:
+        self._send_unsent()
+        self._command(disconnect_command(owner))
 
     def recover(self, error: StorageError) -> bool:
         if not isinstance(error, ConnectionLost):

@@ -81,6 +81,9 @@ class SqliteSession:
     def fence(self, owner: str) -> bool:
         raise OperationFailed("a database file has one writer, and no other one to fence")
 
+    def disconnect(self, owner: str) -> None:
+        raise OperationFailed("a database file has one writer, and no other one to disconnect")
+
     def recover(self, error: StorageError) -> bool:
         return False
 

@@ -100,20 +100,20 @@ async def test_members_shards_and_hand_overs_are_shown(server: PostgresServer, u
     """Two members share the shards, one is drained by the form and takes shards again. Both pages show the owners and
     epochs that the database has, the links, and each hand-over with its reason."""
     async with (
-        http_node(tmp_path / "a", database=url, cluster="<b>a</b>") as a,
+        http_node(tmp_path / "a", database=url, cluster="a") as a,
         a.client() as client,
     ):
-        page = await wait_page(client, "256 nobody <b>a</b> nobody owned them 00..ff")
+        page = await wait_page(client, "256 nobody a nobody owned them 00..ff")
         assert "Links 0 of 0 to others" in page.text
         async with http_node(tmp_path / "b", database=url, cluster="b") as b, b.client() as other:
-            page = await wait_page(client, "<b>a</b> b b has joined, or takes shards again")
+            page = await wait_page(client, "a b b has joined, or takes shards again")
             # The other one has joined after the first hand-over.
             assert "nobody owned them" not in (await get(other, "/cluster")).text
             await wait_page(client, "connected")
             query = "SELECT '=' || convert_from(owner, 'UTF8') || ' ' || epoch FROM cluster_shards ORDER BY shard"
             rows = [line[1:].rsplit(" ", 1) for line in server.ask(query, url.rpartition("/")[2]).splitlines()]
             stored = [(owner, int(epoch)) for owner, epoch in rows]
-            assert {owner for owner, _ in stored} == {"<b>a</b>", "b"}
+            assert {owner for owner, _ in stored} == {"a", "b"}
             assert cells_of(await get(client, "/cluster")) == cells_of(await get(other, "/cluster")) == stored
             # A message for a stream of the other one is sent there.
             name = next(n for n in map(str, range(999)) if stored[shard_of(stream_address(n, 0))][0] == "b")
@@ -121,7 +121,7 @@ async def test_members_shards_and_hand_overs_are_shown(server: PostgresServer, u
                 await (await streams.create(name)).push(b"x")
             part = HtmlPage((await client.get("/dashboard/cluster/now")).text)
             assert re.search(rf"B b {b.running.address} lives \d+ connected [1-9]\d* 0 ", part.text)
-            assert re.search(rf"A <b>a</b> this node {a.running.address} lives \d+ - - 0 ", part.text)
+            assert re.search(rf"A a this node {a.running.address} lives \d+ - - 0 ", part.text)
 
             page = await get(client, "/cluster")
             wrong = await send(client, page, "/dashboard/cluster/drain", member="b", typed="a")
@@ -134,13 +134,13 @@ async def test_members_shards_and_hand_overs_are_shown(server: PostgresServer, u
             done = await send(client, page, "/dashboard/cluster/drain", member="b", typed="b")
             assert done.status_code == 303
             assert "b gives its shards away." in HtmlPage((await client.get(done.headers["location"])).text).text
-            page = await wait_page(client, "b <b>a</b> b stops, or is drained")
-            assert {owner for owner, _ in cells_of(page)} == {"<b>a</b>"}
+            page = await wait_page(client, "b a b stops, or is drained")
+            assert {owner for owner, _ in cells_of(page)} == {"a"}
             # The other member sees what it has no hand in, too.
-            await wait_page(other, "b <b>a</b> b stops, or is drained")
+            await wait_page(other, "b a b stops, or is drained")
             assert (await send(client, page, "/dashboard/cluster/drain", act="undo", member="b")).status_code == 303
             with trio.fail_after(PATIENCE_S):
-                while {owner for owner, _ in cells_of(await get(client, "/cluster"))} != {"<b>a</b>", "b"}:
+                while {owner for owner, _ in cells_of(await get(client, "/cluster"))} != {"a", "b"}:
                     await trio.sleep(0.05)
             metrics = (await client.get("/metrics")).text
             assert 'stream_node_cluster_shards_moved_total{reason="free"} 256' in metrics

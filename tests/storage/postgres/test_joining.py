@@ -55,3 +55,24 @@ def test_what_is_missing_is_created(server: PostgresServer, tmp_path: Path) -> N
     assert relations() != before
     PostgresDatabase.open(url, directory=tmp_path / "first").close()
     assert relations() == before
+
+
+def test_a_member_that_is_frozen_in_the_middle_of_a_copy_is_fenced(server: PostgresServer, tmp_path: Path) -> None:
+    """The server waits for the rest of the rows, without a time limit, and keeps the locks of the transaction."""
+
+    def opened(name: str) -> PostgresDatabase:
+        return PostgresDatabase.open(
+            server.url_of("postgres"), directory=tmp_path / name, call_s=3.0, wait_s=3.0, member=name
+        )
+
+    frozen, other = opened("frozen"), opened("other")
+    session, fencing = frozen.session(), other.session()
+    session.begin()
+    session._connection.pgconn.exec_(b"COPY messages FROM STDIN")
+    fencing.begin()
+    fencing.disconnect(frozen.owner)
+    assert fencing.fence(frozen.owner)
+    fencing.commit()
+    assert server.ask("SELECT count(*) FROM cluster_writers WHERE owner = ''") == "1"
+    for each in (session, fencing, frozen, other):
+        each.close()
