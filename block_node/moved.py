@@ -11,12 +11,11 @@ from collections.abc import Callable
 from typing import Final
 
 from block_node.protocol import PUBLISH, PublishStatus, StreamEnded
-from block_node.protocol_reading import SUBSCRIBE, Subscribe, SubscribePacked, SubscribeStatus, SubscriptionEnded
+from block_node.protocol_reading import SUBSCRIBE, SubscribeStatus, SubscriptionEnded, opening_of
 from block_node.publish.service import SERVICE_ADDRESS
 from block_node.read.services import SUBSCRIBE_ADDRESS
 from ockam.address import Address, local
 from ockam.message import Message
-from ockam.protocol import ProtocolError
 
 MOVED: Final = "another node of the cluster serves the chain from now on; open a new session"
 
@@ -28,11 +27,7 @@ def refuse_publisher(message: Message) -> bytes:
 
 def refuse_subscriber(message: Message) -> bytes:
     """Returns the payload that refuses a subscription. Raises ProtocolError if the message is none."""
-    request = SUBSCRIBE.decode_request(message.payload)
-    if isinstance(request, SubscribePacked):
-        request = request.subscribe
-    if not isinstance(request, Subscribe):
-        raise ProtocolError("no opening of a subscription")
+    request, _ = opening_of(SUBSCRIBE.decode_request(message.payload))
     return SUBSCRIBE.encode_response(SubscriptionEnded(request.request_id, 0, SubscribeStatus.ERROR, MOVED))
 
 

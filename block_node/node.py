@@ -148,7 +148,6 @@ class BlockNode:
         self.verifier = Verifier(settings.verifier, address_books=address_books, tss=tss)
         self.publishing: PublishService | None = None
         self._early = EarlyPublishers(settings.chain)
-        self._is_closed = False
 
     def start(self) -> None:
         """Starts the node. Publishers are served as soon as the store has determined which blocks are stored."""
@@ -168,7 +167,6 @@ class BlockNode:
 
         Returns the messages of publishers that were not served, in order.
         """
-        self._is_closed = True
         self.store.close()
         # The plugins end for good. Without this call, the end of a plugin would count as a failure of the node.
         self.facility.close()
@@ -218,7 +216,7 @@ class BlockNode:
         tree over the root hashes of all blocks. They are then computed from the stored blocks; the tree only if every
         block from 0 on is stored. After that, publishers are served.
         """
-        if self._is_closed:
+        if self.store.is_closed:
             return
         newest, available = self.store.newest, self.store.available
         goes_on = newest is not None and newest.number + 1 >= self._settings.first_block
@@ -262,7 +260,7 @@ class BlockNode:
 
     def _serve(self) -> None:
         # The blocks were still being read when another node began to serve the chain.
-        if self._is_closed:
+        if self.store.is_closed:
             return
         self._node.register(
             [VERIFICATION_ADDRESS], lambda: Verification(self.facility, self.verifier, self.durable_chain)

@@ -16,7 +16,7 @@ import msgspec
 
 import bare
 from block_node.protocol import Piece
-from ockam.protocol import Protocol
+from ockam.protocol import Protocol, ProtocolError
 
 # --- block_subscribe ------------------------------------------------------------------------------------------------
 
@@ -334,3 +334,14 @@ SUBSCRIBE = Protocol(
 )
 GET = Protocol("block_get", GetBlock, BlockPart)
 STATUS = Protocol("block_status", StatusRequest, StatusResponse)
+
+
+def opening_of(request: SubscribeRequest) -> tuple[Subscribe, bool]:
+    """Returns the request that begins a subscription, and whether its items are to be packed. Raises ProtocolError if
+    this request begins none."""
+    packs = isinstance(request, SubscribePacked)
+    if isinstance(request, SubscribePacked):
+        request = request.subscribe
+    if not isinstance(request, Subscribe):
+        raise ProtocolError("this goes to the address of a subscription, from which its answers come")
+    return request, packs

@@ -201,7 +201,7 @@ class Router:
         for message in waiting:
             if message.onward_route[0] in self._openings:
                 # It may have come from another member.
-                self._refuse_opening(message)
+                self._refuse_opening(message.onward_route[0], message)
             else:
                 held.put(self._envelopes.wrap(shard, message), trio.current_time(), is_own=False)
 
@@ -279,13 +279,12 @@ class Router:
         """Takes a message that another member has sent, or that waited here. Returns the mailbox that got it, if one
         did. Raises ProtocolError."""
         envelope = read_envelope(message.onward_route[1])
-        is_of_member = bool(message.return_route) and self.proofs.is_member(message.return_route[0])
         if envelope.shard in self._served:
-            return self._node.deliver(
-                self._envelopes.unwrap(message, envelope)
-                if is_of_member
-                else Message(message.onward_route[2:], message.return_route, message.payload, message.origin)
-            )
+            if message.return_route and self.proofs.is_member(message.return_route[0]):
+                return self._node.deliver(self._envelopes.unwrap(message, envelope))
+            # A client of this member has sent it, so its origin is known here.
+            own = Message(message.onward_route[2:], message.return_route, message.payload, message.origin)
+            return self._node.deliver(own)
         if message.onward_route[2:] == (CLUSTER,) and self._is_own_mark(message):
             # All earlier messages of this member have come back, too.
             return None
@@ -326,19 +325,18 @@ class Router:
 
     def _send(self, shard: int, link: Link, wrapped: Message) -> Mailbox | None:
         if wrapped.onward_route[2] in self._openings and read_envelope(wrapped.onward_route[1]).moves:
-            self._refuse_opening(wrapped)
+            self._refuse_opening(wrapped.onward_route[2], wrapped)
             return None
         self._ways[shard] = link
         self._sent[link.member.name] += 1
         return link.send(wrapped)
 
-    def _refuse_opening(self, message: Message) -> None:
+    def _refuse_opening(self, service: Address, message: Message) -> None:
         """Refuses a message that would open a session. The client tries again, and its node knows the owner then.
 
-        message: with or without the hops between members."""
-        hop = next(each for each in message.onward_route if each in self._openings)
+        service: one of the addresses at which sessions are opened."""
         try:
-            payload = self._openings[hop](message)
+            payload = self._openings[service](message)
         except ProtocolError:
             self._node.count_drop("cluster_opening")
         else:

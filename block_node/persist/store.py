@@ -68,6 +68,7 @@ class BlockStore:
     - newest: the location of the highest available block. None if no block is available.
     - verifier_state: the verifier state that was stored last. Empty if there is none.
     - on_stream_changed: called with the chain's stream when the chain is opened and after each change.
+    - is_open: whether it is known which blocks are stored. is_closed: whether another node writes the chain now.
     - refusal: the reason why no block can be stored now. None if blocks can be stored.
     - `_refused_from`: the lowest block at the end of the chain that could not be stored. Higher blocks are refused
       until this block is stored.
@@ -91,13 +92,13 @@ class BlockStore:
         self.retention = retention if retention is not None else BlockRetention()
         self._on_stream_changed = on_stream_changed
         self._when_open: list[Callable[[], None]] = []
-        self._evicting = self._is_closed = False
+        self._evicting = False
         self._blocks = self._size_bytes = 0
         self._stored = self._evicted = self._failed = 0
         self._under_way: Counter[int] = Counter()
         self._refused_from: int | None = None
         self.refusal: str | None = None
-        self.is_open = False
+        self.is_open = self.is_closed = False
         self.available = BlockRanges()
         self.ever_stored = BlockRanges()
         self.newest: BlockPlace | None = None
@@ -130,7 +131,7 @@ class BlockStore:
     def close(self) -> None:
         """Begins no more writes by itself, and reports no more changes of the stream, because another node writes the
         chain from now on. What was submitted before is still done."""
-        self._is_closed = True
+        self.is_closed = True
 
     def look_again(self, on_done: Callable[[StorageError | None], None]) -> None:
         """Compares the known state with the blocks on disk. Blocks that another program has deleted are removed
@@ -320,7 +321,7 @@ class BlockStore:
 
     def apply_retention(self) -> None:
         """Deletes the lowest blocks while a limit of retention is exceeded, in several transactions."""
-        if self._is_closed or self._evicting or not self.retention.is_exceeded(self._blocks, self._size_bytes):
+        if self.is_closed or self._evicting or not self.retention.is_exceeded(self._blocks, self._size_bytes):
             return
 
         def counted() -> None:
@@ -361,5 +362,5 @@ class BlockStore:
         return min(EVICT_BLOCKS, beyond)
 
     def _note_stream(self, stream: StreamRecord | None) -> None:
-        if stream is not None and not self._is_closed:
+        if stream is not None and not self.is_closed:
             self._on_stream_changed(stream)

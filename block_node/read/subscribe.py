@@ -27,7 +27,7 @@ from block_node.events import (
 )
 from block_node.facility import Facility, Plugin
 from block_node.persist.store import BlockStore
-from block_node.protocol_reading import SUBSCRIBE, Subscribe, SubscribePacked, SubscribeStatus, SubscriptionEnded
+from block_node.protocol_reading import SUBSCRIBE, Subscribe, SubscribeStatus, SubscriptionEnded, opening_of
 from block_node.read.subscription import SubscribeSession
 from block_node.read.subscription_plan import Refusal, SubscribeLimits, plan_subscription
 from ockam.address import local
@@ -102,12 +102,7 @@ class SubscribeService(Plugin):
 
     def handle(self, message: Message) -> None:
         try:
-            request = SUBSCRIBE.decode_request(message.payload)
-            packs = isinstance(request, SubscribePacked)
-            if isinstance(request, SubscribePacked):
-                request = request.subscribe
-            if not isinstance(request, Subscribe):
-                raise ProtocolError("this goes to the address of a subscription, from which its answers come")
+            request, packs = opening_of(SUBSCRIBE.decode_request(message.payload))
         except ProtocolError as error:
             self.reply(message, error_payload(str(error)))
             return
