@@ -5,7 +5,7 @@ from __future__ import annotations
 from storage.engine import Engine
 from stream_node.config import ConfigError
 from stream_node.services import stored_streams
-from stream_service.mirror_rows import Task, list_mirrors
+from stream_service.mirror_rows import list_mirrors
 from stream_service.stored import LIST_PAGE, StoredStream
 
 NAMED_MAX = 5
@@ -29,7 +29,7 @@ def check_no_mirrors(database: Engine) -> None:
     """
     session = database.read_session()
     try:
-        rows = {row.stream_id for row in list_mirrors(session).values() if row.task in (Task.FOLLOW, Task.FENCE)}
+        rows = {row.stream_id for row in list_mirrors(session).values()}
         names: set[str] = set()
         after = None
         while rows and (page := session.log.list_streams(after=after, limit=LIST_PAGE)):
