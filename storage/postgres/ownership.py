@@ -42,7 +42,6 @@ from storage.errors import (
     MemberNameTaken,
     NodeReplaced,
     StandbyMissing,
-    StorageError,
 )
 from storage.postgres.commands import command
 from storage.postgres.deadlines import Deadlines
@@ -55,6 +54,12 @@ LOCK_WAIT_S = 3.0
 
 COMMIT_WAITS_S = 2
 """A node whose commit has waited longer for a standby is not told from one that is gone."""
+
+_HELD = (
+    "pg_locks JOIN pg_stat_activity AS activity ON activity.pid = pg_locks.pid "
+    "WHERE locktype = 'advisory' AND datname = current_database() AND granted"
+)
+"""The advisory locks that connections to this database hold, with these connections. Further conditions can follow."""
 
 
 class Ownership:
@@ -144,21 +149,25 @@ class Ownership:
         try:
             self._wait_lock(connection, f"SELECT pg_try_advisory_lock({LOCK}, hashtext('{self._member}'))")
         except DatabaseTaken as error:
-            its_lock = f"(classid, objid, objsubid) = ({LOCK}, hashtext('{self._member}')::oid, 2)"
-            holder = self._find_holder(connection, its_lock) or error.holder
+            holder = self._find_holder(connection, _member_lock(f"'{self._member}'")) or error.holder
             raise MemberNameTaken(holder, bytes.fromhex(self._member).decode()) from error
 
     def _find_holder(self, connection: Connection, lock: str) -> str | None:
-        """Returns what is known of the connection that holds an advisory lock of this database.
+        """Returns what is known of another connection that holds an advisory lock of this database. Raises
+        StandbyMissing if the commit of such a connection waits for a standby.
 
         lock: the condition that its row in `pg_locks` fulfils.
         """
         text = (
-            "SELECT activity.pid, coalesce(host(client_addr), 'its own machine') FROM pg_locks "
-            "JOIN pg_stat_activity AS activity ON activity.pid = pg_locks.pid "
-            f"WHERE locktype = 'advisory' AND datname = current_database() AND granted AND {lock}"
+            "SELECT activity.pid, coalesce(host(client_addr), 'its own machine'), wait_event = 'SyncRep' AND "
+            f"query_start < clock_timestamp() - interval '{COMMIT_WAITS_S} seconds' FROM {_HELD} "
+            f"AND activity.pid != pg_backend_pid() AND {lock}"
         )
         found = command(connection, self._deadlines, text.encode())
+        if any(found.get_value(row, 2) == b"t" for row in range(found.ntuples)):
+            # The node before may be dead, as an earlier attempt of this one. The server keeps its connection until the
+            # standby has its commit.
+            raise StandbyMissing
         if found.ntuples == 0:
             return None
         pid, host = ((found.get_value(0, column) or b"?").decode() for column in (0, 1))
@@ -171,26 +180,9 @@ class Ownership:
             if time.monotonic() > end_s:
                 if self._taken:
                     raise ConnectionLost("the connection before still holds the lock of the writing node")
-                raise self._taken_error(connection)
+                holder = self._find_holder(connection, f"{LOCK} IN (classid, objid)")
+                raise DatabaseTaken(holder or "another connection")
             pause()
-
-    def _taken_error(self, connection: Connection) -> StorageError:
-        text = (
-            "SELECT activity.pid, coalesce(host(activity.client_addr), 'its own machine'), wait_event = 'SyncRep' AND "
-            f"query_start < clock_timestamp() - interval '{COMMIT_WAITS_S} seconds' FROM pg_locks "
-            "JOIN pg_stat_activity AS activity ON activity.pid = pg_locks.pid "
-            f"WHERE locktype = 'advisory' AND {LOCK} IN (classid, objid) AND granted "
-            "AND pg_locks.pid != pg_backend_pid()"
-        )
-        found = command(connection, self._deadlines, text.encode())
-        if found.ntuples == 0:
-            return DatabaseTaken("another connection")
-        if any(found.get_value(row, 2) == b"t" for row in range(found.ntuples)):
-            # The node before may be dead, as an earlier attempt of this one. The server keeps its connection until the
-            # standby has its commit.
-            return StandbyMissing()
-        pid, host = ((found.get_value(0, column) or b"?").decode() for column in (0, 1))
-        return DatabaseTaken(f"a connection from {host} (process {pid} of the server)")
 
 
 def fence_command(token: str) -> bytes:
@@ -214,11 +206,18 @@ def disconnect_command(token: str) -> bytes:
     token: the token of the member.
     """
     assert token.isalnum(), "a token has hexadecimal digits only"
+    its_lock = _member_lock("encode(member, 'hex')")
     text = (
-        "SELECT pg_terminate_backend(activity.pid) FROM cluster_writers "
-        f"JOIN pg_locks ON (classid, objid, objsubid) = ({LOCK}, hashtext(encode(member, 'hex'))::oid, 2) "
-        "JOIN pg_stat_activity AS activity ON activity.pid = pg_locks.pid "
-        f"WHERE cluster_writers.owner = '{token}' AND locktype = 'advisory' AND granted AND usename = current_user "
-        "AND datname = current_database() AND wait_event IS DISTINCT FROM 'SyncRep'"
+        f"SELECT pg_terminate_backend(activity.pid) FROM cluster_writers, {_HELD} "
+        f"AND cluster_writers.owner = '{token}' AND {its_lock} "
+        "AND usename = current_user AND wait_event IS DISTINCT FROM 'SyncRep'"
     )
     return text.encode()
+
+
+def _member_lock(name: str) -> str:
+    """Returns the condition that the row of a member's lock in `pg_locks` fulfils.
+
+    name: an SQL expression, the name of the member in hexadecimal digits.
+    """
+    return f"(classid, objid, objsubid) = ({LOCK}, hashtext({name})::oid, 2)"
