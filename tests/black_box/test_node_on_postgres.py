@@ -36,11 +36,9 @@ def server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def url(server: PostgresServer, request: pytest.FixtureRequest) -> str:
+def url(server: PostgresServer) -> str:
     """A database of its own for each test."""
-    name = f"test_{abs(hash(request.node.name))}"
-    server.ask(f"CREATE DATABASE {name}")
-    return server.url_of(name)
+    return server.url_of(server.new_database())
 
 
 def node_on(url: str, folder: Path, **settings: object) -> NodeProcess:

@@ -5,7 +5,6 @@ Method: the real command beside a real PostgreSQL server; the addresses are read
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,19 +22,6 @@ from tests.support.postgres import PostgresServer
 NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
 HOST = "127.0.0.1"
 STREAMS = 8
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
-@pytest.fixture
-def database(server: PostgresServer, request: pytest.FixtureRequest) -> str:
-    name = f"test_{abs(hash(request.node.name))}"
-    server.ask(f"CREATE DATABASE {name}")
-    return name
 
 
 def free_ports(count: int) -> int:

@@ -27,17 +27,9 @@ LARGE = BlockShape(item_count=22, item_bytes=500_000)
 """Blocks of 9 MB, parts of which are on the disk before the block is verified."""
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
 @pytest.fixture
-def cluster(server: PostgresServer, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Nodes]:
+def cluster(server: PostgresServer, database: str, tmp_path: Path) -> Iterator[Nodes]:
     """Three nodes that serve a database of their own."""
-    database = f"test_{abs(hash(request.node.name))}"
-    server.ask(f"CREATE DATABASE {database}")
     nodes = Nodes(server.url_of(database), tmp_path, 3)
     nodes.ask = lambda query: server.ask(query, database)
     with nodes:

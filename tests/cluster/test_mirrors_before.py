@@ -9,7 +9,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,12 +22,6 @@ from tests.support.postgres import PostgresServer
 
 PATIENCE_S = 60.0
 NAMES = ("follows", "fences")
-
-
-@pytest.fixture
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
 
 
 def mirror(*arguments: str, at: NodeProcess) -> str:

@@ -7,7 +7,6 @@ stopped, killed and frozen; what is stored is read by another program, psql.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,17 +20,9 @@ from tests.support.postgres import PostgresServer
 STREAMS = 6
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
 @pytest.fixture
-def cluster(server: PostgresServer, request: pytest.FixtureRequest, tmp_path: Path) -> Nodes:
+def cluster(server: PostgresServer, database: str, tmp_path: Path) -> Nodes:
     """Three nodes on a database of their own, which do not run yet."""
-    database = f"test_{abs(hash(request.node.name))}"
-    server.ask(f"CREATE DATABASE {database}")
     nodes = Nodes(server.url_of(database), tmp_path, 3)
     nodes.ask = lambda query: server.ask(query, database)
     return nodes

@@ -46,9 +46,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]
 def test_the_reason_is_told(
     server: PostgresServer, tmp_path: Path, first: Sequence[str], second: Sequence[str], told: str
 ) -> None:
-    database = f"test_{abs(hash((*first, 'and', *second)))}"
-    server.ask(f"CREATE DATABASE {database}")
-    url = ("--database", server.url_of(database))
+    url = ("--database", server.url_of(server.new_database()))
     other = NodeProcess(tmp_path / "second", arguments=(*url, *second))
     with NodeProcess(tmp_path / "first", arguments=(*url, *first)) as node:
         with pytest.raises(NodeNotStarted, match="ended with 1: "), other:

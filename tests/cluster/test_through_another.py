@@ -7,7 +7,7 @@ byte for byte, and tests of the specification, which were written for a single n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -62,12 +62,6 @@ SPECIFICATION = (
 
 FLOOD_BYTES = 400_000_000
 STRANGERS = 30
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
 
 
 class Through(Served):

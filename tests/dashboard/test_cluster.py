@@ -47,11 +47,9 @@ def server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def url(server: PostgresServer, request: pytest.FixtureRequest) -> str:
-    """The URL of a database of its own."""
-    database = f"test_{abs(hash(request.node.name))}"
-    server.ask(f"CREATE DATABASE {database}")
-    return server.url_of(database)
+def url(server: PostgresServer) -> str:
+    """A database of its own for each test."""
+    return server.url_of(server.new_database())
 
 
 def cells_of(page: HtmlPage) -> list[tuple[str, int]]:

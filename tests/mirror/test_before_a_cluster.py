@@ -1,5 +1,5 @@
-"""Goal: a database in which a stream is a mirror, or has a former source to fence, becomes no member's, whatever its node
-does for the stream. Method: a row of the table of mirrors with each task, written without a node."""
+"""Goal: a database in which a stream is a mirror, or has a former source to fence, becomes no member's, whatever its
+node does for the stream. Method: a row of the table of mirrors with each task, written without a node."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,8 +28,7 @@ class _Folders:
     def url(self, directory: Path) -> str:
         name = self._names.get(directory.resolve())
         if name is None:
-            name = self._names[directory.resolve()] = f"test_{secrets.token_hex(4)}"
-            self._server.ask(f"CREATE DATABASE {name}")
+            name = self._names[directory.resolve()] = self._server.new_database()
         return self._server.url_of(name)
 
     def close(self) -> None:

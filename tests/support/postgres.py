@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 import pytest
 
 from bench import postgres_server
@@ -14,3 +16,9 @@ class PostgresServer(postgres_server.PostgresServer):
         if postgres_server.find_programs() is None:
             pytest.skip("PostgreSQL is not installed")
         super().__init__(settings, copy_of)
+
+    def new_database(self) -> str:
+        """Creates a database of a name that no other one has. Returns the name."""
+        name = f"test_{secrets.token_hex(4)}"
+        self.ask(f"CREATE DATABASE {name}")
+        return name

@@ -6,7 +6,6 @@ Method: the settings of a real server are changed while a session writes, and ps
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -24,12 +23,6 @@ from tests.storage.storage_samples import Call
 from tests.support.postgres import PostgresServer
 
 CHANGED = "database_durability_changed"
-
-
-@pytest.fixture
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
 
 
 def promise(session: PostgresSession) -> str:

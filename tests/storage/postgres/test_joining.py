@@ -6,7 +6,6 @@ database, and the statements of the second one have a time limit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,23 +20,25 @@ from storage.postgres.database import PostgresDatabase
 from tests.support.postgres import PostgresServer
 
 
-@pytest.fixture
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
+def opened(server: PostgresServer, folder: Path, member: str) -> PostgresDatabase:
+    """The database as a member opens it, which waits for nothing longer than some seconds."""
+    return PostgresDatabase.open(
+        server.url_of("postgres"),
+        directory=folder / member,
+        call_s=3.0,
+        wait_s=3.0,
+        member=member,
+        further_tables=TABLES,
+    )
 
 
 def test_a_member_joins_while_others_write(server: PostgresServer, tmp_path: Path) -> None:
-    def opened(name: str) -> PostgresDatabase:
-        url = server.url_of("postgres") + "?options=-clock_timeout%3D2s"
-        return PostgresDatabase.open(url, directory=tmp_path / name, member=name, further_tables=TABLES)
-
-    opened("first").close()
+    opened(server, tmp_path, "first").close()
     tables = server.ask("SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace")
     with psycopg.connect(server.url_of("postgres")) as writer:
         for table in tables.split():
             writer.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
-        opened("second").close()
+        opened(server, tmp_path, "second").close()
 
 
 def test_what_is_missing_is_created(server: PostgresServer, tmp_path: Path) -> None:
@@ -59,13 +60,7 @@ def test_what_is_missing_is_created(server: PostgresServer, tmp_path: Path) -> N
 
 def test_a_member_that_is_frozen_in_the_middle_of_a_copy_is_fenced(server: PostgresServer, tmp_path: Path) -> None:
     """The server waits for the rest of the rows, without a time limit, and keeps the locks of the transaction."""
-
-    def opened(name: str) -> PostgresDatabase:
-        return PostgresDatabase.open(
-            server.url_of("postgres"), directory=tmp_path / name, call_s=3.0, wait_s=3.0, member=name
-        )
-
-    frozen, other = opened("frozen"), opened("other")
+    frozen, other = (opened(server, tmp_path, name) for name in ("frozen", "other"))
     session, fencing = frozen.session(), other.session()
     session.begin()
     session._connection.pgconn.exec_(b"COPY messages FROM STDIN")

@@ -31,12 +31,6 @@ NOTHING = lambda operation: None  # noqa: E731
 
 
 @pytest.fixture
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
-@pytest.fixture
 def proxy(server: PostgresServer) -> Iterator[CuttingProxy]:
     with CuttingProxy(server.port) as proxy:
         yield proxy
@@ -47,13 +41,6 @@ def database(proxy: CuttingProxy) -> Iterator[PostgresDatabase]:
     database = PostgresDatabase.open(url(proxy.port), wait_s=5.0, call_s=2.0)
     yield database
     database.close()
-
-
-@pytest.fixture
-def session(database: PostgresDatabase) -> Iterator[PostgresSession]:
-    session = database.session()
-    yield session
-    session.close()
 
 
 def url(port: int) -> str:

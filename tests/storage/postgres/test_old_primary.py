@@ -27,23 +27,10 @@ MEETINGS = 12
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    with Pair() as pair:
-        yield pair
-
-
-@pytest.fixture
 def database(pair: Pair) -> Iterator[PostgresDatabase]:
     database = PostgresDatabase.open(pair.url, wait_s=20.0, call_s=2.0)
     yield database
     database.close()
-
-
-@pytest.fixture
-def session(database: PostgresDatabase) -> Iterator[PostgresSession]:
-    session = database.session()
-    yield session
-    session.close()
 
 
 @pytest.fixture

@@ -29,12 +29,6 @@ ATTEMPTS = 5
 
 
 @pytest.fixture
-def pair() -> Iterator[Pair]:
-    with Pair() as pair:
-        yield pair
-
-
-@pytest.fixture
 def standby(pair: Pair) -> PostgresServer:
     assert pair.standby is not None
     return pair.standby
@@ -45,13 +39,6 @@ def database(pair: Pair) -> Iterator[PostgresDatabase]:
     database = PostgresDatabase.open(pair.primary.url, wait_s=0.5, call_s=0.5)
     yield database
     database.close()
-
-
-@pytest.fixture
-def session(database: PostgresDatabase) -> Iterator[PostgresSession]:
-    session = database.session()
-    yield session
-    session.close()
 
 
 @pytest.fixture
