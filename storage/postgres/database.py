@@ -148,12 +148,13 @@ def _create_tables(connection: Connection, deadlines: Deadlines, further: Sequen
     """Creates the tables and indexes that are missing, while no other node does the same. Members of a cluster that run
     write meanwhile, so nothing is locked that exists. Raises StorageError."""
     try:
-        # These two steps can wait for a standby: the last one for this node, the first one for a node that waits there.
+        # Each `command` has a time limit: the first one can wait for another node, a new table for a lock that an
+        # administrator holds, the last one for a standby.
         command(connection, deadlines, f"BEGIN; SELECT pg_advisory_xact_lock({LOCK + 1})".encode())
         there = {name for (name,) in connection.execute(_RELATIONS)}
         for name, statement in create_statements(further).items():
             if name not in there:
-                connection.execute(statement)
+                command(connection, deadlines, statement.encode())
         version = connection.execute("SELECT version FROM schema_version").fetchone()
         if version is None:
             connection.execute("INSERT INTO schema_version VALUES ($1)", (SCHEMA_VERSION,))
