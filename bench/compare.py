@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from math import comb
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Annotated, NamedTuple
@@ -43,7 +44,8 @@ class SideFailed(Exception):
 
 
 class Ratio(NamedTuple):
-    """after / before, by round. middle: the median of the rounds' ratios. low, high: their quartiles.
+    """after / before, by round. middle: the median of the rounds' ratios. low, high: their quartiles. sure: see
+    `median_interval`.
 
     A round measures both sides within seconds, so noise of the machine that lasts longer cancels out in its ratio.
     """
@@ -53,6 +55,7 @@ class Ratio(NamedTuple):
     middle: float
     low: float
     high: float
+    sure: tuple[float, float] | None
 
 
 class Compared(NamedTuple):
@@ -140,7 +143,26 @@ def ratio(pairs: Sequence[Pair], figure: Callable[[Measured], float]) -> Ratio |
         return None
     ratios = [second / first for first, second in zip(before, after, strict=True)]
     low, middle, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else (ratios[0],) * 3
-    return Ratio(median(before), median(after), middle, low, high)
+    return Ratio(median(before), median(after), middle, low, high, median_interval(ratios))
+
+
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Two of the values between which the median of what they are a sample of lies with a confidence of 95 percent,
+    however it is distributed. None: fewer than six values say nothing with that confidence.
+
+    The number of values below the true median has a binomial distribution with the probability 1/2.
+    Source: H. A. David, H. N. Nagaraja, Order Statistics, 3rd edition, section 7.1.
+    """
+    outside, left_out = 0.0, -1
+    for below in range(len(values)):
+        outside += comb(len(values), below) / 2 ** len(values)
+        if outside > 0.025:
+            break
+        left_out = below
+    if left_out < 0:
+        return None
+    in_order = sorted(values)
+    return in_order[left_out], in_order[-1 - left_out]
 
 
 def show(rows: Sequence[Compared], console: Console) -> None:
@@ -149,7 +171,7 @@ def show(rows: Sequence[Compared], console: Console) -> None:
     table.add_column("work")
     for heading in ("messages/s", "node CPU µs a message", "client CPU µs a message"):
         table.add_column(f"{heading}\nbefore → after", justify="right")
-        table.add_column("ratio\n(quartiles)", justify="right")
+        table.add_column("ratio (quartiles)\nmedian with 95 %", justify="right")
     for row in rows:
         cells = []
         for each, form in ((row.rate, ",.0f"), (row.node_cpu_us, ",.2f"), (row.client_cpu_us, ",.2f")):
@@ -157,7 +179,8 @@ def show(rows: Sequence[Compared], console: Console) -> None:
                 cells += ["", ""]
                 continue
             cells.append(f"{each.before:{form}} → {each.after:{form}}")
-            cells.append(f"{each.middle:.3f} ({each.low:.2f} to {each.high:.2f})")
+            sure = "" if each.sure is None else f"\n{each.sure[0]:.3f} to {each.sure[1]:.3f}"
+            cells.append(f"{each.middle:.3f} ({each.low:.2f} to {each.high:.2f}){sure}")
         table.add_row(row.work, *cells)
     console.print(table)
 
