@@ -33,6 +33,7 @@ class Followers:
     """The mirrors of the streams of a node: at most FOLLOWERS_MAX for each partition.
 
     role_changed: called with the identity and the row of a stream that became a mirror, or still has to fence.
+    own_address: returns the `host:port` at which other nodes reach this one; None if it is not known.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class Followers:
         new_id: Callable[[], str],
         now_us: Callable[[], int],
         role_changed: Callable[[Identity, MirrorRow | None], None],
+        own_address: Callable[[], str | None],
     ) -> None:
         self._directory = directory
         self._new_id = new_id
         self._now_us = now_us
         self._role_changed = role_changed
+        self._own_address = own_address
         # When each mirror was last heard of, by the id of its source. A stream that is made again has another id.
         self._heard_us: dict[int, dict[Place, int]] = {}
 
@@ -64,7 +67,7 @@ class Followers:
         if fences is not None and Place(fences.source, fences.source_name) not in places:
             places.append(Place(fences.source, fences.source_name))
         if places:
-            returning = Returning(stream, places, self._new_id)
+            returning = Returning(stream, places, self._new_id, self._own_address())
             returning.hold_back()
             nursery.start_soon(self._ask, identity, fences, returning)
 
@@ -92,7 +95,7 @@ class Followers:
 
     async def _ask(self, identity: Identity, fences: MirrorRow | None, returning: Returning) -> None:
         await returning.run(self._role_changed)
-        if returning.removed:
+        if returning.removed and returning.replaced_by is None:
             await self._drop(identity, returning.removed)
         if returning.replaced_by is None and fences is not None:
             self._role_changed(identity, fences)

@@ -16,8 +16,8 @@ import trio
 
 from ockam.protocol import ProtocolError
 from storage.errors import StorageError
-from stream_mirror.asking import asking
-from stream_mirror.errors import MirrorError, SourceLost
+from stream_mirror.asking import Asker, asking, change_role
+from stream_mirror.errors import MirrorError, SourceLost, SourceRefused
 from stream_mirror.local_stream import LocalStream
 from stream_service.mirror_codec import MirrorAnswer, decode_mirror_page
 from stream_service.mirror_operations import StreamChange
@@ -25,6 +25,7 @@ from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import MIRROR, BeMirror, MirrorPull, SourceRole
 from stream_service.names import stream_address
 from stream_service.role_operations import ChangeRole
+from stream_service.workers.role_requests import log_given_up
 
 PATIENCE_S = 3.0
 """The longest time for which a primary that starts waits for the answers of its mirrors, in seconds."""
@@ -47,12 +48,16 @@ class Returning:
 
     replaced_by: the mirror that has taken the place of the stream, after `run`; None: none has, as far as is known.
     removed: the mirrors that are streams of their own now, and that need not be asked again.
+    own_address: the `host:port` at which other nodes reach this one; None if it is not known.
     """
 
-    def __init__(self, stream: LocalStream, places: Sequence[Place], new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, stream: LocalStream, places: Sequence[Place], new_id: Callable[[], str], own_address: str | None
+    ) -> None:
         self._stream = stream
         self._places = places
         self._new_id = new_id
+        self._self = Place(own_address or "", stream.identity[0])
         self.replaced_by: Place | None = None
         self.removed: list[Place] = []
 
@@ -78,6 +83,7 @@ class Returning:
                 name, partition = self._stream.identity
                 primary = self.replaced_by.address
                 logger.warning("mirror_has_taken_the_place", stream=name, partition=partition, primary=primary)
+                log_given_up(self._stream.identity, done)
                 role_changed(self._stream.identity, done.mirror)
         except (MirrorError, StorageError) as error:
             logger.warning("mirror_not_asked", stream=self._stream.identity[0], reason=str(error))
@@ -102,8 +108,8 @@ class Returning:
             scope.cancel()
 
     async def _ask_once(self, place: Place) -> None:
-        """Finds out whether a mirror was promoted in the place of this stream: it has a source to fence, and its
-        history goes on where this one ends."""
+        """Finds out whether a mirror was promoted in the place of this stream: its history goes on where this one ends,
+        and it has a source to fence, or follows the primary that has taken its own place since."""
         node, partition = self._stream.directory.node, self._stream.identity[1]
         ours = (await self._stream.get_history())[-1].entry_id
         request = MirrorPull(0, self._stream.next_index, 1, 0, ours)
@@ -111,12 +117,23 @@ class Returning:
             page: MirrorAnswer = decode_mirror_page(
                 await asker.ask_raw(stream_address(place.stream_name, partition), MIRROR, request)
             )
-        known = [entry.entry_id for entry in page.history]
-        if page.role is SourceRole.PRIMARY:
-            self.removed.append(place)
-        elif page.role is SourceRole.SUCCESSOR and ours in known and known[-1] != ours and self.replaced_by is None:
-            self.replaced_by = place
+            known = [entry.entry_id for entry in page.history]
+            goes_on = ours in known and known[-1] != ours
+            if page.role is SourceRole.PRIMARY:
+                self.removed.append(place)
+            elif goes_on and (page.role is SourceRole.SUCCESSOR or await self._follows_another(asker, place)):
+                self.replaced_by = self.replaced_by or place
+
+    async def _follows_another(self, asker: Asker, place: Place) -> bool:
+        """Whether a mirror follows another node than this one. A mirror of this stream can know more of its history
+        than the stream itself, if older files of this node were put back. Raises MirrorError."""
+        try:
+            there = await change_role(asker, place.stream_name, self._stream.identity[1], None, force=False)
+        except SourceRefused:
+            # Without the right to ask that, this node rather takes no pushes.
+            return True
+        return Place(there.source, there.stream_name) != self._self
 
     def _make(self, stream_id: int, done: Callable[[StreamChange], None]) -> ChangeRole:
         assert self.replaced_by is not None, "the caller has looked"
-        return ChangeRole(stream_id, BeMirror(*self.replaced_by), True, done)
+        return ChangeRole(stream_id, BeMirror(*self.replaced_by), True, done, gives_up_fence=True)

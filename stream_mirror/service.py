@@ -124,16 +124,19 @@ class MirrorService:
         if not partitions:
             raise MirrorError(f"{request.source} has no stream {source_name!r}, or does not show it to this node")
         for partition in partitions:
-            self._check_may_follow(name, partition, force=request.force)
+            self._check_may_follow(name, partition, row, force=request.force)
         for partition in partitions:
             await self._tasks.make(name, partition, row, request.force)
 
-    def _check_may_follow(self, name: str, partition: int, *, force: bool) -> None:
-        """Raises MirrorError if this node has messages of its own in the stream, and `force` is False."""
+    def _check_may_follow(self, name: str, partition: int, source: MirrorRow, *, force: bool) -> None:
+        """Raises MirrorError if this node has messages of its own in the stream, and `force` is False, or if it has
+        another source to fence."""
         stream = self._tasks.stream((name, partition))
         if not self._node.is_registered(stream_address(name, partition)):
             return
         row = stream.row
+        if row is not None and row.fences_another(source.source, source.source_name):
+            raise MirrorError(f"{name}/{partition} {row.fence_text()}")
         if stream.next_index and not force and (row is None or not row.follows):
             raise MirrorError(
                 f"{name}/{partition} takes pushes here and has {stream.next_index - stream.first_index} messages; with "

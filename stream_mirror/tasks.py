@@ -53,7 +53,7 @@ class MirrorTasks:
         self.own_address: str | None = None
         self._scopes: dict[object, trio.CancelScope] = {}
         self.figures: dict[Identity, Figures] = {}
-        self._followers = Followers(directory, new_id, now_us, self.note_role)
+        self._followers = Followers(directory, new_id, now_us, self.note_role, lambda: self.own_address)
         self.keepers: dict[str, Keeper] = {}
 
     def start(self, nursery: trio.Nursery, stored: Iterable[StoredStream], own_address: str | None) -> None:

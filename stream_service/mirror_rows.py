@@ -38,6 +38,11 @@ class NoMirror(StorageError):
     """Error: a stream does not follow its source any more, or not with the task that a change expects."""
 
 
+class FenceUnfinished(StorageError):
+    """Error: a primary does not become a mirror, because its former source is still to be fenced. Nobody else would do
+    it, so the former source would take pushes when it returns."""
+
+
 class MirrorRow(msgspec.Struct, frozen=True):
     """One row of the table of mirrors.
 
@@ -64,6 +69,10 @@ class MirrorRow(msgspec.Struct, frozen=True):
         """Whether the stream follows a source, and takes no pushes."""
         return self.task in FOLLOWING
 
+    def fences_another(self, source: str, source_name: str) -> bool:
+        """Whether the stream has a former source to fence, and this is another one."""
+        return self.task is Task.FENCE and (self.source, self.source_name) != (source, source_name)
+
     @property
     def source_role(self) -> int:
         """What the stream is for a mirror that asks, as a number of `stream_service.mirroring.SourceRole`."""
@@ -74,6 +83,13 @@ class MirrorRow(msgspec.Struct, frozen=True):
         if not self.follows:
             return None
         return f"{name!r} is a mirror of {self.source_name!r} at {self.source}, and takes no messages; push them there"
+
+    def fence_text(self) -> str:
+        """Returns what an operator is told who wants to make a primary with an unfinished fence a mirror."""
+        return (
+            f"has its former source {self.source_name!r} at {self.source} to fence, so it becomes no mirror before "
+            "that is done; `mirror remove` gives the fence up"
+        )
 
 
 mirrors = Table(

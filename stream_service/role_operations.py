@@ -14,21 +14,34 @@ from storage.contract import Session
 from storage.history import begin_entry, ensure_history, random_entry_id
 from stream_service.follower_rows import FollowerRow, note_follower
 from stream_service.mirror_operations import StreamChange
-from stream_service.mirror_rows import MirrorRow, NoMirror, Task, find_mirror, forget_mirror, write_mirror
+from stream_service.mirror_rows import (
+    FenceUnfinished,
+    MirrorRow,
+    NoMirror,
+    Task,
+    find_mirror,
+    forget_mirror,
+    write_mirror,
+)
 from stream_service.mirroring import BeMirror, BePrimary
 
 
 class ChangeRole(StreamChange):
     """Makes a stream a mirror, or a mirror a primary, or only reads its role.
 
+    A primary with a former source to fence becomes a mirror of that source only. Otherwise raises FenceUnfinished.
+
     change_to: the new role; None: as it is.
     force: of the request, see `stream_service.mirroring.RoleRequest`.
     expected: if given, a mirror becomes a primary only if it has this task.
     heard: if given, what a mirror that becomes a primary knows of its source: `source_next_index` and `heard_us` of
     `stream_service.mirror_rows.MirrorRow`.
+    gives_up_fence: whether the stream becomes a mirror although it has another source to fence, because its new source
+    takes pushes already.
+    given_up: the row with the fence that was given up, after the operation; None: there was none.
     """
 
-    __slots__ = ("change_to", "expected", "force", "heard")
+    __slots__ = ("change_to", "expected", "force", "given_up", "gives_up_fence", "heard")
 
     def __init__(
         self,
@@ -39,19 +52,26 @@ class ChangeRole(StreamChange):
         *,
         expected: Task | None = None,
         heard: tuple[int, int] | None = None,
+        gives_up_fence: bool = False,
     ) -> None:
         super().__init__(stream_id, on_done)
         self.change_to = change_to
         self.force = force
         self.expected = expected
         self.heard = heard
+        self.gives_up_fence = gives_up_fence
+        self.given_up: MirrorRow | None = None
 
     def change(self, session: Session) -> None:
-        row = find_mirror(session, self.stream_id)
+        row, self.given_up = find_mirror(session, self.stream_id), None
         history = ensure_history(session, self.stream_id)
         match self.change_to:
             case BeMirror(source, name):
                 made = MirrorRow(self.stream_id, Task.FOLLOW, source, name, sets_aside=self.force)
+                if row is not None and row.fences_another(source, name):
+                    if not self.gives_up_fence:
+                        raise FenceUnfinished(f"the stream {row.fence_text()}")
+                    self.given_up = row
                 if row is not None:
                     # What is known of the former source says nothing about the end of this one.
                     kept = {"aside_name": row.aside_name, "aside_messages": row.aside_messages}

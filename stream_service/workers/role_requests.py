@@ -75,9 +75,13 @@ class RoleRequests:
             raise ProtocolError("only the node itself knows whether it has everything; use force, or `mirror promote`")
 
         def make(done: Callable[[StreamChange], None]) -> ChangeRole:
-            return ChangeRole(self._bounds.stream_id, wanted, request.force, done)
+            # A planned promotion waits for the fence. A primary that fences this stream takes pushes already, so this
+            # one must not take any more: the old source finds that out by asking here when it returns.
+            gives_up = request.force
+            return ChangeRole(self._bounds.stream_id, wanted, request.force, done, gives_up_fence=gives_up)
 
         def changed(operation: StreamChange) -> None:
+            assert isinstance(operation, ChangeRole), "it was made above"
             if operation.error is not None or operation.record is None:
                 self._worker.reply(message, failed_payload(f"the role cannot be changed: {operation.error}"))
                 return
@@ -87,6 +91,7 @@ class RoleRequests:
                 name, partition = self._identity
                 to = {"role": response.role.name.lower(), "source": response.source, "peer": message.origin.peer}
                 logger.warning("role_changed", stream=name, partition=partition, at=response.next_index, **to)
+                log_given_up(self._identity, operation)
             self._worker.reply(message, ROLE.encode_response(response))
             # A request that only asks must not begin the task of a mirror anew.
             if wanted is not None and self._services.role_changed is not None:
@@ -131,6 +136,14 @@ class RoleRequests:
         host, _, port = wanted.source.rpartition(":")
         if not host or not port.isdecimal() or len(wanted.source.encode()) > SOURCE_BYTES_MAX:
             raise ProtocolError("the source of a mirror is HOST:PORT")
+
+
+def log_given_up(identity: tuple[str, int], operation: ChangeRole) -> None:
+    """Logs that a stream became a mirror before it could fence its former source. If that one does not ask this node
+    when it returns, it takes pushes."""
+    if operation.given_up is not None:
+        name, partition = identity
+        logger.warning("fence_given_up", stream=name, partition=partition, source=operation.given_up.source)
 
 
 def role_response(request_id: int, change: StreamChange, can_change: bool) -> RoleResponse:
