@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import structlog
 import trio
@@ -97,8 +98,11 @@ class Followers:
         await returning.run(self._role_changed)
         if returning.removed and returning.replaced_by is None:
             await self._drop(identity, returning.removed)
-        if returning.replaced_by is None and fences is not None:
-            self._role_changed(identity, fences)
+        # The role may have changed meanwhile, and then its task has begun already.
+        with suppress(MirrorError):
+            row = LocalStream(self._directory, identity).row
+            if fences is not None and row == fences:
+                self._role_changed(identity, fences)
 
     async def _drop(self, identity: Identity, places: Sequence[Place]) -> None:
         """Forgets mirrors that are streams of their own now."""

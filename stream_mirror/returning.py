@@ -8,7 +8,6 @@ that cannot be reached is asked for PATIENCE_S: then the primary goes on alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
@@ -65,9 +64,10 @@ class Returning:
         """Begins: no push is stored from now on. Called before the node reads from its connections. Everything else is
         served, also the same question of another node that starts."""
         name, places = self._stream.identity[0], ", ".join(sorted({place.address for place in self._places}))
-        self._stream.get_worker().bounds.refuse_pushes(
-            f"{name!r} has a mirror at {places}: this node asks there whether the mirror has taken its place; push "
-            "again in some seconds"
+        self._stream.directory.hold(
+            self._stream.identity,
+            f"{name!r} has a mirror at {places}: this node asks there whether the mirror has taken its place; try "
+            "again in some seconds",
         )
 
     async def run(self, role_changed: Callable[[tuple[str, int], MirrorRow | None], None]) -> None:
@@ -78,7 +78,9 @@ class Returning:
                 async with trio.open_nursery() as nursery:
                     for place in self._places:
                         nursery.start_soon(self._ask, place, nursery.cancel_scope)
-            if self.replaced_by is not None:
+            row = self._stream.row
+            # The new primary may have reached this node meanwhile.
+            if self.replaced_by is not None and (row is None or not row.follows):
                 done = await self._stream.change(self._make)
                 name, partition = self._stream.identity
                 primary = self.replaced_by.address
@@ -88,9 +90,7 @@ class Returning:
         except (MirrorError, StorageError) as error:
             logger.warning("mirror_not_asked", stream=self._stream.identity[0], reason=str(error))
         finally:
-            with suppress(MirrorError):
-                bounds = self._stream.get_worker().bounds
-                bounds.set_mirror(bounds.mirror, self._stream.identity[0])
+            self._stream.directory.hold(self._stream.identity, None)
 
     async def _ask(self, place: Place, scope: trio.CancelScope) -> None:
         """Asks one mirror until it answers. The first one that has taken the place of the stream ends the asking."""

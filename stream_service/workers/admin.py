@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 logger = structlog.get_logger(__name__)
 
 _CHANGES = (TRUNCATE.tag, DELETE.tag, RETENTION.tag)
-"""The requests that a mirror refuses, because it follows its source."""
+"""The requests that a mirror refuses, because it follows its source, and a stream that is held."""
 
 Finish = Callable[[int, StorageError | None], None]
 """The callback that is called when a truncation has ended. Its arguments are the number of deleted messages, and the
@@ -92,7 +92,8 @@ class StreamAdmin:
         if INFO.is_in(payload):
             self._tell(message, INFO, INFO.decode_request(payload).request_id)
         elif self._bounds.refusal is not None and payload.startswith(_CHANGES):
-            raise ProtocolError(f"{self._bounds.refusal}; `mirror remove` makes it a stream of its own")
+            way = "; `mirror remove` makes it a stream of its own" if self._bounds.is_mirror else ""
+            raise ProtocolError(f"{self._bounds.refusal}{way}")
         elif TRUNCATE.is_in(payload):
             truncate = TRUNCATE.decode_request(payload)
             self._truncate(message, truncate.request_id, truncate.before)
@@ -121,10 +122,10 @@ class StreamAdmin:
         if retention is not None and retention.age_s is not None and self._clock.in_doubt:
             retention = msgspec.structs.replace(retention, age_s=None)
         # While a truncation is under way, retention waits for its next round. An empty stream has nothing to delete. A
-        # mirror deletes what its source has deleted, and nothing else.
+        # mirror deletes what its source has deleted, and nothing else. A stream that is held may become one.
         if (
             retention is None
-            or self._bounds.is_mirror
+            or self._bounds.refusal is not None
             or self._cuts
             or self._bounds.first_index == self._bounds.next_index
         ):

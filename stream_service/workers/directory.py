@@ -45,6 +45,7 @@ class StreamDirectory:
     role_changed: called when a stream became a mirror or a primary, with its name and partition, and its row in the
     table of mirrors. None: the streams of this node cannot become mirrors.
     mirror_seen: called when a mirror asks a stream for messages, with the name and partition of the stream.
+    holds: the streams that store nothing at present, each with the reason, by name and partition.
     elsewhere: tells which streams other nodes of a cluster serve; None: this node serves all streams.
     """
 
@@ -73,6 +74,7 @@ class StreamDirectory:
         self.tracing = tracing
         self.mirror_seen: Callable[[tuple[str, int], Origin, Follower], None] = lambda identity, origin, mirror: None
         self.role_changed: Callable[[tuple[str, int], MirrorRow | None], None] | None = None
+        self.holds: dict[tuple[str, int], str] = {}
         # Without rules of the operator everything else is allowed. With such rules, the node's gate has decided before.
         self.kept = Rules([*keepers, *ANYTHING_TO_ANYBODY])
         self._keepers = tuple(keepers)
@@ -168,6 +170,16 @@ class StreamDirectory:
         if isinstance(worker, StreamWorker) and worker.identity == (stream.record.name, stream.record.partition):
             self._close_stream(address)
         self.open_stream(stream)
+
+    def hold(self, identity: tuple[str, int], reason: str | None) -> None:
+        """Makes a stream store nothing for this reason, also if its worker is started again; None ends that."""
+        if reason is None:
+            self.holds.pop(identity, None)
+        else:
+            self.holds[identity] = reason
+        worker = self.node.find_worker(stream_address(*identity))
+        if isinstance(worker, StreamWorker) and worker.identity == identity:
+            worker.bounds.set_hold(reason)
 
     def apply_retention(self, address: Address) -> None:
         """Makes the stream at this address delete the messages that exceed the stream's limits of age, number or

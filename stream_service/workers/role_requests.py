@@ -102,6 +102,9 @@ class RoleRequests:
     def append_expected(self, message: Message) -> bool:
         """Serves an append at an expected index. Raises ProtocolError if the request is not valid."""
         request = read_append(message.payload, self._services.limits)
+        if self._bounds.hold is not None and not self._bounds.is_mirror:
+            self._refuse_later(message, self._bounds.hold)
+            return True
         refusal = self._services.counters.find_no_room([each.data for each in request.messages])
         if refusal is not None:
             self._refuse_later(message, refusal)

@@ -127,10 +127,13 @@ class StreamBounds:
     next_index: the index that the next message will get.
     history: the history of the stream; empty until somebody has asked for it.
     mirror: what the stream has to do with a source on another node; None for most streams.
-    refusal: the reason why the stream takes no pushes, for example because it is a mirror; None: it takes them.
+    hold: the reason why the stream stores nothing at present, although it is a primary; None: it is not held.
+    refusal: the reason why the stream takes no pushes: it is a mirror, or held; None: it takes them.
+
+    Invariant: `refusal` follows from `mirror` and `hold`. Both are set by their methods only, and neither by the other.
     """
 
-    __slots__ = ("first_index", "history", "mirror", "next_index", "refusal", "stream_id")
+    __slots__ = ("_mirror_refusal", "first_index", "history", "hold", "mirror", "next_index", "refusal", "stream_id")
 
     def __init__(self, stream_id: int, first_index: int, next_index: int) -> None:
         self.stream_id = stream_id
@@ -138,26 +141,30 @@ class StreamBounds:
         self.next_index = next_index
         self.history: History = ()
         self.mirror: MirrorRow | None = None
+        self.hold: str | None = None
         self.refusal: str | None = None
+        self._mirror_refusal: str | None = None
 
     @property
     def is_mirror(self) -> bool:
         """Whether the stream follows a source, and takes no pushes."""
-        return self.refusal is not None
+        return self.mirror is not None and self.mirror.follows
 
     @property
     def source_role(self) -> int:
         """What this stream is for a mirror that asks, as a number of `stream_service.mirroring.SourceRole`."""
         return 0 if self.mirror is None else self.mirror.source_role
 
-    def refuse_pushes(self, reason: str) -> None:
-        """Makes the stream take no pushes, until `set_mirror` is called."""
-        self.refusal = reason
+    def set_hold(self, reason: str | None) -> None:
+        """Makes the stream store nothing, for this reason; None ends that. A change of its role does not end it."""
+        self.hold = reason
+        self.refusal = self._mirror_refusal or reason
 
     def set_mirror(self, mirror: MirrorRow | None, name: str) -> None:
         """Sets what the stream of this name has to do with a source."""
         self.mirror = mirror
-        self.refusal = None if mirror is None else mirror.find_refusal(name)
+        self._mirror_refusal = None if mirror is None else mirror.find_refusal(name)
+        self.refusal = self._mirror_refusal or self.hold
 
 
 class Place(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
 from ockam.message import Origin
@@ -28,6 +28,7 @@ class StreamServices(Protocol):
     role_changed: called when a stream became a mirror or a primary, with its name and partition, and its row in the
     table of mirrors. None: the streams of this node cannot become mirrors.
     mirror_seen: called when a mirror asks a stream for messages, with the name and partition of the stream.
+    holds: the streams that store nothing at present, each with the reason, by name and partition.
     """
 
     @property
@@ -53,6 +54,9 @@ class StreamServices(Protocol):
 
     @property
     def mirror_seen(self) -> Callable[[tuple[str, int], Origin, Follower], None]: ...
+
+    @property
+    def holds(self) -> Mapping[tuple[str, int], str]: ...
 
     @property
     def tracing(self) -> Tracing | None: ...
