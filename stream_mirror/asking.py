@@ -13,6 +13,7 @@ import trio
 
 from access.rights import NOTHING, Demand
 from ockam.address import LOCAL, Address, local, tcp
+from ockam.errors import InvalidAddress
 from ockam.forwarding import UNREACHABLE, is_destination_unreachable
 from ockam.message import Message
 from ockam.node import Node
@@ -91,9 +92,12 @@ class Asker(Worker):
 
 @contextmanager
 def asking(node: Node, destination: str, new_id: Callable[[], str]) -> Iterator[Asker]:
-    """Returns a context manager that gives an Asker of the node at `destination`, a `host:port`. Raises
-    InvalidAddress."""
-    asker = Asker(node, destination)
+    """Returns a context manager that gives an Asker of the node at `destination`, a `host:port`. Raises SourceLost if
+    it is none: whatever is stored or was sent, no node is there."""
+    try:
+        asker = Asker(node, destination)
+    except InvalidAddress as error:
+        raise SourceLost(f"no node can be reached there: {error}") from error
     address = node.register([local("MI_" + new_id())], lambda: asker, restarts=False)
     try:
         yield asker

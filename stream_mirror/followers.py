@@ -18,7 +18,7 @@ from stream_mirror.making import DropFollower, KeepFollower
 from stream_mirror.returning import Place, Returning
 from stream_service.follower_rows import FOLLOWERS_MAX, FollowerRow
 from stream_service.mirror_rows import MirrorRow
-from stream_service.mirroring import SOURCE_BYTES_MAX, Follower
+from stream_service.mirroring import Follower, refusal_of_source
 from stream_service.names import refusal_of_name
 from stream_service.workers.directory import StreamDirectory
 
@@ -67,10 +67,17 @@ class Followers:
         places = list(self._heard_us.get(stream.get_worker().bounds.stream_id, ()))
         if fences is not None and Place(fences.source, fences.source_name) not in places:
             places.append(Place(fences.source, fences.source_name))
+        # An earlier version wrote down whatever it was told.
+        nowhere = [place for place in places if refusal_of_source(place.address) is not None]
+        if nowhere:
+            nursery.start_soon(self._drop, identity, nowhere)
+        places = [place for place in places if place not in nowhere]
         if places:
             returning = Returning(stream, places, self._new_id, self._own_address())
             returning.hold_back()
             nursery.start_soon(self._ask, identity, fences, returning)
+        elif fences is not None:
+            self._role_changed(identity, fences)
 
     def note(self, nursery: trio.Nursery, identity: Identity, origin: Origin, mirror: Follower) -> None:
         """Called when a mirror asks a stream of this node for messages. Writes down where it is."""
@@ -87,15 +94,19 @@ class Followers:
             # All others are there. One more would take the place of the next one with each request.
             return
         gate = self._directory.node.gate
-        is_valid = refusal_of_name(mirror.stream_name) is None and len(mirror.address.encode()) <= SOURCE_BYTES_MAX
+        refusal = refusal_of_name(mirror.stream_name) or refusal_of_source(mirror.address)
         # Who is asked after a start can take the place of the stream, so a right to read is not enough.
-        if not is_valid or (gate is not None and not gate.holds(origin, Right.ADMIN, identity[0])):
+        if refusal is not None or (gate is not None and not gate.holds(origin, Right.ADMIN, identity[0])):
             return
         known[place] = now_us
         nursery.start_soon(self._write, identity, FollowerRow(stream_id, *place, now_us))
 
     async def _ask(self, identity: Identity, fences: MirrorRow | None, returning: Returning) -> None:
-        await returning.run(self._role_changed)
+        try:
+            await returning.run(self._role_changed)
+        except Exception as error:
+            # A mistake of this program. The stream takes pushes again, and the node goes on.
+            logger.error("mirror_task_failed", task=f"asking {identity}", exc_info=error)
         if returning.removed and returning.replaced_by is None:
             await self._drop(identity, returning.removed)
         # The role may have changed meanwhile, and then its task has begun already.

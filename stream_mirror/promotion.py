@@ -17,6 +17,7 @@ step 5 alone. The former source then becomes a mirror when it can be reached aga
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -172,7 +173,8 @@ class Promotion:
                 reasons.append(str(error))
             scope.cancel()
 
-        with asking(first.stream.directory.node, first.row.source, self._new_id) as asker:
+        # A source whose stored address is none does not answer.
+        with suppress(SourceLost), asking(first.stream.directory.node, first.row.source, self._new_id) as asker:
             with trio.move_on_after(ASK_S_MAX):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(ask, asker, nursery.cancel_scope)

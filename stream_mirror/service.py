@@ -14,7 +14,7 @@ from index_service.lease_groups import LeaseGroups
 from ockam.address import local
 from ockam.message import Message
 from ockam.node import Node
-from ockam.protocol import ProtocolError, error_payload
+from ockam.protocol import ProtocolError, error_payload, failed_payload
 from storage.errors import StorageError
 from stream_mirror.asking import asking
 from stream_mirror.errors import MirrorError
@@ -170,6 +170,10 @@ class MirrorService:
                     logger.info("mirror_request", action=action, stream=request.stream_name, peer=message.origin.peer)
             except (MirrorError, StorageError, ProtocolError) as error:
                 payload = error_payload(str(error))
+            except Exception as error:
+                # A mistake of this program must not end the node, which serves other streams.
+                logger.error("mirror_request_failed", stream=request.stream_name, exc_info=error)
+                payload = failed_payload(f"the node could not serve this: {type(error).__name__}; its log says more")
             reply(payload)
         self.serving -= 1
         self._scopes.discard(scope)

@@ -15,6 +15,8 @@ from typing import Annotated, TypeAlias
 import msgspec
 
 import bare
+from ockam.address import split_host_port
+from ockam.errors import InvalidAddress
 from ockam.protocol import Protocol, ProtocolError
 from storage.history import ENTRIES_MAX, ENTRY_ID_MAX, History, HistoryEntry
 
@@ -204,6 +206,16 @@ class RoleResponse(msgspec.Struct, frozen=True):
 
 MIRROR = Protocol("node/stream_mirror/1", MirrorPull, MirrorPage)
 ROLE = Protocol("node/stream_role/1", RoleRequest, RoleResponse)
+
+
+def refusal_of_source(source: str) -> str | None:
+    """Returns the reason why a text cannot be the address of a node with a source or a mirror; None if it can."""
+    try:
+        split_host_port(source)
+    except InvalidAddress as error:
+        return f"the source of a mirror is HOST:PORT: {error}"
+    size_bytes = len(source.encode())
+    return f"a HOST:PORT of {size_bytes} bytes; at most {SOURCE_BYTES_MAX}" if size_bytes > SOURCE_BYTES_MAX else None
 
 
 def wire_history(history: Sequence[HistoryEntry]) -> list[WireEntry]:

@@ -17,14 +17,7 @@ from ockam.worker import Context
 from stream_service.append_operation import AppendExpected
 from stream_service.appending import APPEND, AppendResponse, AppendStatus, read_append
 from stream_service.mirror_operations import StreamChange
-from stream_service.mirroring import (
-    ROLE,
-    SOURCE_BYTES_MAX,
-    BeMirror,
-    BePrimary,
-    Role,
-    RoleResponse,
-)
+from stream_service.mirroring import ROLE, BeMirror, BePrimary, Role, RoleResponse, refusal_of_source
 from stream_service.names import refusal_of_name
 from stream_service.role_operations import ChangeRole
 from stream_service.workers.stream_machine import StreamBounds
@@ -133,12 +126,9 @@ class RoleRequests:
         self._worker.context.call_later(delay_s, lambda: self._worker.reply(message, payload))
 
     def _check_source(self, wanted: BeMirror) -> None:
-        refusal = refusal_of_name(wanted.stream_name)
+        refusal = refusal_of_name(wanted.stream_name) or refusal_of_source(wanted.source)
         if refusal is not None:
             raise ProtocolError(refusal)
-        host, _, port = wanted.source.rpartition(":")
-        if not host or not port.isdecimal() or len(wanted.source.encode()) > SOURCE_BYTES_MAX:
-            raise ProtocolError("the source of a mirror is HOST:PORT")
 
 
 def log_given_up(identity: tuple[str, int], operation: ChangeRole) -> None:
