@@ -117,6 +117,12 @@ class Promotions:
         before = await promotion.finish()
         begun = self._begun.get(name)
         if begun is not None:
+            if not begun.has_ended and begun.failure is None:
+                # Operators who wait for the planned promotion must not be told that nothing is lost.
+                begun.failure = MirrorError(
+                    f"{name!r} takes pushes here now, but another request has promoted it by force meanwhile: messages "
+                    "of its source may be missing, see `mirror status`"
+                )
             begun.has_ended = begun.is_known = True
         return before
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
 from ockam.address import Route, local
 from stream_mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorCondition, MirrorRequest
+from stream_service.mirror_rows import Task, list_mirrors, write_mirror
 from stream_service.mirroring import Role
 from stream_service.names import stream_address
 from tests.mirror.mirrors import (
@@ -26,6 +28,7 @@ from tests.mirror.mirrors import (
     role_of,
     wait_for,
 )
+from tests.support.databases import open_database
 from tests.support.served import PATIENCE_S, served
 from tests.support.stream_peer import stream_peer
 
@@ -64,6 +67,32 @@ async def test_the_end_of_a_promotion_that_nobody_asked_for_is_not_told_to_a_lat
         async with stream_peer(b.address) as peer:
             assert (await peer.push(S, b"here")).index == 5
         await wait_for(a.address, is_in(MirrorCondition.FOLLOWING))
+
+
+async def test_an_operator_who_waits_is_told_that_another_one_has_promoted_by_force(tmp_path: Path) -> None:
+    """A promotion of an earlier run waits for its source, which is gone."""
+    async with served(tmp_path / "b") as b, served(tmp_path / "a") as a, stream_peer(a.address) as peer:
+        await peer.push_all(await peer.create("s"), [b"x"] * 5)
+        await add(b.address, "s", a.address)
+        await wait_for(b.address, follows_to(5))
+    database = open_database(tmp_path / "b")
+    session = database.session()
+    session.begin()
+    (row,) = list_mirrors(session).values()
+    write_mirror(session, msgspec.structs.replace(row, task=Task.PROMOTE))
+    session.commit()
+    session.close()
+    database.close()
+    async with served(tmp_path / "b") as b:
+        await wait_for(b.address, is_in(MirrorCondition.PROMOTING))
+        waiting = MirrorRequest(1, MirrorAction.PROMOTE, "s", "", "", False, next(PROMOTION_IDS))
+        assert not (await ask_once(b.address, waiting)).done
+        assert (await request(b.address, MirrorAction.PROMOTE, "s", force=True)).done
+        for _ in range(2):
+            with pytest.raises(MirrorRefused, match=r"by force meanwhile.*may be missing"):
+                await ask_once(b.address, waiting)
+        with pytest.raises(MirrorRefused, match="is no mirror on this node"):
+            await request(b.address, MirrorAction.PROMOTE, "s")
 
 
 async def test_two_operators_who_promote_the_same_stream_are_both_told_its_end(tmp_path: Path) -> None:
