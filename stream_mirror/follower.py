@@ -206,12 +206,13 @@ class Follower:
     async def _part(self, page: MirrorAnswer, differs_at: int | None = None) -> None:
         """Finds out which messages the source does not have. If there are any, they are set aside or Parted is raised.
 
-        differs_at: an index at which both have a message, and not the same one, although the histories agree.
+        differs_at: an index at which both have a message, and not the same one, although the source has not said that
+        it has parted: the history of the source may go on at just this index.
         """
         history = await self._stream.get_history()
         bounds = self._stream.get_worker().bounds
         parting = self._parting(history, page)
-        if differs_at is not None:
+        if differs_at is not None and parting > differs_at:
             # The histories do not say since when the messages differ, so all of them are in doubt.
             parting = bounds.first_index
         if bounds.next_index <= parting:

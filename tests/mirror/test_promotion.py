@@ -65,7 +65,10 @@ async def test_a_promotion_without_the_source_needs_force_and_says_what_was_miss
             assert (fencing.heard_us, fencing.source_next_index) == (before.heard_us, 100)
 
 
-async def test_an_old_primary_that_returns_is_refused_keeps_its_tail_aside_and_follows(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [30, 1])
+async def test_an_old_primary_that_returns_is_refused_keeps_its_tail_aside_and_follows(
+    tmp_path: Path, lost: int
+) -> None:
     """No index has two meanings unnoticed: each confirmed message is on the new primary, or aside at its index."""
     with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b:
         async with stream_peer(a.address) as peer:
@@ -76,7 +79,7 @@ async def test_an_old_primary_that_returns_is_refused_keeps_its_tail_aside_and_f
         # The mirror stops, the source goes on: these messages are on the source alone.
         b.kill()
         async with stream_peer(a.address) as peer:
-            await peer.push_all(S, [b"lost %d" % number for number in range(30)])
+            await peer.push_all(S, [b"lost %d" % number for number in range(lost)])
         a.kill()
         b.start()
         await wait_for(b.address, is_in(MirrorCondition.UNREACHABLE))
@@ -93,10 +96,10 @@ async def test_an_old_primary_that_returns_is_refused_keeps_its_tail_aside_and_f
             assert (await peer.push(S, b"refused")).status is Status.ERROR
         assert await contents(a.address, "s") == await contents(b.address, "s")
         (found,) = await states(a.address)
-        assert found.aside_messages == 30
+        assert found.aside_messages == lost
         first_index, next_index, aside = await contents(a.address, found.aside_name)
-        assert (first_index, next_index) == (100, 130)
-        assert [message.data for message in aside] == [b"lost %d" % number for number in range(30)]
+        assert (first_index, next_index) == (100, 100 + lost)
+        assert [message.data for message in aside] == [b"lost %d" % number for number in range(lost)]
         # And back again, as planned.
         await request(a.address, MirrorAction.PROMOTE, "s")
         async with stream_peer(a.address) as peer:
