@@ -116,6 +116,7 @@ async def test_forced_promotions_under_pushes_give_no_index_two_meanings_unnotic
             await peer.create("s")
         await add(mirror.address, "s", primary.address)
         confirmed: dict[int, bytes] = {}
+        aside_names = {""}
         for round_ in range(ROUNDS):
             await wait_for(mirror.address, is_in(MirrorCondition.FOLLOWING))
             publishing = Publishing(f"round {round_}")
@@ -141,7 +142,13 @@ async def test_forced_promotions_under_pushes_give_no_index_two_meanings_unnotic
             start = min(start, taken_at)
             stored = await data_by_index(mirror.address, start=start)
             assert await data_by_index(primary.address, start=start) == stored
-            aside = await data_by_index(primary.address, found.aside_name) if found.aside_name else {}
+            # The name of an earlier round is still told if nothing was moved in this one.
+            is_new = found.aside_name not in aside_names
+            aside_names.add(found.aside_name)
+            aside = await data_by_index(primary.address, found.aside_name) if is_new else {}
+            # What is told is what is there: all that the old primary had beyond the end of the new one, and no more.
+            assert sorted(aside) == list(range(taken_at, taken_at + len(aside)))
+            assert not is_new or found.aside_messages == len(aside) > 0
             confirmed_us, lost = publishing.confirmed_us, 0
             for index, data in publishing.confirmed.items():
                 # The lost ones are exactly those beyond the end of the mirror, and they are aside.
