@@ -47,6 +47,7 @@ SEALED: Final = (
     "stream_histories",
     "stream_mirrors",
     "stream_followers",
+    "stream_promotions",
 )
 """The tables whose rows have a seal, since schema version 2. Tables of other packages are named here, because a file is
 verified as a whole, even if these packages are not imported."""

@@ -3,8 +3,8 @@
 A planned promotion loses nothing:
 
 1. This node looks whether the source can become a mirror.
-2. It writes down that it promotes the stream (`Task.PROMOTE`). Without that, a node that is killed in the next steps
-   would leave two mirrors of each other.
+2. It writes down that it promotes the stream (`Task.PROMOTE`), and its own address. Without that, a node that is
+   killed in the next steps would leave two mirrors of each other.
 3. Every partition of the source becomes a mirror of this node. Its answer tells its end: it confirms no push beyond.
 4. This node copies up to these ends, and copies the positions of consumers once more.
 5. Every partition of this node becomes a primary.
@@ -34,6 +34,7 @@ from stream_mirror.local_stream import LocalStream, completed
 from stream_mirror.protocol import MirrorCondition, MirrorState
 from stream_service.mirror_rows import MirrorRow, Task
 from stream_service.mirroring import BeMirror, BePrimary, Role, RoleResponse
+from stream_service.promotion_rows import ListAddresses
 from stream_service.role_operations import ChangeRole, ChangeTask
 
 COPY_LOOK_S = 0.01
@@ -57,10 +58,21 @@ class Following:
         self.row = row
         self.figures = figures
 
-    async def change_task(self, task: Task, expected: Collection[Task]) -> None:
+    async def change_task(self, task: Task, expected: Collection[Task], own_address: str) -> None:
         """Writes down what the partition does. Raises MirrorError, StorageError: for example NoMirror if it does none
-        of the expected tasks."""
-        await self.stream.change(lambda stream_id, done: ChangeTask(stream_id, task, expected, done))
+        of the expected tasks.
+
+        own_address: the `host:port` at which the source reaches this node.
+        """
+        await self.stream.change(lambda stream_id, done: ChangeTask(stream_id, task, expected, own_address, done))
+
+    async def is_followed_by(self, source: RoleResponse, own_address: str) -> bool:
+        """Whether the source is a mirror of this partition. It may follow the node at the address that the node had
+        when it began the promotion. Raises StorageError."""
+        if source.role is not Role.MIRROR or source.stream_name != self.stream.identity[0]:
+            return False
+        known = await self.stream.read(lambda done: ListAddresses(self.row.stream_id, done))
+        return source.source in (own_address, *known.found)
 
 
 class Promotion:
@@ -99,7 +111,7 @@ class Promotion:
                     await self._ask_role(asker, each, own_address)
         failpoint("promotion_begun")
         for each in self._following:
-            await each.change_task(Task.PROMOTE, {Task.FOLLOW, Task.PROMOTE})
+            await each.change_task(Task.PROMOTE, {Task.FOLLOW, Task.PROMOTE}, own_address)
             failpoint("promotion_noted")
 
     async def run(self, own_address: str) -> None:
@@ -122,17 +134,17 @@ class Promotion:
         """
         # A node that is killed now must not go on with the promotion: a part of the source takes pushes again.
         for each in self._following:
-            await each.change_task(Task.GIVE_BACK, {Task.PROMOTE, Task.GIVE_BACK})
+            await each.change_task(Task.GIVE_BACK, {Task.PROMOTE, Task.GIVE_BACK}, own_address)
         failpoint("promotion_give_back_noted")
         for each in self._following:
             name, partition = each.stream.identity
             with asking(each.stream.directory.node, each.row.source, self._new_id) as asker:
                 now = await change_role(asker, each.row.source_name, partition, None, force=False)
-                if now.role is Role.MIRROR and (now.source, now.stream_name) == (own_address, name):
+                if await each.is_followed_by(now, own_address):
                     await change_role(asker, each.row.source_name, partition, BePrimary(False), force=True)
                     logger.warning("source_restored", stream=name, partition=partition, source=each.row.source)
             failpoint("promotion_source_restored")
-            await each.change_task(Task.FOLLOW, {Task.GIVE_BACK})
+            await each.change_task(Task.FOLLOW, {Task.GIVE_BACK}, own_address)
 
     async def finish(self, *, fences: bool = True, expected: Task | None = None) -> list[MirrorState]:
         """Makes the partitions primaries, whatever they lack. Returns their last states as mirrors. Raises MirrorError,
@@ -204,9 +216,9 @@ class Promotion:
 
     async def _ask_role(self, asker: Asker, each: Following, own_address: str) -> RoleResponse:
         """Returns the role of a partition of the source. Raises MirrorError if it cannot become a mirror."""
-        row, (name, partition) = each.row, each.stream.identity
+        row, partition = each.row, each.stream.identity[1]
         now = await change_role(asker, row.source_name, partition, None, force=False)
-        if now.role is Role.MIRROR and (now.source, now.stream_name) != (own_address, name):
+        if now.role is Role.MIRROR and not await each.is_followed_by(now, own_address):
             raise MirrorError(
                 f"{row.source_name!r} at {row.source} is itself a mirror, of {now.stream_name!r} at {now.source}: "
                 "promote it there, or promote this one with --force"

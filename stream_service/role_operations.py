@@ -24,6 +24,7 @@ from stream_service.mirror_rows import (
     write_mirror,
 )
 from stream_service.mirroring import BeMirror, BePrimary
+from stream_service.promotion_rows import forget_addresses, note_address
 
 
 class ChangeRole(StreamChange):
@@ -65,6 +66,9 @@ class ChangeRole(StreamChange):
     def change(self, session: Session) -> None:
         row, self.given_up = find_mirror(session, self.stream_id), None
         history = ensure_history(session, self.stream_id)
+        if self.change_to is not None:
+            # Whatever the stream becomes, nobody promotes it any more.
+            forget_addresses(session, self.stream_id)
         match self.change_to:
             case BeMirror(source, name):
                 made = MirrorRow(self.stream_id, Task.FOLLOW, source, name, sets_aside=self.force)
@@ -119,17 +123,33 @@ class EndFence(StreamChange):
 
 
 class ChangeTask(StreamChange):
-    """Changes the task of a stream that follows a source, if it has one of certain tasks. Otherwise raises NoMirror."""
+    """Changes the task of a stream that follows a source, if it has one of certain tasks. Otherwise raises NoMirror.
 
-    __slots__ = ("expected", "task")
+    own_address: the `host:port` at which other nodes reach this one, which is written down with the tasks of a
+    promotion.
+    """
 
-    def __init__(self, stream_id: int, task: Task, expected: Collection[Task], on_done: Callable[[Any], None]) -> None:
+    __slots__ = ("expected", "own_address", "task")
+
+    def __init__(
+        self,
+        stream_id: int,
+        task: Task,
+        expected: Collection[Task],
+        own_address: str,
+        on_done: Callable[[Any], None],
+    ) -> None:
         super().__init__(stream_id, on_done)
         self.task = task
         self.expected = expected
+        self.own_address = own_address
 
     def change(self, session: Session) -> None:
         row = find_mirror(session, self.stream_id)
         if row is None or row.task not in self.expected:
             raise NoMirror("another request has changed what the mirror does")
         write_mirror(session, msgspec.structs.replace(row, task=self.task))
+        if self.task is Task.FOLLOW:
+            forget_addresses(session, self.stream_id)
+        else:
+            note_address(session, self.stream_id, self.own_address)

@@ -111,10 +111,17 @@ async def test_a_mirror_that_is_killed_in_a_promotion_goes_on_with_it(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    "site", [*GIVING_BACK, *(pytest.param(each, marks=pytest.mark.soak) for each in MORE_GIVING_BACK)]
+    ("site", "moves"),
+    [
+        *((site, moves) for site in GIVING_BACK for moves in (False, True)),
+        *(pytest.param(each, False, marks=pytest.mark.soak) for each in MORE_GIVING_BACK),
+    ],
 )
-async def test_a_promotion_that_fails_gives_the_source_its_role_back_over_a_kill(tmp_path: Path, site: str) -> None:
-    """The messages of the source are others than those of the mirror, so what is missing cannot be copied."""
+async def test_a_promotion_that_fails_gives_the_source_its_role_back_over_a_kill(
+    tmp_path: Path, site: str, moves: bool
+) -> None:
+    """The messages of the source are others than those of the mirror, so what is missing cannot be copied. The node may
+    start again at another address."""
     failing = {ENVIRONMENT_VARIABLE: site}
     with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b", environment=failing) as b:
         for count in (10, 20):
@@ -131,13 +138,33 @@ async def test_a_promotion_that_fails_gives_the_source_its_role_back_over_a_kill
         with suppress(Exception):
             await ask_once(b.address, promotes_and_leaves())
         await die(b)
-        with NodeProcess(tmp_path / "b", listen=b.address) as b:
+        with NodeProcess(tmp_path / "b", listen="127.0.0.1:0" if moves else b.address) as b:
             await wait_for(b.address, lambda found: found and found[0].condition is MirrorCondition.PARTED)
             with trio.fail_after(PATIENCE_S):
                 while await takers(a.address, b.address) != [(True, True), (False, False)]:
                     await trio.sleep(0.05)
             assert [data for _, data in sorted((await data_by_index(a.address)).items())][:20] == [b"20"] * 20
             assert await role_of(b.address) is Role.MIRROR
+
+
+async def test_a_node_goes_on_with_a_promotion_at_another_address(tmp_path: Path) -> None:
+    """The source has become a mirror of the node at its earlier address, where nobody is any more."""
+    failing = {ENVIRONMENT_VARIABLE: "promotion_source_demoted:2"}
+    with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b", environment=failing) as b:
+        async with stream_peer(a.address) as peer:
+            await peer.create_partitions("s", 2)
+            await peer.push_all(ROUTES[0], [b"x"] * 10)
+        await add(b.address, "s", a.address)
+        await wait_for(b.address, follows_to(10, 0))
+        with suppress(Exception):
+            await ask_once(b.address, promotes_and_leaves())
+        await die(b)
+        with NodeProcess(tmp_path / "b") as moved:
+            assert moved.address != b.address
+            (first, second) = await wait_for(a.address, follows_to(10, 0))
+            assert first.source == second.source == moved.address
+            await wait_for(moved.address, lambda found: not found)
+            assert await takers(moved.address, a.address) == [(True, True), (False, False)]
 
 
 async def test_a_source_that_is_lost_in_the_middle_gets_its_role_back_when_it_returns(tmp_path: Path) -> None:

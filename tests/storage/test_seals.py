@@ -35,6 +35,7 @@ from storage.sqlite.verify import verify
 from stream_service.extensions import Retention
 from stream_service.follower_rows import FollowerRow, note_follower
 from stream_service.mirror_rows import MirrorRow, Task, write_mirror
+from stream_service.promotion_rows import note_address
 from stream_service.stored import note_fall, set_retention
 from tests.block_node.persist.block_samples import block_of
 from tests.storage.storage_samples import reading, writing
@@ -83,6 +84,7 @@ def fill(session: Session) -> None:
         write_mirror(session, MirrorRow(second.stream_id, task, "there:1", "größe", True, 9, NOW_US, "aside", 2))
     for address in ("there:1", "there:2"):
         note_follower(session, FollowerRow(second.stream_id, address, "größe", NOW_US))
+        note_address(session, second.stream_id, address)
     LoadTarget("blocks", nothing).apply(session)
     for newest in (7, 9):
         SaveTarget("blocks", newest, nothing).apply(session)
