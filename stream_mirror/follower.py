@@ -180,7 +180,8 @@ class Follower:
         bounds = worker.bounds
         end = bounds.next_index + len(page.records)
         history = tuple(entry for entry in page.history if entry.first_index <= end)
-        if page.records or (history != bounds.history and bounds.first_index < end):
+        # A mirror without messages takes the history, too: by it, a promoted mirror recognizes its former source.
+        if page.records or (history and history != bounds.history):
             before_us, heard = worker.last_time_us, (page.next_index, self.figures.heard_us)
             await self._stream.change(
                 lambda stream_id, done: StoreMirrored(stream_id, page.records, before_us, page.history, *heard, done)

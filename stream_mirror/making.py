@@ -13,7 +13,7 @@ from stream_service.stored import StoredStream, stored_stream
 
 class MakeMirror(Operation):
     """Makes a stream-partition and its row in the table of mirrors, in one transaction. It gets the history of its
-    source with the first message.
+    source with the first answer of the source.
 
     stream: the stored stream, after the operation.
     """

@@ -13,6 +13,7 @@ import pytest
 import trio
 
 from ockam.address import Route
+from storage.history import History
 from stream_mirror.protocol import MirrorAction, MirrorCondition
 from stream_node.process import NodeProcess
 from stream_service.mirror_codec import decode_mirror_page
@@ -33,11 +34,10 @@ def in_rounds(few: int) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("rounds", [few, pytest.param(10 * few, marks=pytest.mark.soak)])
 
 
-async def last_entry(address: str) -> int:
-    """The index at which the newest entry of the history begins: where the last promotion was."""
+async def history_of(address: str) -> History:
     async with stream_peer(address) as peer:
         payload = (await peer.ask(S, MIRROR.encode_request(MirrorPull(1, 0, 1, 0, 0)))).payload
-    return decode_mirror_page(payload).history[-1].first_index
+    return decode_mirror_page(payload).history
 
 
 async def test_a_promotion_without_the_source_needs_force_and_says_what_was_missing(tmp_path: Path) -> None:
@@ -105,6 +105,31 @@ async def test_an_old_primary_that_returns_is_refused_keeps_its_tail_aside_and_f
         async with stream_peer(a.address) as peer:
             assert (await peer.push(S, b"back")).index == 150
         await wait_for(b.address, follows_to(151))
+
+
+async def test_a_mirror_that_was_still_empty_fences_its_source_and_keeps_its_messages_aside(tmp_path: Path) -> None:
+    """The source gets its first messages when the mirror is gone."""
+    with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b:
+        async with stream_peer(a.address) as peer:
+            await peer.create("s")
+        await add(b.address, "s", a.address)
+        with trio.fail_after(PATIENCE_S):
+            while await history_of(b.address) != await history_of(a.address):
+                await trio.sleep(0.02)
+        b.kill()
+        async with stream_peer(a.address) as peer:
+            await peer.push_all(S, [b"lost"] * 3)
+        a.kill()
+        b.start()
+        await wait_for(b.address, is_in(MirrorCondition.UNREACHABLE))
+        await request(b.address, MirrorAction.PROMOTE, "s", force=True)
+        async with stream_peer(b.address) as peer:
+            assert (await peer.push(S, b"new")).index == 0
+        a.start()
+        (found,) = await wait_for(a.address, follows_to(1))
+        assert (found.source, found.aside_messages) == (b.address, 3)
+        await wait_for(b.address, lambda found: not found)
+        assert await contents(a.address, "s") == await contents(b.address, "s")
 
 
 @in_rounds(4)
