@@ -7,6 +7,7 @@ of the node goes on with the same tasks. A task that fails with a mistake of thi
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from functools import partial
 
 import structlog
@@ -111,7 +112,8 @@ class MirrorTasks:
         return self.own_address
 
     def note_role(self, identity: Identity, row: MirrorRow | None) -> None:
-        """Called when a stream became a mirror or a primary: ends its task, and begins the one that it needs now."""
+        """Called when a stream became a mirror or a primary, or was deleted: ends its task, and begins the one that it
+        needs now."""
         self.end(identity)
         self.figures.pop(identity, None)
         name = identity[0]
@@ -193,8 +195,10 @@ class MirrorTasks:
     def rows(self, name: str) -> dict[Identity, MirrorRow]:
         """Returns the rows of a stream by their identities, in the order of the partitions."""
         found = {}
-        for identity in sorted(self.figures):
-            row = self.stream(identity).row if identity[0] == name else None
-            if row is not None:
-                found[identity] = row
+        for identity in sorted(each for each in self.figures if each[0] == name):
+            # A partition that is being made again or deleted has no row.
+            with suppress(MirrorError):
+                row = self.stream(identity).row
+                if row is not None:
+                    found[identity] = row
         return found

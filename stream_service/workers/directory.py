@@ -43,7 +43,7 @@ class StreamDirectory:
     keepers: rules for the streams that a part of the node writes, such as the block node. Clients may only read them.
     tracing: makes the spans of pushes; None: the node does not trace.
     role_changed: called when a stream became a mirror or a primary, with its name and partition, and its row in the
-    table of mirrors. None: the streams of this node cannot become mirrors.
+    table of mirrors; and when it was deleted, without a row. None: the streams of this node cannot become mirrors.
     mirror_seen: called when a mirror asks a stream for messages, with the name and partition of the stream.
     holds: the streams that store nothing at present, each with the reason, by name and partition.
     elsewhere: tells which streams other nodes of a cluster serve; None: this node serves all streams.
@@ -155,7 +155,7 @@ class StreamDirectory:
             known, first[0] = first[0], None
             if keeper is not None:
                 return ReadOnlyStream(name, partition, known, self, self.kept)
-            return StreamWorker(name, partition, known, self, lambda: self._close_stream(address))
+            return StreamWorker(name, partition, known, self, lambda: self._removed((name, partition)))
 
         self.node.register([address], make)
         self._addresses[address] = None
@@ -201,7 +201,13 @@ class StreamDirectory:
         """Whether another node of the cluster serves the stream at this address."""
         return self.elsewhere is not None and self.elsewhere.is_elsewhere(address)
 
+    def _removed(self, identity: tuple[str, int]) -> None:
+        """Called when a stream was deleted. Nobody follows or fences for it any more."""
+        self._close_stream(stream_address(*identity))
+        if self.role_changed is not None:
+            self.role_changed(identity, None)
+
     def _close_stream(self, address: Address) -> None:
-        """Stops the worker of a deleted stream and frees its address."""
+        """Stops the worker of a stream and frees its address."""
         self.node.unregister(address)
         self._addresses.pop(address, None)

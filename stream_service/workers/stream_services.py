@@ -26,7 +26,7 @@ class StreamServices(Protocol):
     tails: the newest messages of all streams, in memory.
     tracing: makes the spans of pushes; None: the node does not trace.
     role_changed: called when a stream became a mirror or a primary, with its name and partition, and its row in the
-    table of mirrors. None: the streams of this node cannot become mirrors.
+    table of mirrors; and when it was deleted, without a row. None: the streams of this node cannot become mirrors.
     mirror_seen: called when a mirror asks a stream for messages, with the name and partition of the stream.
     holds: the streams that store nothing at present, each with the reason, by name and partition.
     """

@@ -16,6 +16,7 @@ from ockam.address import Route
 from storage.history import History
 from stream_mirror.protocol import MirrorAction, MirrorCondition
 from stream_node.process import NodeProcess
+from stream_service.extensions import DELETE, DeleteRequest
 from stream_service.mirror_codec import decode_mirror_page
 from stream_service.mirroring import MIRROR, ROLE, BeMirror, BePrimary, MirrorPull, Role, RoleRequest
 from stream_service.names import stream_address
@@ -130,6 +131,29 @@ async def test_a_mirror_that_was_still_empty_fences_its_source_and_keeps_its_mes
         assert (found.source, found.aside_messages) == (b.address, 3)
         await wait_for(b.address, lambda found: not found)
         assert await contents(a.address, "s") == await contents(b.address, "s")
+
+
+async def test_a_stream_that_is_deleted_while_it_fences_leaves_its_name_free(tmp_path: Path) -> None:
+    async with served(tmp_path / "b", error_delay_s=0.0) as b, served(tmp_path / "c") as c:
+        async with served(tmp_path / "a") as a, stream_peer(a.address) as peer:
+            await peer.create_partitions("s", 2)
+            await add(b.address, "s", a.address)
+            await wait_for(b.address, follows_to(0, 0))
+        await wait_for(b.address, is_in(MirrorCondition.UNREACHABLE))
+        await request(b.address, MirrorAction.PROMOTE, "s", force=True)
+        await wait_for(b.address, is_in(MirrorCondition.FENCING))
+        async with stream_peer(b.address) as peer:
+            await ask(peer, (stream_address("s", 1),), DELETE, DeleteRequest(1))
+            (found,) = await states(b.address)
+            assert (found.partition, found.condition) == (0, MirrorCondition.FENCING)
+            await ask(peer, S, DELETE, DeleteRequest(1))
+        assert not b.server.statistics().services.mirrors
+        with pytest.raises(MirrorRefused, match="is no mirror on this node"):
+            await request(b.address, MirrorAction.REMOVE, "s")
+        async with stream_peer(c.address) as peer:
+            await peer.push_all(await peer.create("s"), [b"x"] * 3)
+        await add(b.address, "s", c.address)
+        await wait_for(b.address, follows_to(3))
 
 
 @in_rounds(4)
