@@ -6,6 +6,7 @@ Without that, a primary that comes back would go on taking pushes, beside the mi
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import structlog
 import trio
@@ -74,11 +75,14 @@ class Fencer:
     async def _fence(self, asker: Asker) -> None:
         name, partition = self._stream.identity
         now = await change_role(asker, self._row.source_name, partition, None, force=False)
-        own_address = self._own_address()
+        own_address, history = self._own_address(), await self._stream.get_history()
         if now.role is Role.MIRROR and (now.source, now.stream_name) == (own_address, name):
-            return
-        known = {entry.entry_id for entry in await self._stream.get_history()}
-        if now.entry_id not in known:
+            # A planned promotion has made it a mirror, without leave to move messages aside. If the promotion was
+            # forced then, the former source can have messages that this node lacks.
+            ends = [after.first_index for entry, after in pairwise(history) if entry.entry_id == now.entry_id]
+            if not ends or now.next_index <= ends[0]:
+                return
+        elif now.entry_id not in {entry.entry_id for entry in history}:
             # Both have gone on since: an operator decides which one is right.
             raise Parted(
                 f"{self._row.source_name!r} at {self._row.source} was promoted or restored since; "

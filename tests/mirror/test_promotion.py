@@ -133,6 +133,36 @@ async def test_a_mirror_that_was_still_empty_fences_its_source_and_keeps_its_mes
         assert await contents(a.address, "s") == await contents(b.address, "s")
 
 
+async def test_a_source_that_a_planned_promotion_has_demoted_keeps_its_tail_aside_if_it_was_forced_then(
+    tmp_path: Path,
+) -> None:
+    """The source is lost when it is a mirror already, before its last messages are copied."""
+    with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b:
+        async with stream_peer(a.address) as peer:
+            await peer.create("s")
+            await peer.push_all(S, [b"both"] * 10)
+        await add(b.address, "s", a.address)
+        await wait_for(b.address, follows_to(10))
+        b.kill()
+        async with stream_peer(a.address) as peer:
+            await peer.push_all(S, [b"lost"] * 5)
+            # This is what the promotion does to its source.
+            await ask(peer, S, ROLE, RoleRequest(1, BeMirror(b.address, "s"), False))
+        a.kill()
+        b.start()
+        await wait_for(b.address, is_in(MirrorCondition.UNREACHABLE))
+        await request(b.address, MirrorAction.PROMOTE, "s", force=True)
+        async with stream_peer(b.address) as peer:
+            await peer.push_all(S, [b"new"] * 2)
+        a.start()
+        (found,) = await wait_for(a.address, follows_to(12))
+        assert found.aside_messages == 5
+        _, _, aside = await contents(a.address, found.aside_name)
+        assert [(each.index, each.data) for each in aside] == [(index, b"lost") for index in range(10, 15)]
+        assert await contents(a.address, "s") == await contents(b.address, "s")
+        await wait_for(b.address, lambda found: not found)
+
+
 async def test_a_stream_that_is_deleted_while_it_fences_leaves_its_name_free(tmp_path: Path) -> None:
     async with served(tmp_path / "b", error_delay_s=0.0) as b, served(tmp_path / "c") as c:
         async with served(tmp_path / "a") as a, stream_peer(a.address) as peer:
