@@ -7,6 +7,8 @@ on: the other stream says how far it has come.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import structlog
 
@@ -40,24 +42,32 @@ async def set_aside(
     """
     directory, (name, partition) = stream.directory, stream.identity
     stream_id = stream.get_worker().bounds.stream_id
-    # 1. Write down where the messages go. A node that was killed in the next steps goes on with the same stream.
-    if not row.aside_name or row.aside_messages:
-        to = aside_name(name, new_id())
-        await stream.change(lambda stream_id, done: BeginAside(stream_id, to, done))
-    else:
-        to = row.aside_name
-    # 2. Copy, until the other stream has everything.
+    to = "" if row.aside_messages else row.aside_name
     while True:
-        copied = await stream.write(lambda done: CopyAside(stream_id, index, to, partition, directory.now_us(), done))
+        # 1. Write down where the messages go. A node that was killed in the next steps goes on with the same stream.
+        if not to:
+            to = aside_name(name, new_id())
+            await stream.change(partial(_begin, to))
+        # 2. Copy, until the other stream has everything.
+        copied = await stream.write(partial(CopyAside, stream_id, index, to, partition, directory.now_us()))
+        assert copied.record is not None, "the copy has ended"
         if copied.done:
             break
-    assert copied.record is not None, "the copy has ended"
+        if not copied.fits:
+            # The source parts at another index than before the kill. What was copied stays where it is.
+            logger.warning("messages_set_aside_anew", stream=name, partition=partition, from_index=index, besides=to)
+            directory.reopen_stream(StoredStream(copied.record, 0, None))
+            to = ""
     count = copied.record.next_index - copied.record.first_index
     # 3. Cut. Only the last step says that all messages are moved.
     await cut(stream, index, source_history, count)
     # 4. Serve the other stream. A worker that runs already has not seen the copies.
     directory.reopen_stream(StoredStream(copied.record, 0, None))
     logger.warning("messages_set_aside", stream=name, partition=partition, messages=count, from_index=index, kept_in=to)
+
+
+def _begin(to: str, stream_id: int, done: Callable[[Any], None]) -> BeginAside:
+    return BeginAside(stream_id, to, done)
 
 
 async def cut(stream: LocalStream, index: int, source_history: History, aside_messages: int = 0) -> None:

@@ -193,10 +193,12 @@ class CopyAside(Operation):
 
     index: the first index that is copied.
     record: the row of the other stream after the step.
+    fits: whether the other stream begins where the copies begin. If not, nothing is copied: an earlier move from
+    another index has made it, and behind its messages some would be missing.
     done: whether the other stream has all messages now.
     """
 
-    __slots__ = ("created_us", "done", "index", "name", "partition", "record", "stream_id")
+    __slots__ = ("created_us", "done", "fits", "index", "name", "partition", "record", "stream_id")
 
     def __init__(
         self, stream_id: int, index: int, name: str, partition: int, created_us: int, on_done: Callable[[Any], None]
@@ -208,6 +210,7 @@ class CopyAside(Operation):
         self.partition = partition
         self.created_us = created_us
         self.record: StreamRecord | None = None
+        self.fits = True
         self.done = False
 
     def apply(self, session: Session) -> None:
@@ -219,6 +222,9 @@ class CopyAside(Operation):
         if not other.next_index and index:
             log.begin_at(other.stream_id, index)
             other = log.get_stream(other.stream_id)
+        self.record, self.fits = other, other.first_index == index
+        if not self.fits:
+            return
         records = log.read(self.stream_id, max(index, other.next_index), STEP_MESSAGES, STEP_BYTES)
         if records:
             last_us = stored.find_time_us(session, other.stream_id, other.next_index - 1) or 0

@@ -18,8 +18,11 @@ import trio
 from ockam.address import Route
 from stream_mirror.protocol import MirrorAction, MirrorCondition
 from stream_node.process import NodeProcess
+from stream_service.mirror_operations import CopyAside
+from stream_service.mirror_rows import MirrorRow, Task, write_mirror
 from stream_service.names import stream_address
 from tests.mirror.mirrors import add, contents, follows_to, is_in, request, states, wait_for
+from tests.support.databases import open_database
 from tests.support.served import served
 from tests.support.stream_peer import StreamPeer, stream_peer
 
@@ -105,6 +108,37 @@ async def test_a_mirror_that_is_killed_while_it_moves_messages_aside_goes_on(tmp
         assert found.aside_messages == 12_000
         assert await data_of(b.address, found.aside_name) == ours
         assert len([each for each in await states(b.address) if each.aside_name]) == 1
+
+
+@pytest.mark.parametrize("earlier", [100, 20])
+async def test_a_move_that_goes_on_from_another_index_keeps_all_messages(tmp_path: Path, earlier: int) -> None:
+    """The mirror was killed while it moved messages from `earlier` on, and its source was replaced by one that parts at
+    50."""
+    async with served(tmp_path / "a") as a:
+        await push(a.address, *(b"both %d" % number for number in range(50)))
+        async with served(tmp_path / "b", error_delay_s=0.0) as b:
+            await add(b.address, "s", a.address)
+            await wait_for(b.address, follows_to(50))
+            await request(b.address, MirrorAction.REMOVE, "s")
+            await push(b.address, *(b"ours %d" % number for number in range(50, 200)))
+        database = open_database(tmp_path / "b")
+        session = database.session()
+        session.begin()
+        stream_id = session.log.ensure_stream("s", 0, 1).stream_id
+        name = "s.aside-earlier"
+        write_mirror(session, MirrorRow(stream_id, Task.FOLLOW, a.address, "s", sets_aside=True, aside_name=name))
+        CopyAside(stream_id, earlier, name, 0, 1, lambda operation: None).apply(session)
+        session.commit()
+        session.close()
+        database.close()
+        async with served(tmp_path / "b") as b:
+            (found,) = await wait_for(b.address, follows_to(50))
+            assert await contents(b.address, "s") == await contents(a.address, "s")
+            assert found.aside_messages == 150
+            first_index, _, aside = await contents(b.address, found.aside_name)
+            assert (first_index, [each.data for each in aside]) == (50, [b"ours %d" % each for each in range(50, 200)])
+            # What the earlier move has copied is kept.
+            assert (await contents(b.address, name))[:2] == (earlier, 200)
 
 
 async def test_messages_are_moved_aside_twice_and_both_are_kept(tmp_path: Path) -> None:
