@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import structlog
 import trio
@@ -11,6 +11,9 @@ from stream_mirror.protocol import PRIMARIES, MirrorCondition, MirrorState
 from stream_service.mirror_rows import MirrorRow, Task
 
 logger = structlog.get_logger(__name__)
+
+
+Identity = tuple[str, int]
 
 
 class Figures:
@@ -79,3 +82,34 @@ class Figures:
 
     def _lag_us(self) -> int:
         return round((trio.current_time() - self._level_s) * 1e6)
+
+
+class FiguresByName:
+    """The figures of all mirrors of a node, by the names of their streams: a stream can have thousands of partitions,
+    and a node thousands of streams."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, dict[int, Figures]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_name)
+
+    def find(self, identity: Identity) -> Figures | None:
+        """Returns the figures of a stream-partition; None if it neither follows nor fences."""
+        return self._by_name.get(identity[0], {}).get(identity[1])
+
+    def set(self, identity: Identity, figures: Figures | None) -> None:
+        """Sets the figures of a stream-partition; None: it neither follows nor fences any more."""
+        name, partition = identity
+        if figures is not None:
+            self._by_name.setdefault(name, {})[partition] = figures
+        elif self.find(identity) is not None:
+            del self._by_name[name][partition]
+            if not self._by_name[name]:
+                del self._by_name[name]
+
+    def identities(self, name: str = "") -> Iterator[Identity]:
+        """Returns the partitions that follow or fence, in order. name: only of this stream; empty: of all."""
+        for each in [name] if name else sorted(self._by_name):
+            for partition in sorted(self._by_name.get(each, ())):
+                yield each, partition

@@ -141,9 +141,9 @@ class Promotions:
     def following(self, name: str, tasks: Collection[Task] = FOLLOWING) -> list[Following]:
         """Returns the partitions of a stream that follow a source, with one of these tasks."""
         return [
-            Following(self._tasks.stream(identity), row, self._tasks.figures[identity])
+            Following(self._tasks.stream(identity), row, figures)
             for identity, row in self._tasks.rows(name).items()
-            if row.task in tasks
+            if row.task in tasks and (figures := self._tasks.figures.find(identity)) is not None
         ]
 
     def _promotion(self, name: str, tasks: Collection[Task] = FOLLOWING) -> Promotion:

@@ -16,7 +16,7 @@ import trio
 from ockam.node import Node
 from stream_mirror.errors import MirrorError
 from stream_mirror.fencer import Fencer
-from stream_mirror.figures import Figures
+from stream_mirror.figures import Figures, FiguresByName, Identity
 from stream_mirror.follower import Follower
 from stream_mirror.followers import Followers
 from stream_mirror.keeper import Keeper
@@ -31,8 +31,6 @@ from stream_service.workers.directory import StreamDirectory
 
 RESTART_S = 1.0
 """The pause before a task that has failed is begun anew, in seconds."""
-
-Identity = tuple[str, int]
 
 logger = structlog.get_logger(__name__)
 
@@ -53,7 +51,9 @@ class MirrorTasks:
         self._nursery: trio.Nursery | None = None
         self.own_address: str | None = None
         self._scopes: dict[object, trio.CancelScope] = {}
-        self.figures: dict[Identity, Figures] = {}
+        self.figures = FiguresByName()
+        # The partitions of each stream that follow a source. While there is one, the stream has a keeper.
+        self._following: dict[str, set[int]] = {}
         self._followers = Followers(directory, new_id, now_us, self.note_role, lambda: self.own_address)
         self.keepers: dict[str, Keeper] = {}
 
@@ -91,15 +91,15 @@ class MirrorTasks:
     def states(self, name: str = "") -> list[MirrorState]:
         """Returns the state of each partition that follows or fences. name: only this stream; empty: all."""
         found = []
-        for identity in sorted(self.figures):
-            stream = self.stream(identity)
+        for identity in self.figures.identities(name):
+            stream, figures = self.stream(identity), self.figures.find(identity)
             try:
                 row, next_index = stream.row, stream.next_index
             except MirrorError:
                 # The stream is being made again, or deleted.
                 continue
-            if row is not None and (not name or name == identity[0]):
-                found.append(self.figures[identity].state(row, next_index))
+            if row is not None and figures is not None:
+                found.append(figures.state(row, next_index))
         return found
 
     def get_own_address(self) -> str:
@@ -115,27 +115,32 @@ class MirrorTasks:
         """Called when a stream became a mirror or a primary, or was deleted: ends its task, and begins the one that it
         needs now."""
         self.end(identity)
-        self.figures.pop(identity, None)
-        name = identity[0]
+        self.figures.set(identity, None)
+        name, partition = identity
+        following = self._following.setdefault(name, set())
+        following.discard(partition)
         if row is not None:
-            figures = self.figures[identity] = Figures(identity, row, self._now_us)
+            figures = Figures(identity, row, self._now_us)
+            self.figures.set(identity, figures)
             stream = self.stream(identity)
             if row.follows:
                 follower = Follower(stream, row, figures, self.new_id, self.own_address)
                 self.begin(identity, follower.run)
                 # The keeper asks the same node.
                 self._keep(name, row)
+                following.add(partition)
             else:
                 fencer = Fencer(stream, row, figures, self.new_id, self.get_own_address)
                 self.begin(identity, lambda: self._fence(identity, fencer))
-        if not any(each.follows for each in self.rows(name).values()):
+        if not following:
+            del self._following[name]
             self.end(("keeper", name))
             self.keepers.pop(name, None)
 
     async def _fence(self, identity: Identity, fencer: Fencer) -> None:
         await fencer.run()
-        if self.figures.get(identity) is fencer.figures:
-            del self.figures[identity]
+        if self.figures.find(identity) is fencer.figures:
+            self.figures.set(identity, None)
             # The former source is written down as a mirror now.
             if fencer.follower is not None:
                 self._followers.add(fencer.follower)
@@ -195,7 +200,7 @@ class MirrorTasks:
     def rows(self, name: str) -> dict[Identity, MirrorRow]:
         """Returns the rows of a stream by their identities, in the order of the partitions."""
         found = {}
-        for identity in sorted(each for each in self.figures if each[0] == name):
+        for identity in self.figures.identities(name):
             # A partition that is being made again or deleted has no row.
             with suppress(MirrorError):
                 row = self.stream(identity).row
