@@ -6,7 +6,7 @@ what has become of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import msgspec
 import structlog
@@ -20,6 +20,7 @@ from stream_mirror.promotion import WAY_WITHOUT_FENCE, Following, Promotion
 from stream_mirror.protocol import MirrorState
 from stream_mirror.tasks import MirrorTasks
 from stream_service.mirror_rows import FOLLOWING, Task
+from stream_service.stored import StoredStream
 
 IDS_MAX = 64
 """The largest number of operators who wait for one promotion, and of promotions whose end is remembered."""
@@ -36,6 +37,7 @@ class Begun(msgspec.Struct):
     ids: the ids of the requests that wait for it.
     is_resumed: whether an earlier run of the node has begun it.
     is_noted: whether all partitions are written down as being promoted.
+    takes: whether a partition of this node may be a primary already. Then the promotion cannot be undone.
     is_known: whether an operator is told what has become of it.
     failure: why it has failed. Then the source gets its role back, which can take longer than until `is_known`.
     has_ended: whether nothing of it is left to be done.
@@ -45,6 +47,7 @@ class Begun(msgspec.Struct):
     ids: set[int]
     is_resumed: bool = False
     is_noted: bool = False
+    takes: bool = False
     is_known: bool = False
     failure: MirrorError | StorageError | ProtocolError | None = None
     has_ended: bool = False
@@ -90,10 +93,13 @@ class Promotions:
         self._begin(name, Begun(states, {promotion_id}))
         return False, states
 
-    def resume(self, name: str) -> None:
-        """Goes on with a promotion that an earlier run of the node has begun."""
+    def resume(self, name: str, stored: Sequence[StoredStream]) -> None:
+        """Goes on with a promotion that an earlier run of the node has begun.
+
+        stored: the partitions of the stream.
+        """
         logger.info("promotion_resumed", stream=name)
-        begun = Begun(self._tasks.states(name), set(), is_resumed=True)
+        begun = Begun(self._tasks.states(name), set(), is_resumed=True, takes=has_taken(stored))
         if self.following(name, {Task.GIVE_BACK}):
             begun.failure, begun.is_known = MirrorError(f"an earlier promotion of {name!r} has failed"), True
         self._begin(name, begun)
@@ -192,6 +198,9 @@ class Promotions:
     async def _promote(self, name: str, begun: Begun) -> None:
         """Does what is left of a promotion. Sets its failure, or raises MirrorError, StorageError, ProtocolError if it
         has to be repeated."""
+        if begun.takes and not self.following(name, {Task.PROMOTE}):
+            # The last step has raised an error, and was done all the same.
+            return
         own_address = self._tasks.get_own_address()
         promotion = self._promotion(name)
         try:
@@ -207,7 +216,8 @@ class Promotions:
             raise
         except (MirrorError, StorageError, ProtocolError) as error:
             # A source that is down can be a mirror already, and this node a primary in a part. Both go on.
-            if promotion.takes or (begun.is_resumed and isinstance(error, SourceLost)):
+            begun.takes = begun.takes or promotion.takes
+            if begun.takes or (begun.is_resumed and isinstance(error, SourceLost)):
                 raise
             logger.error("promotion_failed", stream=name, reason=str(error))
             begun.failure = error
@@ -218,3 +228,14 @@ class Promotions:
         own_address = self._tasks.get_own_address()
         if self.is_under_way(name):
             await self._promotion(name, {Task.PROMOTE, Task.GIVE_BACK}).give_back(own_address)
+
+
+def has_taken(stored: Sequence[StoredStream]) -> bool:
+    """Whether a partition of a stream that is being promoted is a primary already: it fences the source of the others,
+    or that one is its mirror now."""
+    rows = [each.mirror for each in stored if each.mirror is not None]
+    sources = {(row.source, row.source_name) for row in rows if row.follows}
+    fenced = {(row.source, row.source_name) for row in rows if not row.follows}
+    primaries = [each for each in stored if each.mirror is None or not each.mirror.follows]
+    mirrors = {(row.address, row.stream_name) for each in primaries for row in each.followers}
+    return bool(sources & (fenced | mirrors))

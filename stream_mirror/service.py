@@ -66,8 +66,11 @@ class MirrorService:
         self._node.register([local(ADDRESS)], lambda: MirrorWorker(self.start_serving))
         self._tasks.start(nursery, stored, own_address)
         names = {each.record.name for each in stored if each.mirror is not None}
-        for name in sorted(name for name in names if self._promotions.is_under_way(name)):
-            self._promotions.resume(name)
+        promoted: dict[str, list[StoredStream]] = {name: [] for name in names if self._promotions.is_under_way(name)}
+        for each in stored:
+            promoted.get(each.record.name, []).append(each)
+        for name in sorted(promoted):
+            self._promotions.resume(name, promoted[name])
 
     def start_refusing(self, nursery: trio.Nursery, reason: str) -> None:
         """Begins to serve operators, and refuses mirrors for this reason."""

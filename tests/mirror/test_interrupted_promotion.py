@@ -18,7 +18,7 @@ from ockam.address import Route
 from storage.failpoint import ENVIRONMENT_VARIABLE, SITES
 from stream_mirror.protocol import MirrorAction, MirrorCondition, MirrorRequest
 from stream_node.process import NodeProcess
-from stream_service.mirroring import ROLE, BeMirror, Role, RoleRequest
+from stream_service.mirroring import ROLE, BeMirror, BePrimary, Role, RoleRequest
 from stream_service.names import stream_address
 from stream_service.protocol import Status
 from tests.mirror.mirrors import (
@@ -145,6 +145,34 @@ async def test_a_promotion_that_fails_gives_the_source_its_role_back_over_a_kill
                     await trio.sleep(0.05)
             assert [data for _, data in sorted((await data_by_index(a.address)).items())][:20] == [b"20"] * 20
             assert await role_of(b.address) is Role.MIRROR
+
+
+async def test_a_promotion_that_has_taken_a_part_of_a_stream_is_not_undone_after_a_kill(tmp_path: Path) -> None:
+    """The rest cannot be promoted at first: on the source, it is the mirror of a third node."""
+    failing = {ENVIRONMENT_VARIABLE: "promotion_partition_taken:1"}
+    with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b", environment=failing) as b:
+        async with stream_peer(a.address) as peer:
+            await peer.create_partitions("s", 2)
+            await peer.push_all(ROUTES[1], [b"x"] * 10)
+        await add(b.address, "s", a.address)
+        await wait_for(b.address, follows_to(0, 10))
+        with suppress(Exception):
+            await ask_once(b.address, promotes_and_leaves())
+        await die(b)
+        async with stream_peer(a.address) as peer:
+            await ask(peer, ROUTES[1], ROLE, RoleRequest(1, BeMirror("127.0.0.1:1", "s"), True))
+        with NodeProcess(tmp_path / "b", listen=b.address) as b:
+            for _ in range(2):
+                # The first part is done, and its fence as well.
+                (found,) = await wait_for(b.address, lambda found: len(found) == 1 and found[0].reason)
+                assert (found.partition, found.condition) == (1, MirrorCondition.PROMOTING)
+                assert "itself a mirror" in found.reason
+                b.kill()
+                b.start()
+            async with stream_peer(a.address) as peer:
+                await ask(peer, ROUTES[1], ROLE, RoleRequest(1, BePrimary(False), True))
+            await wait_for(b.address, lambda found: not found)
+            assert await takers(b.address, a.address) == [(True, True), (False, False)]
 
 
 async def test_a_node_goes_on_with_a_promotion_at_another_address(tmp_path: Path) -> None:
