@@ -29,7 +29,7 @@ def check_no_mirrors(database: Engine) -> None:
     """
     session = database.read_session()
     try:
-        rows = {row.stream_id for row in list_mirrors(session).values()}
+        rows = list_mirrors(session)
         names: set[str] = set()
         after = None
         while rows and (page := session.log.list_streams(after=after, limit=LIST_PAGE)):
@@ -40,9 +40,12 @@ def check_no_mirrors(database: Engine) -> None:
     if not names:
         return
     named = ", ".join(map(repr, sorted(names)[:NAMED_MAX]))
+    # A stream that only fences its former source is a primary already.
+    follows = any(row.follows for row in rows.values())
+    promote = " (or `stream-node mirror promote NAME`, for one that follows a source)" if follows else ""
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     raise ConfigError(
         f"a member of a cluster, and a node with several workers, has no mirrors, but these streams follow a source on "
         f"another node, or fence their former one: {named}{more}; start this node alone (without --cluster and "
-        "--workers), and run `stream-node mirror remove NAME` or `stream-node mirror promote NAME` for each"
+        f"--workers), and run `stream-node mirror remove NAME` for each{promote}"
     )
