@@ -6,10 +6,12 @@ Method: three nodes in processes. The first one is killed, and the others are pr
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from stream_mirror.protocol import MirrorAction, MirrorCondition
 from stream_node.process import NodeProcess
@@ -18,6 +20,7 @@ from stream_service.protocol import Status
 from tests.mirror.mirrors import MirrorRefused, add, contents, follows_to, is_in, request, role_of, wait_for
 from tests.mirror.publishing import S
 from tests.mirror.test_several_mirrors import wait_written
+from tests.support.served import PATIENCE_S
 from tests.support.stream_peer import stream_peer
 
 Chain = tuple[NodeProcess, NodeProcess, NodeProcess]
@@ -38,6 +41,15 @@ async def chain(tmp_path: Path) -> AsyncIterator[Chain]:
         await wait_for(c.address, follows_to(10))
         await request(b.address, MirrorAction.PROMOTE, "s", force=True)
         yield a, b, c
+
+
+async def push_confirmed(a: NodeProcess) -> int:
+    """Pushes until a node that has just started, and asks its mirrors, confirms. Returns the index."""
+    async with stream_peer(a.address) as peer:
+        with trio.fail_after(PATIENCE_S):
+            while (confirm := await peer.push(S, b"alone")).status is not Status.OK:
+                await trio.sleep(0.01)
+    return confirm.index
 
 
 async def check_refused(a: NodeProcess) -> None:
@@ -85,3 +97,29 @@ async def test_an_old_source_finds_the_last_primary_behind_a_mirror_that_was_one
     (found,) = await wait_for(a.address, follows_to(12))
     assert (found.source, found.aside_messages) == (b.address, 0)
     assert await contents(a.address, "s") == await contents(c.address, "s")
+
+
+async def test_a_primary_whose_older_files_were_put_back_does_not_follow_its_own_mirror(tmp_path: Path) -> None:
+    """The mirror knows more of the history than the primary, and follows nobody but the primary."""
+    with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b:
+        async with stream_peer(a.address) as peer:
+            await peer.push_all(await peer.create("s"), [b"x"] * 10)
+        await add(b.address, "s", a.address)
+        await wait_for(b.address, follows_to(10))
+        await wait_written(a, b)
+        a.stop()
+        shutil.copytree(tmp_path / "a", tmp_path / "copy")
+        a.start()
+        assert await push_confirmed(a) == 10
+        for new, old in ((b, a), (a, b)):
+            await wait_for(new.address, follows_to(11))
+            await request(new.address, MirrorAction.PROMOTE, "s")
+            await wait_for(old.address, follows_to(11))
+        a.kill()
+        shutil.rmtree(tmp_path / "a")
+        shutil.move(tmp_path / "copy", tmp_path / "a")
+        a.start()
+        (found,) = await wait_for(b.address, is_in(MirrorCondition.PARTED))
+        assert "mirror add --force" in found.reason
+        assert await role_of(a.address) is Role.PRIMARY
+        assert await push_confirmed(a) == 10
