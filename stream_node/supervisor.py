@@ -52,18 +52,34 @@ class NodeEnd(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-def _failed_end(name: str, code: int, failures: int) -> NodeEnd:
+class WorkerEnd(msgspec.Struct, frozen=True):
+    """The end of one run of a worker.
+
+    code: its exit code. has_listened: whether it has listened. not_started: why the system did not start it; None: the
+    system did.
+    """
+
+    code: int
+    has_listened: bool
+    not_started: str | None = None
+
+
+def _failed_end(name: str, end: WorkerEnd, failures: int) -> NodeEnd:
     """Returns the end of a node with a worker that cannot serve.
 
-    code: the exit code of the worker. failures: how many times it has ended without having listened, if it has listened
-    before; 0: it has never listened.
+    end: its last run. failures: how many times it has ended without having listened, if it has listened before; 0: it
+    has never listened.
     """
     reason = None
     if failures:
         reason = f"the worker {name} has ended {failures} times in a row before it listened, so the node stops"
-    elif code < 0:
-        reason = f"the worker {name} was ended by signal {-code} before it listened"
-    return NodeEnd(max(code, 1), reason)
+        if end.not_started is not None:
+            reason += f"; the last time, the system did not start it: {end.not_started}"
+    elif end.not_started is not None:
+        reason = f"the system did not start the worker {name}: {end.not_started}"
+    elif end.code < 0:
+        reason = f"the worker {name} was ended by signal {-end.code} before it listened"
+    return NodeEnd(max(end.code, 1), reason)
 
 
 class Supervisor:
@@ -155,41 +171,48 @@ class Supervisor:
         while True:
             started_s = trio.current_time()
             try:
-                code, has_listened = await self._run_once(number)
+                end = await self._run_once(number)
             finally:
                 self._processes.pop(number, None)
             if self._stopping.is_set():
-                return code
-            failures = 0 if has_listened else failures + 1
+                # A worker that was not started has nothing to drain, as one that waits for its next start.
+                return end.code if end.not_started is None else 0
+            failures = 0 if end.has_listened else failures + 1
             if number not in self._listening or failures == FAILURES_MAX:
                 # A first start that fails finds wrong settings or data, and another attempt would find them as well.
                 served = number in self._listening
-                self._failure = self._failure or _failed_end(worker_name(number), code, failures if served else 0)
+                self._failure = self._failure or _failed_end(worker_name(number), end, failures if served else 0)
                 self.stop()
-                return code
+                return end.code
             if trio.current_time() - started_s > STABLE_S:
                 pause_s = RESTART_S_MIN
-            logger.error("worker_died", worker=worker_name(number), code=code, restart_in_s=pause_s)
+            logger.error("worker_died", worker=worker_name(number), code=end.code, restart_in_s=pause_s)
             with trio.move_on_after(pause_s):
                 await self._stopping.wait()
                 return 0
             pause_s = min(2 * pause_s, RESTART_S_MAX)
 
-    async def _run_once(self, number: int) -> tuple[int, bool]:
-        """Runs one worker until it ends. Returns its exit code, and whether it has listened."""
+    async def _run_once(self, number: int) -> WorkerEnd:
+        """Runs one worker until it ends."""
         place = self._place(number)
         kept = [*place.public, place.private, place.supervisor, self._lock.descriptor]
         environment = {**os.environ, VARIABLE: msgspec.json.encode(place).decode()}
         if self._watches:
             environment |= self._watches[number].environment
-        process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "stream_node", *self._arguments],
-            stdout=subprocess.PIPE,
-            env=environment,
-            pass_fds=kept,
-            # A signal of the terminal is for the supervisor, which tells the workers.
-            start_new_session=True,
-        )
+        try:
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-m", "stream_node", *self._arguments],
+                stdout=subprocess.PIPE,
+                env=environment,
+                pass_fds=kept,
+                # A signal of the terminal is for the supervisor, which tells the workers.
+                start_new_session=True,
+            )
+        except OSError as error:
+            # A machine without memory, processes or files for one more worker may have them again soon, and the other
+            # workers must go on meanwhile.
+            logger.error("worker_not_started", worker=worker_name(number), reason=str(error))
+            return WorkerEnd(1, has_listened=False, not_started=str(error))
         self._processes[number] = process
         if self._stopping.is_set():
             process.terminate()
@@ -197,7 +220,7 @@ class Supervisor:
             assert process.stdout is not None, "its output is a pipe"
             async with process.stdout:
                 has_listened = await self._read_listening(number, process.stdout)
-                return await process.wait(), has_listened
+                return WorkerEnd(await process.wait(), has_listened)
         finally:
             if process.returncode is None:
                 process.kill()
