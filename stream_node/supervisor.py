@@ -26,6 +26,7 @@ from ockam.address import split_host_port
 from ockam.sockets import socket_name
 from storage.directory_lock import DirectoryLock
 from stream_node.config import Config
+from stream_node.notify import Notifier
 from stream_node.server import CannotListen
 from stream_node.worker_place import VARIABLE, WorkerPlace, own_address, worker_name
 from stream_node.worker_sockets import listen_alone, listen_together, resolved
@@ -38,6 +39,9 @@ FAILURES_MAX = 5
 kernel gives to this worker would wait for ever, and no service manager would see it."""
 STABLE_S = 30.0
 """If a worker has run for this long, the next pause is the shortest one again."""
+RELOAD_S_MAX = 30.0
+"""A reload is over after this time, whatever the workers have reported: one that stands still must not keep the others
+from the next reload."""
 
 logger = structlog.get_logger(__name__)
 
@@ -88,19 +92,23 @@ class Supervisor:
     addresses: the `host:port` at which they listen together.
     """
 
-    def __init__(
-        self, config: Config, lock: DirectoryLock, arguments: Sequence[str], watchdog_s: float | None = None
-    ) -> None:
+    def __init__(self, config: Config, lock: DirectoryLock, arguments: Sequence[str], notifier: Notifier) -> None:
         """Opens the sockets of the workers. Raises CannotListen.
 
         lock: the lock on the data directory, which the workers hold too, so that it lasts as long as any of them lives.
-        arguments: the command line of a worker. watchdog_s: after how many seconds without progress a worker is killed;
-        None: never.
+        arguments: the command line of a worker. notifier: tells the service manager about a reload. If there is such a
+        manager, the workers report to this process as the node does to the manager, and a worker that reports no
+        progress for the time of the manager's watchdog is killed.
         """
+        self._notifier = notifier
         self._watches = [
-            WorkerWatch(worker_name(number), watchdog_s, partial(self._kill, number))
-            for number in range(config.workers if watchdog_s is not None else 0)
-            if watchdog_s is not None
+            WorkerWatch(
+                worker_name(number),
+                notifier.watchdog_s,
+                kill=partial(self._kill, number),
+                end_reload=partial(self._end_reload, number),
+            )
+            for number in range(config.workers if notifier.is_active else 0)
         ]
         self._count = config.workers
         self._lock = lock
@@ -117,7 +125,14 @@ class Supervisor:
         self._alive, self._end = os.pipe()
         self._processes: dict[int, trio.Process] = {}
         self._listening: set[int] = set()
+        """The workers that have listened, also those of which a new process is being started."""
+        self._serving: set[int] = set()
+        """The workers whose present process listens, so that it can take signals."""
         self._all_listening = trio.Event()
+        self._ready = trio.Event()
+        self._reloading = trio.Lock()
+        self._reloads: dict[int, trio.Event] = {}
+        """By worker, the end of the reload that it has to do."""
         self._stopping = trio.Event()
         self._failure: NodeEnd | None = None
 
@@ -127,10 +142,43 @@ class Supervisor:
         for process in self._processes.values():
             process.send_signal(number)
 
-    def reload(self) -> None:
-        """Makes all workers read their files again."""
-        for process in self._processes.values():
-            process.send_signal(signal.SIGHUP)
+    async def reload(self) -> None:
+        """Makes all workers read their files again, and tells the service manager when they begin and when they have.
+
+        Waits until the workers have listened once: before, they read their files for the first time.
+        """
+        await self._ready.wait()
+        async with self._reloading:
+            if self._stopping.is_set():
+                return
+            self._notifier.reloading()
+            self._reloads = {number: trio.Event() for number in self._processes}
+            ends = list(self._reloads.values())
+            # A signal would end a process that does not listen yet. It gets the signal when it listens.
+            for number in sorted(self._serving):
+                self._hang_up(number)
+            with trio.move_on_after(RELOAD_S_MAX) as scope:
+                for end in ends:
+                    await end.wait()
+            if scope.cancelled_caught:
+                names = [worker_name(number) for number in self._reloads]
+                logger.warning("workers_not_reloaded", workers=names, within_s=RELOAD_S_MAX)
+            # After `stopping`, the manager expects the end of this process and no other state.
+            if not self._stopping.is_set():
+                self._notifier.ready()
+
+    def _hang_up(self, number: int) -> None:
+        self._processes[number].send_signal(signal.SIGHUP)
+        if not self._watches:
+            # This worker reports to nobody, and nobody asks.
+            self._end_reload(number)
+
+    def _end_reload(self, number: int) -> None:
+        """Notes that a worker has read its files, or has ended: a new process reads them at its start. Safe to
+        repeat."""
+        end = self._reloads.pop(number, None)
+        if end is not None:
+            end.set()
 
     async def run(self, tell_ready: Callable[[], None]) -> NodeEnd:
         """Runs the workers until `stop`, or until one cannot serve. The exit code is the highest one of a worker.
@@ -153,6 +201,7 @@ class Supervisor:
             async def tell() -> None:
                 await self._all_listening.wait()
                 tell_ready()
+                self._ready.set()
 
             nursery.start_soon(tell)
             for watch in self._watches:
@@ -174,6 +223,8 @@ class Supervisor:
                 end = await self._run_once(number)
             finally:
                 self._processes.pop(number, None)
+                self._serving.discard(number)
+                self._end_reload(number)
             if self._stopping.is_set():
                 # A worker that was not started has nothing to drain, as one that waits for its next start.
                 return end.code if end.not_started is None else 0
@@ -241,6 +292,10 @@ class Supervisor:
         if json.loads(text.splitlines()[0]).get("event") != "listening":
             return False
         self._listening.add(number)
+        self._serving.add(number)
+        if number in self._reloads:
+            # The process may have read its files just before they changed.
+            self._hang_up(number)
         if len(self._listening) == self._count:
             self._all_listening.set()
         return True
