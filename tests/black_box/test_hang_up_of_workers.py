@@ -10,7 +10,7 @@ import json
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,18 @@ pytestmark = pytest.mark.usefixtures("hangup_has_its_meaning")
 def next_state(manager: Manager) -> str:
     """The name of the next state that a node tells, beside progress."""
     return next(iter(manager.next_message()))
+
+
+@contextmanager
+def frozen(pid: int | None) -> Iterator[int]:
+    """Freezes a process for the block. A frozen worker would outlive the test that fails meanwhile."""
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield pid
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
 
 
 @pytest.fixture
@@ -93,15 +105,12 @@ def test_a_reload_is_told_to_be_over_when_every_worker_has_read_the_file(tmp_pat
     arguments = (*TWO, "--config", str(file))
     with NodeProcess(tmp_path / "data", arguments=arguments, environment={"NOTIFY_SOCKET": manager.name}) as node:
         assert next_state(manager) == "READY"
-        frozen = owners(node)[1]
-        assert frozen is not None
-        os.kill(frozen, signal.SIGSTOP)
-        file.write_text("streams_max = 8\n")
-        node.signal(signal.SIGHUP)
-        assert next_state(manager) == "RELOADING"
-        wait_for(lambda: len(log_lines(node, "settings_loaded")) == 1)
-        assert manager.take_waiting() == []
-        os.kill(frozen, signal.SIGCONT)
+        with frozen(owners(node)[1]):
+            file.write_text("streams_max = 8\n")
+            node.signal(signal.SIGHUP)
+            assert next_state(manager) == "RELOADING"
+            wait_for(lambda: len(log_lines(node, "settings_loaded")) == 1)
+            assert manager.take_waiting() == []
         assert next_state(manager) == "READY"
         wait_for(lambda: len(log_lines(node, "settings_loaded")) == 2)
         assert node.stop() == 0
@@ -112,12 +121,10 @@ def test_a_worker_that_dies_or_starts_does_not_end_or_hold_up_a_reload(tmp_path:
     signal meanwhile would end a process that does not listen yet."""
     with NodeProcess(tmp_path / "data", arguments=TWO, environment={"NOTIFY_SOCKET": manager.name}) as node:
         assert next_state(manager) == "READY"
-        victim = owners(node)[1]
-        assert victim is not None
-        os.kill(victim, signal.SIGSTOP)
-        node.signal(signal.SIGHUP)
-        assert next_state(manager) == "RELOADING"
-        os.kill(victim, signal.SIGKILL)
+        with frozen(owners(node)[1]) as victim:
+            node.signal(signal.SIGHUP)
+            assert next_state(manager) == "RELOADING"
+            os.kill(victim, signal.SIGKILL)
         assert next_state(manager) == "READY"
         node.signal(signal.SIGHUP)
         assert [next_state(manager) for _ in range(2)] == ["RELOADING", "READY"]

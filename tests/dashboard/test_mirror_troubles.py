@@ -9,12 +9,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import httpx
+import pytest
 import trio
 
 from access.rights import Right
 from stream_client import connect
 from stream_mirror.protocol import MirrorAction, MirrorCondition, MirrorState
+from stream_node.dashboard import mirror_watch
 from stream_node.dashboard.mirror_watch import KINDS, LASTS_S_MIN, LISTED_MAX, MirrorWatch
+from stream_node.process import NodeProcess
 from stream_service.mirroring import ROLE, BeMirror, RoleRequest
 from stream_service.names import stream_address
 from tests.access.guarded_node import guarded, may
@@ -154,3 +157,18 @@ async def test_a_mirror_that_has_parted_is_named_until_it_follows(tmp_path: Path
         assert await counted(client, "mirror_parted")
         await add(address, "orders", a.address, force=True)
         await wait_overview(client, "What is wrong now Nothing.")
+
+
+async def test_a_lost_source_is_named_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mirror_watch, "LASTS_S_MIN", 0.2)
+    with NodeProcess(tmp_path / "a") as a:
+        async with http_node(tmp_path / "b") as b, b.client() as client:
+            await fill(a.address, "orders", b"1", b"2")
+            await add(b.running.address, "orders", a.address)
+            await wait_for(b.running.address, follows_to(2))
+            a.kill()
+            page = await wait_overview(client, f"orders has not followed {a.address} for")
+            assert "cannot be reached" in page.text
+            assert await counted(client, "mirror_not_following")
+            await trio.to_thread.run_sync(a.start)
+            await wait_overview(client, "What is wrong now Nothing.")
