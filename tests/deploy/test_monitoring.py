@@ -131,7 +131,12 @@ async def test_a_real_node_tells_what_alerts_and_panels_watch(tmp_path: Path) ->
     used = {series.metric for rule in ALERTS for series in series_in(rule["expr"])}
     used |= {series.metric for _, expression, _ in dashboard_expressions() for series in series_in(expression)}
     labelled = {name for name, labels in known_metrics().items() if labels - {"le"}}
-    empty = {"up", "stream_node_block_last", "stream_node_block_last_acknowledged"}
+    empty = {
+        "up",
+        "stream_node_block_last",
+        "stream_node_block_last_acknowledged",
+        "stream_node_cluster_unowned_shards",
+    }
     assert used - scraped - labelled - empty == set()
     assert "stream_node_stream_bytes" in scraped
 
