@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
-from cluster.protocol import MEMBER, Envelope, envelope_hop
+from cluster.protocol import MEMBER, Envelope, envelope_hop, read_envelope
 from ockam.address import Address
 from ockam.identity import Identity
 from ockam.message import Message, Origin
@@ -38,13 +38,15 @@ class Envelopes:
             )
         return Message((MEMBER, hop, *message.onward_route), message.return_route, message.payload, origin)
 
-    def unwrap(self, message: Message, envelope: Envelope) -> Message:
-        """Returns the message of a client of another member, with the identity that it has proved there."""
+    def read_origin(self, message: Message) -> Origin:
+        """Returns the origin of a message that a member has sent for its client, with the identity that the client has
+        proved there. Raises ProtocolError."""
         key = message.origin, message.onward_route[1].value
         origin = self._origins.get(key)
         if origin is None:
             if len(self._origins) >= ENVELOPES_MAX:
                 self._origins.clear()
+            envelope = read_envelope(message.onward_route[1])
             # The limits of the client are those of the member to which it is connected. An answer must pass through
             # both connections.
             origin = self._origins[key] = msgspec.structs.replace(
@@ -54,4 +56,4 @@ class Envelopes:
                 usage=UNLIMITED,
                 frame_bytes_max=min(message.origin.frame_bytes_max, envelope.frame_bytes_max),
             )
-        return Message(message.onward_route[2:], message.return_route, message.payload, origin)
+        return origin

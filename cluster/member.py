@@ -100,15 +100,15 @@ class ClusterMember:
             # A read that has begun before does not count for those who ask.
             asked, self._on_read = self._on_read, []
             try:
-                view = await self._do(Beat, self.router.name, self._token)
+                beat = await self._do(Beat, self.router.name, self._token)
             except StorageError as error:
                 if _is_final(error):
                     raise
                 self._beats_failed += 1
                 logger.warning("cluster_beat_failed", reason=str(error))
             else:
-                self._note(view)
-                await self._follow(self._machine.plan(view))
+                self._note(beat.view)
+                await self._follow(self._machine.plan(beat.view))
             for on_read in asked:
                 on_read()
             with trio.move_on_after(self._beat_s):
@@ -225,9 +225,11 @@ class ClusterMember:
         return view
 
     async def _follow(self, plan: Plan) -> None:
-        """Takes and gives the shards of a plan."""
+        """Takes and gives the shards of a plan. Leaves the rest of it to the next plan if it fails."""
         for owner, shards in plan.give.items():
-            await self._give(owner, [shard for shard in shards if shard in self.router.served])
+            if not await self._give(owner, [shard for shard in shards if shard in self.router.served]):
+                # The shards may have a new owner all the same. Only the tables, which the next beat reads, can tell.
+                return
         if plan.take and not self._leaves:
             await self._take(plan)
         # Shards that another process of this name had, or that could not be opened before.
@@ -237,16 +239,16 @@ class ClusterMember:
 
     async def _take(self, plan: Plan) -> None:
         try:
-            view = await self._do(MoveShards, self.router.name, plan.take, plan.fences)
+            move = await self._do(MoveShards, self.router.name, plan.take, plan.fences)
         except StorageError as error:
             if _is_final(error):
                 raise
             logger.warning("cluster_shards_not_taken", shards=len(plan.take), reason=str(error))
             return
-        taken = [shard for shard, _ in plan.take if view.shards[shard].owner == self.router.name]
-        self._fenced += len(plan.fences)
-        logger.info("cluster_shards_taken", shards=len(taken), fenced=sorted(plan.fences))
-        self._note(view)
+        taken = [shard for shard, _ in plan.take if move.view.shards[shard].owner == self.router.name]
+        self._fenced += len(move.fenced)
+        logger.info("cluster_shards_taken", shards=len(taken), fenced=sorted(move.fenced))
+        self._note(move.view)
         await self._open(taken)
 
     async def _open(self, shards: Sequence[int]) -> None:
@@ -274,49 +276,49 @@ class ClusterMember:
             return
         self._taken += len(shards)
 
-    async def _give(self, owner: str, shards: Sequence[int]) -> None:
-        """Gives shards to another member, after everything that was submitted for them is stored."""
+    async def _give(self, owner: str, shards: Sequence[int]) -> bool:
+        """Gives shards to another member, after everything that was submitted for them is stored. Returns False if it
+        is not known whether the other member has them."""
         if not shards:
-            return
+            return True
         for shard, waiting in self._services.close_shards(shards).items():
             self.router.stop_serving(shard, waiting)
         # The writes that were submitted before are committed before this one.
         try:
-            view = await self._do(MoveShards, owner, [(shard, self.router.name) for shard in shards], {})
+            move = await self._do(MoveShards, owner, [(shard, self.router.name) for shard in shards], {})
         except StorageError as error:
             if _is_final(error):
                 raise
             logger.warning("cluster_shards_not_given", shards=len(shards), reason=str(error))
-            # The next plan gives them away, or they are opened again.
-            return
+            # If this member still has them after the next beat, it gives them away or opens them then.
+            return False
         self._given += len(shards)
         logger.info("cluster_shards_given", shards=len(shards), to=owner)
-        self._note(view)
+        self._note(move.view)
+        return True
 
     async def _retried(self, kind: Callable[..., T], *arguments: object) -> View:
         """Does an operation until it succeeds. Raises StorageError if it never can."""
         while True:
             try:
-                return await self._do(kind, *arguments)
+                return (await self._do(kind, *arguments)).view
             except StorageError as error:
                 if _is_final(error):
                     raise
                 logger.warning("cluster_table_not_written", reason=str(error))
                 await trio.sleep(RETRY_S)
 
-    async def _do(self, kind: Callable[..., T], *arguments: object) -> View:
-        """Does an operation on the tables. Returns what they have then. Raises StorageError."""
+    async def _do(self, kind: Callable[..., T], *arguments: object) -> T:
+        """Does an operation on the tables, and returns it with its results. Raises StorageError."""
         done = trio.Event()
         operation = kind(*arguments, lambda _: done.set())
         self._storage.submit_write(operation)
         await done.wait()
         if operation.error is not None:
             raise operation.error
-        return operation.view
+        return operation
 
 
 def _is_final(error: StorageError) -> bool:
-    """Whether this process can write no more. Then it must end, and start again as a new member.
-
-    An error that is only in doubt is not final: the next beat reads what the tables have."""
+    """Whether this process can write no more. Then it must end, and start again as a new member."""
     return error.fatal or isinstance(error, StorageClosed)

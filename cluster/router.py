@@ -27,7 +27,7 @@ from ockam.address import LOCAL, Address, Route, local
 from ockam.forwarding import CONNECTION_PREFIX, OpenRequests, destination_unreachable
 from ockam.log_rate import LogRate
 from ockam.mailbox import Mailbox
-from ockam.message import HERE, Message
+from ockam.message import HERE, Message, Origin
 from ockam.node import Forward, Node
 from ockam.protocol import ProtocolError
 from stream_service.names import stream_address
@@ -192,7 +192,7 @@ class Router:
                 self._served[shard] = trio.current_time()
                 self._awaiting_view.discard(shard)
                 for message in self._take_held(shard):
-                    self.arrived(message)
+                    self._arrived(message, message.origin)
 
     def stop_serving(self, shard: int, waiting: Iterable[Message]) -> None:
         """Ends serving a shard, whose workers have stopped. waiting: the messages that wait for them, in order."""
@@ -268,23 +268,22 @@ class Router:
             elif len(message.onward_route) < 3 or not self.proofs.is_member(connection):
                 raise ProtocolError("only members of the cluster send this")
             else:
-                mailbox = self.arrived(message)
+                # The connection may end while the message waits here, so its origin is read now.
+                mailbox = self._arrived(message, self._envelopes.read_origin(message))
         except ProtocolError as error:
             self._lines.log(logger.info, "cluster_request_refused", peer=message.origin.peer, reason=str(error))
             self._node.count_drop("cluster_refused")
         # The message was taken, also if no mailbox got it.
         return mailbox or self._node.find_mailbox(CLUSTER)
 
-    def arrived(self, message: Message) -> Mailbox | None:
+    def _arrived(self, message: Message, origin: Origin) -> Mailbox | None:
         """Takes a message that another member has sent, or that waited here. Returns the mailbox that got it, if one
-        did. Raises ProtocolError."""
+        did. Raises ProtocolError.
+
+        origin: that of the client, whichever member it is connected to."""
         envelope = read_envelope(message.onward_route[1])
         if envelope.shard in self._served:
-            if message.return_route and self.proofs.is_member(message.return_route[0]):
-                return self._node.deliver(self._envelopes.unwrap(message, envelope))
-            # A client of this member has sent it, so its origin is known here.
-            own = Message(message.onward_route[2:], message.return_route, message.payload, message.origin)
-            return self._node.deliver(own)
+            return self._node.deliver(Message(message.onward_route[2:], message.return_route, message.payload, origin))
         if message.onward_route[2:] == (CLUSTER,) and self._is_own_mark(message):
             # All earlier messages of this member have come back, too.
             return None
@@ -298,7 +297,7 @@ class Router:
             self._refresh()
         hop = envelope_hop(msgspec.structs.replace(envelope, moves=envelope.moves + 1))
         route = (MEMBER, hop, *message.onward_route[2:])
-        further = Message(route, message.return_route, message.payload, message.origin)
+        further = Message(route, message.return_route, message.payload, origin)
         # No answer is due to a message for a session, which has ended with the move of its shard.
         if envelope.shard != self._others_at or find_shard(message.onward_route[2]) is not None:
             if len(self.passed_on) >= PASSED_ON_MAX:

@@ -159,9 +159,11 @@ class MoveShards(ClusterOperation):
     """Gives shards a new owner: those that have the owner that this operation names.
 
     Members that own shards and do not live are fenced before, so that they can never write again.
+
+    fenced: after the operation, the names of the members that it has fenced.
     """
 
-    __slots__ = ("_fences", "_moves", "_owner")
+    __slots__ = ("_fences", "_moves", "_owner", "fenced")
 
     def __init__(
         self,
@@ -173,11 +175,13 @@ class MoveShards(ClusterOperation):
         """owner: the new owner. moves: each shard with its owner before. fences: the tokens of the members to fence, by
         name."""
         super().__init__(on_done)
+        self.fenced: list[str] = []
         self._owner = owner
         self._moves = moves
         self._fences = fences
 
     def change(self, session: Session) -> None:
+        self.fenced.clear()
         # A member that is frozen in the middle of a COPY keeps its locks, for which the next statements would wait.
         for token in filter(None, self._fences.values()):
             session.disconnect(token)
@@ -192,6 +196,7 @@ class MoveShards(ClusterOperation):
     def _is_fenced(self, session: Session, name: str, token: str) -> bool:
         if token and session.execute(_FENCE, {"of_name": name, "of_token": token}).rowcount == 1:
             session.fence(token)
+            self.fenced.append(name)
             return True
         row = session.execute(_TOKEN, {"of_name": name}).fetchone()
         # Another member has fenced it before.

@@ -28,8 +28,9 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
        step, the session finds it out. If it takes the session too long, the operations get CommitUnsettled, and the
        next transaction waits until it is found out.
     4. If the connection to a database server was lost and nothing is stored, repeat everything on a new connection.
-    5. If an operation made the database undo the whole transaction, as on a full disk, repeat without the operations
-       that failed. If the transaction was undone for another reason, all operations fail.
+    5. If it is not known whether the transaction is stored, it ends here. If an operation made the database undo the
+       whole transaction, as on a full disk, repeat without the operations that failed. If the transaction was undone
+       for another reason, all operations fail.
 
     Returns a fatal error, or None. After a fatal error, the caller must not write in this session any more.
     """
@@ -55,11 +56,12 @@ def commit_batch(session: Session, operations: Sequence[Operation]) -> StorageEr
             for operation in pending:
                 operation.error = None
             continue
-        # 5. The transaction is undone. Each pass of the loop has fewer operations than the last pass, so the loop ends.
+        # 5. The transaction is undone or in doubt. Operations in doubt are perhaps stored, so they are not repeated.
+        #    Each pass of the loop has fewer operations than the last pass, so the loop ends.
         fatal = error.failure if isinstance(error, CommitInDoubt) else error
         failed = _tried_rollback(session) or (fatal if fatal.fatal else None)
         left = [operation for operation in pending if operation.error is None]
-        if failed is not None or len(left) == len(pending):
+        if failed is not None or error.in_doubt or len(left) == len(pending):
             fail_all(left, error)
             return failed
         pending = left

@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import trio
@@ -81,6 +81,23 @@ def chain_address(config: Config) -> Address:
     return stream_address(STREAM_PREFIX + config.block_chain, 0)
 
 
+class BlockTrust(NamedTuple):
+    """What checks the signatures of blocks, read once: a file that is replaced while the node runs changes nothing.
+
+    book: the keys of the nodes; None without an address book. tss: checks threshold signatures; None if none are
+    checked.
+    """
+
+    book: AddressBook | None
+    tss: TssVerifier | None
+
+
+def read_trust(config: Config) -> BlockTrust:
+    """Checks the settings of the block node, and reads what they name. Raises ConfigError."""
+    check_settings(config)
+    return BlockTrust(_address_book(config), _tss_verifier(config))
+
+
 class BlockServicesStatistics(msgspec.Struct, frozen=True):
     node: BlockNodeStatistics
     readers: ReadStatistics
@@ -96,15 +113,14 @@ class BlockServices:
         storage: Runner,
         config: Config,
         directory: StreamDirectory,
+        trust: BlockTrust,
         *,
         now_us: Callable[[], int],
         new_id: Callable[[], str],
         now_s: Callable[[], float] = trio.current_time,
     ) -> None:
-        """Creates the services, which `start` then starts. Raises ConfigError if the settings of the block node
-        are invalid."""
-        check_settings(config)
-        book = _address_book(config)
+        """Creates the services, which `start` then starts. config: its settings are valid, see `read_trust`."""
+        book = trust.book
         self._blocks = BlockNode(
             node,
             storage,
@@ -113,7 +129,7 @@ class BlockServices:
             new_id=new_id,
             now_s=now_s,
             address_books=None if book is None else AddressBooks.always(book),
-            tss=_tss_verifier(config),
+            tss=trust.tss,
             on_stream_changed=directory.note_changed,
         )
         self._read = ReadServices(

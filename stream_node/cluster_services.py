@@ -32,7 +32,7 @@ from ockam.node import Node
 from ockam.tcp import TcpTransport
 from storage.contract import StreamRecord
 from storage.engine import Engine, SharedEngine
-from storage.errors import StorageError
+from storage.errors import OperationFailed, StorageError
 from storage.runner import Runner
 from stream_node.block_services import chain_address
 from stream_node.config import Config, ConfigError
@@ -40,6 +40,7 @@ from stream_node.mirror_address import is_any_host
 from stream_node.worker_place import WorkerPlace
 from stream_service.names import stream_address
 from stream_service.operations import ListStored
+from stream_service.stored import StoredStream
 from stream_service.workers.directory import StreamDirectory
 
 LINK_LOST = "cluster_link_lost"
@@ -107,17 +108,26 @@ class StreamShards:
             return shard_of(stream_address(record.name, record.partition)) in wanted
 
         def listed(operation: ListStored) -> None:
-            if operation.error is None:
-                for stream in operation.streams:
-                    try:
-                        self._directory.open_stream(stream)
-                    except AddressInUse as error:
-                        logger.error("stream_not_served", stream=stream.record.name, reason=str(error))
-                if self._chain in wanted:
-                    self._serve_chain()
-            on_done(operation.error)
+            error = operation.error
+            if error is None:
+                try:
+                    self._open(operation.streams, with_chain=self._chain in wanted)
+                except Exception as raised:
+                    # A mistake of this program. The member would wait for `on_done` for ever.
+                    logger.exception("shards_not_opened", shards=len(wanted))
+                    error = OperationFailed(f"the workers of {len(wanted)} shards did not start: {raised!r}")
+            on_done(error)
 
         self._directory.storage.submit_read(ListStored(is_wanted, listed))
+
+    def _open(self, streams: Sequence[StoredStream], *, with_chain: bool) -> None:
+        for stream in streams:
+            try:
+                self._directory.open_stream(stream)
+            except AddressInUse as error:
+                logger.error("stream_not_served", stream=stream.record.name, reason=str(error))
+        if with_chain:
+            self._serve_chain()
 
     def close_shards(self, shards: Sequence[int]) -> dict[int, list[Message]]:
         waiting: dict[int, list[Message]] = {shard: [] for shard in shards}

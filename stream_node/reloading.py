@@ -17,6 +17,15 @@ from stream_node.server import Server
 logger = structlog.get_logger(__name__)
 
 
+def may_have_files(config: Config, *, has_file: bool, notifier: Notifier) -> bool:
+    """Whether a node may have a file that can be read again: settings, certificates, rules or an audit log.
+
+    has_file: whether it has a file of settings.
+    """
+    # A service manager sends SIGHUP only to make the node read files, whichever it has.
+    return has_file or notifier.is_active or config.tls_certificate is not None or config.access_rules is not None
+
+
 class Reloading:
     """Reads the files of one running node again. Each file is judged by itself: if it is not valid, what it said before
     stays in force, and an error is logged.
@@ -36,11 +45,7 @@ class Reloading:
     @property
     def has_files(self) -> bool:
         """Whether the node may have a file that can be read again: settings, certificates, rules or an audit log."""
-        config = self._server.config
-        # A service manager sends SIGHUP only to make the node read files, whichever it has.
-        if self._notifier.is_active:
-            return True
-        return any(each is not None for each in (self._file, config.tls_certificate, config.access_rules))
+        return may_have_files(self._server.config, has_file=self._file is not None, notifier=self._notifier)
 
     async def reload(self) -> None:
         """Reads all files again. Waits until the node listens: before, it reads them for the first time."""

@@ -23,8 +23,13 @@ from storage.engine import Engine
 from storage.runner import Runner
 from stream_mirror.protocol import MirrorState
 from stream_mirror.service import MirrorService
-from stream_node.block_services import KEEPERS, BlockServices, BlockServicesStatistics, chain_address
-from stream_node.block_services import check_settings as check_block_settings
+from stream_node.block_services import (
+    KEEPERS,
+    BlockServices,
+    BlockServicesStatistics,
+    chain_address,
+    read_trust,
+)
 from stream_node.clock_note import Known
 from stream_node.cluster_services import StreamShards
 from stream_node.config import Config
@@ -142,15 +147,20 @@ class Services:
         self._index = IndexService(storage, now_us, lease_limits=limits, elsewhere=elsewhere)
         self._mirrors = MirrorService(node, self._directory, self._index.groups, new_id=new_id, now_us=now_us)
         self._refusal: str | None = None
-        self._make_blocks = partial(
-            BlockServices, node, storage, directory=self._directory, now_us=now_us, new_id=new_id
-        )
         self._blocks: BlockServices | None = None
-        if elsewhere is not None:
-            # The node of the cluster that serves the shard of the chain has the block node, see `shards`.
-            check_block_settings(config)
-        elif config.block_node:
-            self._blocks = self._make_blocks(config=config)
+        if config.block_node:
+            self._make_blocks = partial(
+                BlockServices,
+                node,
+                storage,
+                directory=self._directory,
+                trust=read_trust(config),
+                now_us=now_us,
+                new_id=new_id,
+            )
+            # The node of a cluster that serves the shard of the chain has the block node, see `shards`.
+            if elsewhere is None:
+                self._blocks = self._make_blocks(config=config)
 
     def start(self, stored: list[StoredStream]) -> None:
         """Begins to serve the stored streams, and every stream that is created later."""

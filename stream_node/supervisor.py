@@ -26,6 +26,7 @@ from ockam.address import split_host_port
 from ockam.sockets import socket_name
 from storage.directory_lock import DirectoryLock
 from stream_node.config import Config
+from stream_node.notify import Notifier
 from stream_node.server import CannotListen
 from stream_node.worker_place import VARIABLE, WorkerPlace, own_address, worker_name
 from stream_node.worker_sockets import listen_alone, listen_together, resolved
@@ -38,6 +39,9 @@ FAILURES_MAX = 5
 kernel gives to this worker would wait for ever, and no service manager would see it."""
 STABLE_S = 30.0
 """If a worker has run for this long, the next pause is the shortest one again."""
+RELOAD_S_MAX = 30.0
+"""A reload is over after this time, whatever the workers have reported: one that stands still must not keep the others
+from the next reload."""
 
 logger = structlog.get_logger(__name__)
 
@@ -52,18 +56,34 @@ class NodeEnd(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
-def _failed_end(name: str, code: int, failures: int) -> NodeEnd:
+class WorkerEnd(msgspec.Struct, frozen=True):
+    """The end of one run of a worker.
+
+    code: its exit code. has_listened: whether it has listened. not_started: why the system did not start it; None: the
+    system did.
+    """
+
+    code: int
+    has_listened: bool
+    not_started: str | None = None
+
+
+def _failed_end(name: str, end: WorkerEnd, failures: int) -> NodeEnd:
     """Returns the end of a node with a worker that cannot serve.
 
-    code: the exit code of the worker. failures: how many times it has ended without having listened, if it has listened
-    before; 0: it has never listened.
+    end: its last run. failures: how many times it has ended without having listened, if it has listened before; 0: it
+    has never listened.
     """
     reason = None
     if failures:
         reason = f"the worker {name} has ended {failures} times in a row before it listened, so the node stops"
-    elif code < 0:
-        reason = f"the worker {name} was ended by signal {-code} before it listened"
-    return NodeEnd(max(code, 1), reason)
+        if end.not_started is not None:
+            reason += f"; the last time, the system did not start it: {end.not_started}"
+    elif end.not_started is not None:
+        reason = f"the system did not start the worker {name}: {end.not_started}"
+    elif end.code < 0:
+        reason = f"the worker {name} was ended by signal {-end.code} before it listened"
+    return NodeEnd(max(end.code, 1), reason)
 
 
 class Supervisor:
@@ -72,19 +92,23 @@ class Supervisor:
     addresses: the `host:port` at which they listen together.
     """
 
-    def __init__(
-        self, config: Config, lock: DirectoryLock, arguments: Sequence[str], watchdog_s: float | None = None
-    ) -> None:
+    def __init__(self, config: Config, lock: DirectoryLock, arguments: Sequence[str], notifier: Notifier) -> None:
         """Opens the sockets of the workers. Raises CannotListen.
 
         lock: the lock on the data directory, which the workers hold too, so that it lasts as long as any of them lives.
-        arguments: the command line of a worker. watchdog_s: after how many seconds without progress a worker is killed;
-        None: never.
+        arguments: the command line of a worker. notifier: tells the service manager about a reload. If there is such a
+        manager, the workers report to this process as the node does to the manager, and a worker that reports no
+        progress for the time of the manager's watchdog is killed.
         """
+        self._notifier = notifier
         self._watches = [
-            WorkerWatch(worker_name(number), watchdog_s, partial(self._kill, number))
-            for number in range(config.workers if watchdog_s is not None else 0)
-            if watchdog_s is not None
+            WorkerWatch(
+                worker_name(number),
+                notifier.watchdog_s,
+                kill=partial(self._kill, number),
+                end_reload=partial(self._end_reload, number),
+            )
+            for number in range(config.workers if notifier.is_active else 0)
         ]
         self._count = config.workers
         self._lock = lock
@@ -101,7 +125,14 @@ class Supervisor:
         self._alive, self._end = os.pipe()
         self._processes: dict[int, trio.Process] = {}
         self._listening: set[int] = set()
+        """The workers that have listened, also those of which a new process is being started."""
+        self._serving: set[int] = set()
+        """The workers whose present process listens, so that it can take signals."""
         self._all_listening = trio.Event()
+        self._ready = trio.Event()
+        self._reloading = trio.Lock()
+        self._reloads: dict[int, trio.Event] = {}
+        """By worker, the end of the reload that it has to do."""
         self._stopping = trio.Event()
         self._failure: NodeEnd | None = None
 
@@ -111,10 +142,43 @@ class Supervisor:
         for process in self._processes.values():
             process.send_signal(number)
 
-    def reload(self) -> None:
-        """Makes all workers read their files again."""
-        for process in self._processes.values():
-            process.send_signal(signal.SIGHUP)
+    async def reload(self) -> None:
+        """Makes all workers read their files again, and tells the service manager when they begin and when they have.
+
+        Waits until the workers have listened once: before, they read their files for the first time.
+        """
+        await self._ready.wait()
+        async with self._reloading:
+            if self._stopping.is_set():
+                return
+            self._notifier.reloading()
+            self._reloads = {number: trio.Event() for number in self._processes}
+            ends = list(self._reloads.values())
+            # A signal would end a process that does not listen yet. It gets the signal when it listens.
+            for number in sorted(self._serving):
+                self._hang_up(number)
+            with trio.move_on_after(RELOAD_S_MAX) as scope:
+                for end in ends:
+                    await end.wait()
+            if scope.cancelled_caught:
+                names = [worker_name(number) for number in self._reloads]
+                logger.warning("workers_not_reloaded", workers=names, within_s=RELOAD_S_MAX)
+            # After `stopping`, the manager expects the end of this process and no other state.
+            if not self._stopping.is_set():
+                self._notifier.ready()
+
+    def _hang_up(self, number: int) -> None:
+        self._processes[number].send_signal(signal.SIGHUP)
+        if not self._watches:
+            # This worker reports to nobody, and nobody asks.
+            self._end_reload(number)
+
+    def _end_reload(self, number: int) -> None:
+        """Notes that a worker has read its files, or has ended: a new process reads them at its start. Safe to
+        repeat."""
+        end = self._reloads.pop(number, None)
+        if end is not None:
+            end.set()
 
     async def run(self, tell_ready: Callable[[], None]) -> NodeEnd:
         """Runs the workers until `stop`, or until one cannot serve. The exit code is the highest one of a worker.
@@ -137,6 +201,7 @@ class Supervisor:
             async def tell() -> None:
                 await self._all_listening.wait()
                 tell_ready()
+                self._ready.set()
 
             nursery.start_soon(tell)
             for watch in self._watches:
@@ -155,41 +220,50 @@ class Supervisor:
         while True:
             started_s = trio.current_time()
             try:
-                code, has_listened = await self._run_once(number)
+                end = await self._run_once(number)
             finally:
                 self._processes.pop(number, None)
+                self._serving.discard(number)
+                self._end_reload(number)
             if self._stopping.is_set():
-                return code
-            failures = 0 if has_listened else failures + 1
+                # A worker that was not started has nothing to drain, as one that waits for its next start.
+                return end.code if end.not_started is None else 0
+            failures = 0 if end.has_listened else failures + 1
             if number not in self._listening or failures == FAILURES_MAX:
                 # A first start that fails finds wrong settings or data, and another attempt would find them as well.
                 served = number in self._listening
-                self._failure = self._failure or _failed_end(worker_name(number), code, failures if served else 0)
+                self._failure = self._failure or _failed_end(worker_name(number), end, failures if served else 0)
                 self.stop()
-                return code
+                return end.code
             if trio.current_time() - started_s > STABLE_S:
                 pause_s = RESTART_S_MIN
-            logger.error("worker_died", worker=worker_name(number), code=code, restart_in_s=pause_s)
+            logger.error("worker_died", worker=worker_name(number), code=end.code, restart_in_s=pause_s)
             with trio.move_on_after(pause_s):
                 await self._stopping.wait()
                 return 0
             pause_s = min(2 * pause_s, RESTART_S_MAX)
 
-    async def _run_once(self, number: int) -> tuple[int, bool]:
-        """Runs one worker until it ends. Returns its exit code, and whether it has listened."""
+    async def _run_once(self, number: int) -> WorkerEnd:
+        """Runs one worker until it ends."""
         place = self._place(number)
         kept = [*place.public, place.private, place.supervisor, self._lock.descriptor]
         environment = {**os.environ, VARIABLE: msgspec.json.encode(place).decode()}
         if self._watches:
             environment |= self._watches[number].environment
-        process = await trio.lowlevel.open_process(
-            [sys.executable, "-m", "stream_node", *self._arguments],
-            stdout=subprocess.PIPE,
-            env=environment,
-            pass_fds=kept,
-            # A signal of the terminal is for the supervisor, which tells the workers.
-            start_new_session=True,
-        )
+        try:
+            process = await trio.lowlevel.open_process(
+                [sys.executable, "-m", "stream_node", *self._arguments],
+                stdout=subprocess.PIPE,
+                env=environment,
+                pass_fds=kept,
+                # A signal of the terminal is for the supervisor, which tells the workers.
+                start_new_session=True,
+            )
+        except OSError as error:
+            # A machine without memory, processes or files for one more worker may have them again soon, and the other
+            # workers must go on meanwhile.
+            logger.error("worker_not_started", worker=worker_name(number), reason=str(error))
+            return WorkerEnd(1, has_listened=False, not_started=str(error))
         self._processes[number] = process
         if self._stopping.is_set():
             process.terminate()
@@ -197,7 +271,7 @@ class Supervisor:
             assert process.stdout is not None, "its output is a pipe"
             async with process.stdout:
                 has_listened = await self._read_listening(number, process.stdout)
-                return await process.wait(), has_listened
+                return WorkerEnd(await process.wait(), has_listened)
         finally:
             if process.returncode is None:
                 process.kill()
@@ -218,6 +292,10 @@ class Supervisor:
         if json.loads(text.splitlines()[0]).get("event") != "listening":
             return False
         self._listening.add(number)
+        self._serving.add(number)
+        if number in self._reloads:
+            # The process may have read its files just before they changed.
+            self._hang_up(number)
         if len(self._listening) == self._count:
             self._all_listening.set()
         return True

@@ -23,6 +23,11 @@ TroubleKind = Literal[
     "shards_unowned",
     "shard_messages_waiting",
     "member_silent",
+    "mirror_circle",
+    "mirror_unfenced",
+    "mirror_promoting",
+    "mirror_parted",
+    "mirror_not_following",
 ]
 TROUBLE_KINDS: Final[tuple[TroubleKind, ...]] = get_args(TroubleKind)
 
@@ -34,7 +39,8 @@ class Trouble(NamedTuple):
     title: what is wrong, in words. remedy: what to do.
     target: the address of the page to look at; empty without one. target_text: the text of the link to this page.
     subject: the name and the stream of a stuck consumer, or the stream of a silent publisher; otherwise empty.
-    lasts_s: how long the consumer is stuck or the publisher is silent, in seconds; otherwise 0.
+    lasts_s: how long the consumer is stuck, the publisher is silent, or something else lasts, in seconds; 0 if nobody
+    knows.
     """
 
     kind: TroubleKind

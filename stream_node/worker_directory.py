@@ -5,6 +5,8 @@ The databases are in a folder for each worker, which the worker locks itself.
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import msgspec
@@ -21,6 +23,7 @@ NOTE_FILE = "workers.toml"
 LEFT_S = 20.0
 """The time that the workers of a killed supervisor get to end, beside the one that they may use to drain."""
 POLL_S = 0.05
+_WORKER_FOLDER = re.compile(r"w\d{2,}")
 
 
 async def lock_directory(config: Config) -> DirectoryLock:
@@ -45,7 +48,7 @@ async def lock_directory(config: Config) -> DirectoryLock:
 
 
 def check_workers(config: Config) -> None:
-    """Raises ConfigError if the data directory is for another number of workers.
+    """Raises ConfigError if the data directory is for another number of workers, or belongs to one worker.
 
     The streams of each worker are in a database of its own, and the number of workers decides which streams these are.
     """
@@ -57,6 +60,7 @@ def check_workers(config: Config) -> None:
         )
     if config.database is not None:
         return
+    _check_whole(folder)
     noted = find_workers(folder)
     if noted is None and (folder / FILE_NAME).exists():
         noted = 1
@@ -66,6 +70,26 @@ def check_workers(config: Config) -> None:
             f"--workers {noted}, or start a second node with --workers {config.workers} and another data directory and "
             "copy the streams to it (stream-node stream copy NAME NAME --to HOST:PORT)"
         )
+
+
+def _check_whole(folder: Path) -> None:
+    """Raises ConfigError if the folder is that of one worker, inside the data directory of a node.
+
+    A node that serves it alone begins the streams of the other workers again, so indexes would be assigned twice. The
+    whole node never shows the messages that were pushed to them here.
+    """
+    # A folder of a worker may be a link to another disk, and a link may lead to a folder of a worker.
+    for place in {Path(os.path.abspath(folder)), Path(os.path.realpath(folder))}:
+        if not _WORKER_FOLDER.fullmatch(place.name):
+            continue
+        count = find_workers(place.parent) or 0
+        if place.name in (worker_name(number) for number in range(count)):
+            raise ConfigError(
+                f"data_dir: {folder} is the directory of one of the {count} workers that share the streams in "
+                f"{place.parent}; start the node with --data-dir {place.parent} --workers {count}. Alone, it would "
+                "begin the streams of the other workers again. To serve a copy of its own streams by another node, "
+                f"copy the directory out of {place.parent}"
+            )
 
 
 def find_workers(folder: Path) -> int | None:

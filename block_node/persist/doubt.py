@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import structlog
+
 from block_node.persist.chain_log import ChainLog, StoredChain
 from block_node.persist.operations import ReadChain
 from storage.contract import Session, StreamRecord
 from storage.errors import CommitUnsettled, ConnectionLost, StorageClosed
 from storage.runner import Runner
+
+logger = structlog.get_logger(__name__)
 
 Learn = Callable[[StoredChain, StreamRecord], None]
 
@@ -40,6 +44,9 @@ def read_again(storage: Runner, log: ChainLog, learn: Learn) -> None:
     def read(operation: ReadAgain) -> None:
         if isinstance(operation.error, CommitUnsettled | ConnectionLost):
             read_again(storage, log, learn)
+        elif operation.error is not None:
+            # Until the next start, the write counts as one that has stored nothing, and no blocks are deleted.
+            logger.error("chain_not_read_again", reason=str(operation.error))
         elif operation.state is not None and operation.stream is not None:
             learn(operation.state, operation.stream)
 

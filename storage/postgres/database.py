@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import psycopg
 from sqlalchemy import Table
 
 from storage.contract import Session
@@ -15,7 +14,6 @@ from storage.errors import DatabaseTooNew, system_error
 from storage.postgres.commands import command
 from storage.postgres.deadlines import Deadlines
 from storage.postgres.durability import Durability, KeptDurability, check_safe, read_durability
-from storage.postgres.errors import storage_error
 from storage.postgres.freshness import Freshness
 from storage.postgres.ownership import LOCK, Ownership
 from storage.postgres.schema import SCHEMA_VERSION, create_statements
@@ -29,7 +27,7 @@ CALL_S = 10.0
 """The time that one call of the server may take, in seconds."""
 
 
-_RELATIONS = "SELECT relname::text FROM pg_class WHERE pg_table_is_visible(oid)"
+_RELATIONS = b"SELECT relname::text FROM pg_class WHERE pg_table_is_visible(oid)"
 """Asks for the names of all tables and indexes."""
 
 
@@ -147,19 +145,17 @@ def _lock_directory(directory: Path) -> DirectoryLock:
 def _create_tables(connection: Connection, deadlines: Deadlines, further: Sequence[Table]) -> None:
     """Creates the tables and indexes that are missing, while no other node does the same. Members of a cluster that run
     write meanwhile, so nothing is locked that exists. Raises StorageError."""
-    try:
-        # Each `command` has a time limit: the first one can wait for another node, a new table for a lock that an
-        # administrator holds, the last one for a standby.
-        command(connection, deadlines, f"BEGIN; SELECT pg_advisory_xact_lock({LOCK + 1})".encode())
-        there = {name for (name,) in connection.execute(_RELATIONS)}
-        for name, statement in create_statements(further).items():
-            if name not in there:
-                command(connection, deadlines, statement.encode())
-        version = connection.execute("SELECT version FROM schema_version").fetchone()
-        if version is None:
-            connection.execute("INSERT INTO schema_version VALUES ($1)", (SCHEMA_VERSION,))
-        elif version[0] > SCHEMA_VERSION:
-            raise DatabaseTooNew(version[0], SCHEMA_VERSION)
-        command(connection, deadlines, b"COMMIT")
-    except psycopg.Error as error:
-        raise storage_error(error, broken=connection.broken) from error
+    # Each `command` has a time limit: the first one can wait for another node, a new table for a lock that an
+    # administrator holds, the last one for a standby.
+    command(connection, deadlines, b"BEGIN; SELECT pg_advisory_xact_lock(%d)" % (LOCK + 1))
+    found = command(connection, deadlines, _RELATIONS)
+    there = {found.get_value(row, 0).decode() for row in range(found.ntuples)}
+    for name, statement in create_statements(further).items():
+        if name not in there:
+            command(connection, deadlines, statement.encode())
+    version = command(connection, deadlines, b"SELECT version FROM schema_version")
+    if not version.ntuples:
+        command(connection, deadlines, b"INSERT INTO schema_version VALUES (%d)" % SCHEMA_VERSION)
+    elif (number := int(version.get_value(0, 0))) > SCHEMA_VERSION:
+        raise DatabaseTooNew(number, SCHEMA_VERSION)
+    command(connection, deadlines, b"COMMIT")

@@ -51,7 +51,9 @@ class Freshness:
         """
         writer = self._writer
         if is_on_standby and writer.connected:
-            # There is a server that takes writes again, and every standby is behind it.
+            # There is a server that takes writes again, and every standby is behind it. It may refuse this session, so
+            # that the next connection leads to the standby again.
+            pause()
             raise ConnectionLost("a server takes writes again")
         # Read before the transaction begins: what is confirmed later need not be seen.
         epoch, confirmed = writer.epoch, writer.confirmed

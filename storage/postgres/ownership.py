@@ -32,6 +32,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from typing import NamedTuple
 
 from storage.errors import (
     ClusterThere,
@@ -45,21 +46,28 @@ from storage.errors import (
 )
 from storage.postgres.commands import command
 from storage.postgres.deadlines import Deadlines
-from storage.postgres.server import Connection, pause
+from storage.postgres.server import COMMIT_WAITS_S, Connection, pause
 
 LOCK = 0x53744E64
 """The number of the advisory lock that the connection of the writing node holds."""
 LOCK_WAIT_S = 3.0
 """For how long a starting node waits for the lock: the server may not have noticed yet that the node before is gone."""
 
-COMMIT_WAITS_S = 2
-"""A node whose commit has waited longer for a standby is not told from one that is gone."""
-
 _HELD = (
     "pg_locks JOIN pg_stat_activity AS activity ON activity.pid = pg_locks.pid "
     "WHERE locktype = 'advisory' AND datname = current_database() AND granted"
 )
 """The advisory locks that connections to this database hold, with these connections. Further conditions can follow."""
+
+
+class Taken(NamedTuple):
+    """What a server says to a node that takes the right to write.
+
+    epoch: the new epoch of the node. stored: the number of the transaction that was stored last.
+    """
+
+    epoch: int
+    stored: int
 
 
 class Ownership:
@@ -86,12 +94,11 @@ class Ownership:
         self.number = self.confirmed = 0
         self.connected = False
 
-    def take(self, connection: Connection) -> int:
-        """Takes the right to write for a new connection. Returns the number of the transaction that was stored last.
+    def take(self, connection: Connection) -> Taken:
+        """Takes the right to write for a new connection. It holds from `believe` on.
 
         Raises DatabaseTaken if another node is connected, or StandbyMissing if the commit of that node waits for a
         standby. Raises NodeReplaced if another node has taken over since.
-        Raises ConfirmedLost if the server lacks transactions that are known to be stored.
         """
         # A node that was the writer before needs no lock to find out whether it still is.
         if not self._taken:
@@ -112,14 +119,20 @@ class Ownership:
             raise NodeReplaced
         if self._taken:
             self._lock(connection)
+        return Taken(*(int(result.get_value(0, column) or b"0") for column in (0, 1)))
+
+    def believe(self, taken: Taken) -> None:
+        """Notes what `take` has returned, after it is known to have the same promise as every commit.
+
+        Raises ConfirmedLost if the server lacks transactions that are known to be stored.
+        """
         self._taken = True
-        self.epoch, stored = (int(result.get_value(0, column) or b"0") for column in (0, 1))
+        self.epoch, stored = taken
         if stored < self.confirmed:
             raise ConfirmedLost(self.confirmed - stored)
         self.number = max(self.number, stored)
         self.confirmed = max(self.confirmed, stored)
         self.connected = True
-        return stored
 
     def prepared(self) -> str:
         """Returns the command that prepares what `begin` executes, once for each connection."""

@@ -47,13 +47,17 @@ _SETTINGS = (
     b"SET standard_conforming_strings = on"
 )
 
-_CHECKS_CLIENT = b"SET client_connection_check_interval = '2s'"
-"""Makes the server end a statement that waits for a lock, when the node has closed its connection. Else each attempt to
-write would leave one connection behind at the server while a commit waits for a standby."""
-COMMIT_WAITS = (
-    b"SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database()"
+_NOTICES_END = (
+    b"SET tcp_keepalives_idle = 5; SET tcp_keepalives_interval = 2; SET tcp_keepalives_count = 3",
+    b"SET tcp_user_timeout = '10s'",
+    b"SET client_connection_check_interval = '2s'",
 )
-"""Asks whether a commit waits for a standby."""
+"""Makes the server end the connection of a node whose machine or network is gone without a word. Such a connection
+holds the lock of the writing node, so that nobody could write until then; the server's own default is two hours. The
+last setting also ends a statement that waits for a lock, when the node has closed its connection. Else each attempt to
+write would leave one connection behind at the server while a commit waits for a standby."""
+COMMIT_WAITS_S = 2.0
+"""A commit that has waited for so long for a standby is told as one that lacks its standby."""
 
 logger = structlog.get_logger(__name__)
 
@@ -92,6 +96,12 @@ class Server:
         self.standby_reads = standby_reads
         self.deadlines = Deadlines(call_s)
         self._conninfo = make_conninfo(**{**_DEFAULTS, **given})
+        # A commit of this node itself waits no longer than a call may take.
+        waits_s = min(COMMIT_WAITS_S, call_s / 2)
+        self._commit_waits = (
+            "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database() "
+            f"AND query_start < clock_timestamp() - interval '{waits_s} seconds'"
+        ).encode()
 
     def connect(self, *, to_write: bool = True) -> Connection:
         """Makes a connection to the server that takes writes. Tries each host once. Raises StorageError.
@@ -118,8 +128,9 @@ class Server:
         connection.adapters.register_loader("numeric", _WholeLoader)
         try:
             self._execute(connection, _SETTINGS)
-            # Not every system has this setting, and its refusal must not undo the others.
-            self._execute(connection, _CHECKS_CLIENT)
+            # Not every system has these settings, and the refusal of one must not undo the others.
+            for settings in _NOTICES_END:
+                self._execute(connection, settings)
         except psycopg.Error as error:
             connection.close()
             raise ConnectionLost(one_line(str(error))) from error
@@ -161,13 +172,14 @@ class Server:
         return connection
 
     def _waits_for_standby(self) -> bool:
-        """Whether a commit of this database waits for a standby, as far as the server tells it to this role."""
+        """Whether a commit of this database waits for a standby, as far as the server tells it to this role. Under
+        load, some commit always does, for a moment. So only those count that wait for long."""
         try:
             connection = self.connect()
         except StorageError:
             return False
         try:
-            return bool(self._execute(connection, COMMIT_WAITS).get_value(0, 0) == b"t")
+            return bool(self._execute(connection, self._commit_waits).get_value(0, 0) == b"t")
         except psycopg.Error:
             return False
         finally:

@@ -144,7 +144,7 @@ class PostgresSession:
                 raise self._unreached or error from None
             self._unsent.add(self._ownership.begin())
             if not deferred or time.monotonic() - self._answered_s > QUIET_S:
-                self._command(*self._unsent.take())
+                self._begin_now(lambda: self._command(*self._unsent.take()))
         self._in_transaction = True
         self._defers = deferred
 
@@ -261,11 +261,22 @@ class PostgresSession:
 
     def _begin_reading(self) -> None:
         """Begins a transaction that sees all confirmed writes. Raises StorageError."""
-        assert self._freshness is not None, "a session that does not write has to see what is confirmed"
+        freshness = self._freshness
+        assert freshness is not None, "a session that does not write has to see what is confirmed"
         try:
-            self._freshness.begin(self._command, is_on_standby=self._is_on_standby)
+            self._begin_now(lambda: freshness.begin(self._command, is_on_standby=self._is_on_standby))
         except ConnectionLost as error:
             self._lose(error)
+            raise
+
+    def _begin_now(self, begin: Callable[[], object]) -> None:
+        """Sends the first commands of a transaction. If the server refuses one of them, undoes what it has begun.
+        Raises StorageError."""
+        try:
+            begin()
+        except StorageError as error:
+            if not isinstance(error, ConnectionLost):
+                self._command(b"ROLLBACK")
             raise
 
     @property
@@ -352,10 +363,13 @@ class PostgresSession:
         if self._freshness is not None:
             self._freshness.renew()
         if self._ownership is not None:
-            self._stored_commits = self._ownership.take(connection)
+            taken = self._ownership.take(connection)
             prepared = "; ".join((self._ownership.prepared(), *PREPARED))
             command(connection, self._server.deadlines, prepared.encode())
-        self._check_waited()
+            # A server whose answer nobody has confirmed is not believed.
+            self._check_waited()
+            self._ownership.believe(taken)
+            self._stored_commits = taken.stored
         self._connection = connection
         self._unreached = None
 

@@ -130,12 +130,6 @@ async def _serve_until_stopped(
         server.stop()
 
     had_terminal = has_terminal()
-    ends = [signal.SIGTERM, signal.SIGINT]
-    # A closed terminal sends SIGHUP, which would end the process without draining it. A node started with `nohup`
-    # ignores SIGHUP, and must keep ignoring it. A node that has files to read again and no terminal is run by a service
-    # manager, which sends SIGHUP for that.
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        ends.append(signal.SIGHUP)
 
     async def obey_signals(signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
         async for number in signals:
@@ -149,13 +143,24 @@ async def _serve_until_stopped(
         await server.serve(task_status=task_status)
         scope.cancel()
 
-    with trio.open_signal_receiver(*ends) as signals:
+    with trio.open_signal_receiver(*obeyed_signals()) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(obey_signals, signals, nursery)
             if supervisor is not None:
                 nursery.start_soon(end_with_supervisor, supervisor)
             await nursery.start(serve_to_the_end, nursery.cancel_scope)
             tell_ready()
+
+
+def obeyed_signals() -> list[signal.Signals]:
+    """Returns the signals that end a node, or make it read its files again."""
+    obeyed = [signal.SIGTERM, signal.SIGINT]
+    # A closed terminal sends SIGHUP, which would end the process without draining it. A node started with `nohup`
+    # ignores SIGHUP, and must keep ignoring it. A node that has files to read again and no terminal is run by a service
+    # manager, which sends SIGHUP for that.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        obeyed.append(signal.SIGHUP)
+    return obeyed
 
 
 def has_terminal() -> bool:

@@ -22,10 +22,11 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
     """
     import trio
 
-    from stream_node.cli.serve import has_terminal, tell_listening
+    from stream_node.cli.serve import has_terminal, obeyed_signals, tell_listening
     from stream_node.cluster_services import check_cluster
     from stream_node.config_sources import check_start
     from stream_node.notify import Notifier
+    from stream_node.reloading import may_have_files
     from stream_node.supervisor import NodeEnd, Supervisor
     from stream_node.worker_directory import check_workers, lock_directory, note_workers
     from stream_node.worker_place import check_own_addresses
@@ -37,14 +38,15 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
 
     notifier = Notifier()
     had_terminal = has_terminal()
-    can_reload = has_file or notifier.is_active or bool(settings.tls_certificate or settings.access_rules)
+    # The workers answer this question in the same way: they have a notifier if this process has one.
+    can_reload = may_have_files(settings, has_file=has_file, notifier=notifier)
 
     async def run() -> NodeEnd:
         lock = await lock_directory(settings)
         try:
             # Another supervisor may have written the note before it gave the lock back.
             check_workers(settings)
-            supervisor = Supervisor(settings, lock, arguments, notifier.watchdog_s)
+            supervisor = Supervisor(settings, lock, arguments, notifier)
             # A start that fails before this leaves no note, so the next one may have another number of workers.
             note_workers(settings)
             return await run_locked(supervisor)
@@ -57,18 +59,18 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
             tell_listening(settings, supervisor.addresses, [], as_json)
             notifier.ready()
 
-        async def obey(signals: AsyncIterator[int]) -> None:
+        async def obey(signals: AsyncIterator[int], nursery: trio.Nursery) -> None:
             async for number in signals:
                 # As of a node with one process: a closed terminal ends it, a service manager makes it read files.
                 if number == signal.SIGHUP and can_reload and has_terminal() == had_terminal:
-                    supervisor.reload()
+                    nursery.start_soon(supervisor.reload)
                 else:
                     notifier.stopping()
                     supervisor.stop()
 
-        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        with trio.open_signal_receiver(*obeyed_signals()) as signals:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(obey, signals)
+                nursery.start_soon(obey, signals, nursery)
                 nursery.start_soon(notifier.report_alive)
                 end = await supervisor.run(tell_ready)
                 nursery.cancel_scope.cancel()

@@ -15,6 +15,7 @@ from storage.errors import StorageError
 from stream_client import ClientError
 from stream_node.dashboard import access_page, blocks, cluster_page, consumers, exports, forks, messages, mirrors
 from stream_node.dashboard.history import INTERVAL_S, History, take_sample
+from stream_node.dashboard.mirror_watch import MirrorWatch
 from stream_node.dashboard.overview import Overview
 from stream_node.dashboard.page import Page, show_problem
 from stream_node.dashboard.rendering import read_asset
@@ -46,9 +47,10 @@ class Dashboard:
         self._history = History()
         self._silence = Silence()
         self._block_silence = Silence()
+        self._mirrors = MirrorWatch()
         self._rates = StreamRates()
         streams = Streams(self._rates.find)
-        self._overview = Overview(parts, self._history, self._silence, self._block_silence, time.time())
+        self._overview = Overview(parts, self._history, self._silence, self._block_silence, self._mirrors, time.time())
         pages: tuple[tuple[str, str, PageFunction], ...] = (
             ("GET", "", self._overview.page),
             ("GET", "/now", self._overview.part),
@@ -100,12 +102,14 @@ class Dashboard:
         return await self._overview.troubles()
 
     async def watch(self) -> None:
-        """Runs without end: takes samples of the rates, and looks for streams and publishers that are silent."""
+        """Runs without end: takes samples of the rates, and looks for streams and publishers that are silent, and for
+        mirrors in trouble."""
         while True:
             self._history.add(take_sample(self._parts, time.time()))
             acknowledged = self._parts.services.acknowledged_blocks
             if acknowledged is not None:
                 self._block_silence.look({"": acknowledged}, trio.current_time())
+            self._mirrors.look(self._parts.services.statistics().mirrors, trio.current_time())
             if self._parts.services.partitions <= STREAMS_WATCHED_MAX:
                 written = self._parts.services.written()
                 self._silence.look(written, trio.current_time())

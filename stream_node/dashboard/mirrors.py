@@ -14,7 +14,8 @@ import trio
 from starlette.responses import Response
 
 from access.rights import Right
-from stream_client import StreamClient
+from stream_client import ClientError, StreamClient
+from stream_mirror.promotion import ASK_S_MAX, WAY_WITHOUT_FENCE
 from stream_mirror.protocol import (
     ADDRESS,
     MIRRORS,
@@ -27,11 +28,17 @@ from stream_mirror.protocol import (
 from stream_node.dashboard.listing import show_rows
 from stream_node.dashboard.page import OPERATOR, Page, check_typed
 from stream_node.dashboard.rendering import clock, number
+from stream_node.http.problems import Problem, problem_of
 
 PROMOTION_WAIT_S = 10.0
 """How long a browser waits for the end of a promotion, in seconds. A promotion goes on without it."""
 FENCES = (MirrorCondition.FENCING, MirrorCondition.UNFENCED)
 """What a primary does about its former source."""
+WAY_ON_THIS_PAGE = (
+    "Stop its publishers, wait until nothing is missing here, and tick The source goes on in the form Take the place "
+    "of a lost source"
+)
+"""What stands here for the flags of `stream-node mirror promote` that the node names."""
 POLL_S = 0.1
 """The interval between two questions whether a promotion has ended, in seconds."""
 
@@ -46,16 +53,26 @@ async def show_part(page: Page) -> Response:
 
 
 async def promote(page: Page) -> Response:
-    """Makes a mirror a primary, as planned or without its source. Without it, the name must have been typed again."""
+    """Makes a mirror a primary, as planned or without its source. Without it, the name must have been typed again. Only
+    then, it can be promoted beside a source that goes on."""
     fields = await page.form()
     name, force = fields.get("name", ""), fields.get("force") == "1"
+    goes_on = force and fields.get("source_goes_on") == "1"
     if force:
         check_typed(fields, name)
     gives_up_s = trio.current_time() + PROMOTION_WAIT_S
     # By this number the node tells us the end of our own promotion, and of no earlier one.
     promotion_id = 0 if force else 1 + secrets.randbelow(2**63)
     async with page.client() as client:
-        while not (answer := await _ask(client, MirrorAction.PROMOTE, name, promotion_id=promotion_id)).done:
+        while True:
+            try:
+                answer = await _ask(
+                    client, MirrorAction.PROMOTE, name, promotion_id=promotion_id, source_goes_on=goes_on
+                )
+            except ClientError as error:
+                raise _refusal(error) from error
+            if answer.done:
+                break
             if trio.current_time() > gives_up_s:
                 return page.go(
                     "/mirrors", done=f"{name} is being promoted. It is in the list below until that has ended."
@@ -63,6 +80,13 @@ async def promote(page: Page) -> Response:
             await trio.sleep(POLL_S)
     text = _lost(answer.mirrors) if force else "Nothing is lost."
     return page.go("/mirrors", done=f"{name} takes pushes here now. {text}")
+
+
+def _refusal(error: ClientError) -> Problem:
+    """Returns the problem that says why a mirror is not promoted, and what to do on this page."""
+    problem = problem_of(error)
+    problem.detail = problem.detail.replace(WAY_WITHOUT_FENCE, WAY_ON_THIS_PAGE)
+    return problem
 
 
 async def remove(page: Page) -> Response:
@@ -86,6 +110,7 @@ async def _values(page: Page) -> dict[str, Any]:
         "following": sum(each.condition is MirrorCondition.FOLLOWING for each in follows),
         "follow_count": len(follows),
         "fence_count": len(states) - len(follows),
+        "ask_s": ASK_S_MAX,
         "lag": sum(each.lag for each in follows),
         "lag_s": max((each.lag_us / 1e6 for each in follows), default=0.0),
         "aside": sum(each.aside_messages for each in states),
@@ -115,7 +140,16 @@ def _lost(before: Sequence[MirrorState]) -> str:
     )
 
 
-async def _ask(client: StreamClient, action: MirrorAction, name: str = "", *, promotion_id: int = 0) -> MirrorResponse:
-    """Asks the node. promotion_id: for a planned promotion; without it, PROMOTE is by force."""
+async def _ask(
+    client: StreamClient,
+    action: MirrorAction,
+    name: str = "",
+    *,
+    promotion_id: int = 0,
+    source_goes_on: bool = False,
+) -> MirrorResponse:
+    """Asks the node. promotion_id: for a planned promotion; without it, PROMOTE is by force. source_goes_on: whether a
+    source that answers and cannot become a mirror does not stop that."""
     force = action is MirrorAction.PROMOTE and not promotion_id
-    return await client.ask(ADDRESS, MIRRORS, MirrorRequest(0, action, name, "", "", force, promotion_id))
+    request = MirrorRequest(0, action, name, "", "", force, promotion_id, source_goes_on)
+    return await client.ask(ADDRESS, MIRRORS, request)

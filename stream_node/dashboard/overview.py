@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from stream_node import __version__
 from stream_node.dashboard.history import History
+from stream_node.dashboard.mirror_watch import MirrorWatch
 from stream_node.dashboard.page import OPERATOR, Page
 from stream_node.dashboard.reading import Positions, read_positions
 from stream_node.dashboard.silence import Silence
@@ -29,17 +30,24 @@ CONSUMERS_READ_MAX = 500
 class Overview:
     """The overview of one node.
 
-    history, silence, block_silence: the rates, the silent streams and the silent publishers of blocks. The dashboard's
-    task updates them.
+    history, silence, block_silence, mirrors: the rates, the silent streams, the silent publishers of blocks and the
+    mirrors in trouble. The dashboard's task updates them.
     """
 
     def __init__(
-        self, parts: NodeParts, history: History, silence: Silence, block_silence: Silence, started_s: float
+        self,
+        parts: NodeParts,
+        history: History,
+        silence: Silence,
+        block_silence: Silence,
+        mirrors: MirrorWatch,
+        started_s: float,
     ) -> None:
         self._parts = parts
         self._history = history
         self._silence = silence
         self._block_silence = block_silence
+        self._mirrors = mirrors
         self._started_s = started_s
         self._positions = Positions([], [])
         self._read_at_s = float("-inf")
@@ -81,6 +89,7 @@ class Overview:
             self._positions,
             self._silence.find(now_s),
             self._block_silence.find(now_s),
+            self._mirrors.find(now_s),
             round(time.time() * 1e6),
         )
 

@@ -32,16 +32,19 @@ def find_troubles(
     positions: Positions,
     silent: list[Silent],
     silent_blocks: list[Silent],
+    mirrors: list[Trouble],
     now_us: int,
 ) -> list[Trouble]:
     """Returns everything that is wrong, the worst first.
 
     point: the latest rates. positions, silent: the consumers and the streams that may be in trouble. silent_blocks:
-    has one entry if no blocks come any more. now_us: the present time, in microseconds since 1970.
+    has one entry if no blocks come any more. mirrors: what is wrong with the mirrors. now_us: the present time, in
+    microseconds since 1970.
     """
     found = [
         *_storage(parts, point),
         *_cluster(parts),
+        *mirrors,
         *_blocks(parts, silent_blocks),
         *_consumers(positions, now_us),
         *_publishers(silent),

@@ -31,7 +31,7 @@ RESTART_S = 1.0
 STREAMS = ("s0", "s1", "s2", "s3")
 FAULTS = (
     *("kill", "kill", "join", "leave", "drain", "reset", "hold", "hold", "cut", "cut", "freeze", "freeze"),
-    *("usurp", "outage"),
+    *("usurp", "outage", "doubt"),
 )
 
 
@@ -260,6 +260,12 @@ class ClusterWorld:
         async with trio.open_nursery() as nursery:
             for each in self._processes:
                 nursery.start_soon(self._cut, each, lasts_s)
+
+    async def _doubt(self, process: Process, lasts_s: float) -> None:
+        """A member does not learn whether its changes of the cluster's tables are stored."""
+        process.loses_answers = True
+        await trio.sleep(lasts_s)
+        process.loses_answers = False
 
     # The end.
 

@@ -12,14 +12,15 @@ from cluster.link import Link
 from cluster.member import ClusterMember
 from cluster.protocol import CLUSTER
 from cluster.router import Router
-from cluster.tables import Join, Leave
+from cluster.tables import ClusterOperation, Join, Leave
 from cluster.worker import ClusterWorker
 from ockam.address import Address, local
 from ockam.forwarding import CONNECTION_PREFIX, OpenRequests
 from ockam.message import Message
 from ockam.node import Node
+from storage.commit import fail_all
 from storage.contract import Operation
-from storage.errors import IndexConflict, StorageError
+from storage.errors import CommitUnsettled, ConnectionLost, IndexConflict, StorageError
 from storage.inline_runner import InlineRunner
 from storage.memory import MemoryDatabase, MemorySession, SharedMemoryDatabase
 from storage.statement import Values
@@ -65,6 +66,11 @@ class MemberRunner(InlineRunner):
 
     def commit(self, batch: list[Operation]) -> None:
         process = self._process
+        if process.loses_answers and all(isinstance(operation, ClusterOperation) for operation in batch):
+            if process.rng.random() < 0.5:
+                super().commit(batch)
+            fail_all(batch, CommitUnsettled(ConnectionLost("the answer was lost")))
+            return
         joins = any(isinstance(operation, Join) for operation in batch)
         is_member = joins or self._has_left or process.is_in_table()
         super().commit(batch)
@@ -80,6 +86,7 @@ class Process:
     """One process, from its start to its end.
 
     address: where other members reach it. has_database: whether it reaches the database.
+    loses_answers: whether the answers to its changes of the cluster's tables are lost, of which half are stored.
     call: makes a connection to the member at an address. Returns the end of this process; None if it is not reached.
     on_answer: gets each message that leaves over a connection.
     """
@@ -98,9 +105,10 @@ class Process:
         self.token = rng.randbytes(8).hex()
         self.lives = False
         self.has_database = True
+        self.loses_answers = False
         self.failure: StorageError | None = None
         self.ends: list[MemberEnd] = []
-        self._rng = rng
+        self.rng = rng
         self._database = database
         self._call = call
         self._on_answer = on_answer
@@ -124,7 +132,7 @@ class Process:
                     assert isinstance(failure, StorageError)
                     self.failure = failure
                 finally:
-                    self._end(loses=self._rng.random() < 0.5)
+                    self._end(loses=self.rng.random() < 0.5)
                     nursery.cancel_scope.cancel()
 
     async def _serve(self, outer: trio.Nursery) -> None:
@@ -140,7 +148,7 @@ class Process:
                 self.token,
                 call=lambda link: outer.start_soon(self._connect, link),
                 hang_up=self._hang_up,
-                new_nonce=lambda: self._rng.randbytes(32),
+                new_nonce=lambda: self.rng.randbytes(32),
                 refresh=lambda: None if self.member is None else self.member.refresh(),
             )
             services = Services(
@@ -148,7 +156,7 @@ class Process:
                 runner,
                 Config(lease_ttl_s=LEASE_TTL_S, cluster=self.name, block_node=False),
                 now_us=lambda: int(trio.current_time() * 1e6),
-                new_id=lambda: self._rng.randbytes(8).hex(),
+                new_id=lambda: self.rng.randbytes(8).hex(),
                 elsewhere=router,
             )
             services.start([])
@@ -182,7 +190,7 @@ class Process:
         self._scope.cancel()
 
     def kill(self) -> None:
-        self._end(loses=self._rng.random() < 0.5)
+        self._end(loses=self.rng.random() < 0.5)
         self._scope.cancel()
 
     def _end(self, *, loses: bool) -> None:
@@ -202,7 +210,7 @@ class Process:
     def accept(self, peer: str, link: Link | None = None) -> MemberEnd:
         """The end of a new connection."""
         assert self._node is not None, "the process has started"
-        address = local(CONNECTION_PREFIX + self._rng.randbytes(6).hex().encode())
+        address = local(CONNECTION_PREFIX + self.rng.randbytes(6).hex().encode())
         end = MemberEnd(
             self._node,
             address,
@@ -220,7 +228,7 @@ class Process:
         return self.lives and self.member is not None
 
     async def _connect(self, link: Link) -> None:
-        await trio.sleep(round(self._rng.random() * 0.05, 3))
+        await trio.sleep(round(self.rng.random() * 0.05, 3))
         end = self._call(self, link)
         if not self.lives:
             return
@@ -241,7 +249,7 @@ class Process:
 
     async def _delay(self) -> None:
         self.check()
-        await trio.sleep(round(self._rng.random() * self._slow_s, 3))
+        await trio.sleep(round(self.rng.random() * self._slow_s, 3))
         while not self.has_database:
             await trio.sleep(0.1)
 

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
 from block_node.blocks.generator import BlockShape
+from block_node.blocks.keys import SigningKeys
 from block_node.client.blocking.connecting import connect
 from cluster.protocol import CLUSTER, DRAIN, DrainRequest
 from stream_client import blocking
@@ -134,6 +135,28 @@ def test_the_chain_goes_on_when_its_owner_is_killed(cluster: Nodes, shape: Block
         killed.start()
         cluster.wait_shared(3)
         story.wait()
+
+
+def test_the_chain_moves_though_its_address_book_is_gone(server: PostgresServer, database: str, tmp_path: Path) -> None:
+    """Goal: a node reads the address book at its start, and not when it gets the chain. Method: the file is deleted,
+    and the owner of the chain gives its shards away."""
+    book = SigningKeys.generate(1).address_book
+    file = tmp_path / "book.json"
+    file.write_bytes(book.format())
+    nodes = Nodes(server.url_of(database), tmp_path, 2, block_address_book=file)
+    nodes.ask = lambda query: server.ask(query, database)
+    with nodes:
+        nodes.wait_shared(2)
+        file.unlink()
+        drained = owner_of_chain(nodes)
+        drain(nodes, drained, leaves=True)
+        nodes.wait_shared(1)
+        assert owner_of_chain(nodes) != drained
+        for node in nodes.all:
+            with connect(node.address) as client:
+                detail = client.status(detail=True).detail
+                assert detail is not None
+                assert detail.address_book == book.serialize()
 
 
 @pytest.mark.soak

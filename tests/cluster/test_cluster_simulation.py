@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
+from cluster.member import ClusterMember
 from cluster.router import Router
 from cluster.tables import TABLES
 from storage.errors import NodeReplaced
 from storage.memory import MemoryDatabase, MemorySession, SharedMemoryDatabase
+from stream_node.services import Services
 from tests.cluster.cluster_world import FAULTS, Outcome, run_seed
 from tests.simulation.noticing import assert_caught
 
@@ -63,6 +65,23 @@ def test_every_one_of_many_seeds_keeps_every_promise() -> None:
     run_seeds(MANY_SEEDS)
 
 
+def test_shards_that_could_not_be_opened_are_opened_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Goal: a mistake at the start of the workers of shards does not end the beats of a member without a word. Method:
+    the block node of each process fails to start twice."""
+    serve_chain, calls = Services._serve_chain, Counter[Services]()
+
+    def fail_twice(self: Services) -> None:
+        calls[self] += 1
+        if calls[self] <= 2:
+            raise RuntimeError("told to fail")
+        serve_chain(self)
+
+    monkeypatch.setattr(Services, "_serve_chain", fail_twice)
+    for seed in SEEDS[:4]:
+        run_or_tell(seed)
+    assert max(calls.values()) > 2
+
+
 def test_a_seed_replays_to_the_same_outcome() -> None:
     assert run_or_tell(7) == run_or_tell(7)
 
@@ -101,12 +120,24 @@ def plant_clients_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Router, "__init__", deaf)
 
 
+def plant_opened_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that does not know whether it has given its shards away serves them again."""
+    give = ClusterMember._give
+
+    async def give_and_forget(self: ClusterMember, owner: str, shards: Sequence[int]) -> bool:
+        await give(self, owner, shards)
+        return True
+
+    monkeypatch.setattr(ClusterMember, "_give", give_and_forget)
+
+
 @pytest.mark.parametrize(
     ("plant", "saying", "first"),
     [
         pytest.param(plant_no_fence, "is no member any more and has stored", 1, id="no-fence"),
         pytest.param(plant_no_marks, "overtook another one", 14, id="no-marks"),
         pytest.param(plant_clients_kept, "waits in vain", 0, id="clients-kept"),
+        pytest.param(plant_opened_in_doubt, "is not the only one that writes a stream", 45, id="opened-in-doubt"),
     ],
 )
 def test_a_planted_mistake_is_caught(

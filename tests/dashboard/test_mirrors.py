@@ -18,7 +18,7 @@ from access.rights import Right
 from stream_client import PushFailed, connect
 from stream_mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorCondition, MirrorRequest
 from stream_node.dashboard import mirrors
-from tests.access.guarded_node import may, write_rules
+from tests.access.guarded_node import guarded, may, write_rules
 from tests.dashboard.dashboard_page import HtmlPage, get, send
 from tests.http.http_node import http_node
 from tests.mirror.mirrors import add, follows_to, is_in, states, wait_for
@@ -151,7 +151,7 @@ async def test_the_place_of_a_lost_source_is_taken_by_the_form(tmp_path: Path) -
         done = await after(client, await client.post(PROMOTE, data=fields, headers=origin))
         assert "orders takes pushes here now. It was 0 messages behind when it last heard of its source" in done
         page = await wait_page(client, f"orders 0 fencing {source.address} cannot be reached")
-        assert "Fencing 1 former sources" in page.text
+        assert "Fencing 1 former source Set aside" in page.text
         # What is fenced can be ended, and not promoted.
         assert targets(page) == [REMOVE]
         assert is_in(MirrorCondition.FENCING)(await states(address))
@@ -159,6 +159,42 @@ async def test_the_place_of_a_lost_source_is_taken_by_the_form(tmp_path: Path) -
         assert "orders follows nobody now, and takes pushes." in done
         assert "This node has no mirrors" in done
         await fill(address, "orders", 1)
+
+
+@pytest.mark.slow
+async def test_a_mirror_is_promoted_beside_a_source_that_goes_on_only_if_that_is_ticked(tmp_path: Path) -> None:
+    """The source gives no right to fence it. A refusal says what to do on this page, and not at a command line."""
+    (tmp_path / "a").mkdir()
+    rights = may(Right.READ | Right.WRITE | Right.CREATE, "orders")
+    async with guarded(tmp_path / "a", rights) as a, http_node(tmp_path / "b") as node, node.client() as client:
+        address = node.running.address
+        await fill(a.running.address, "orders", 1)
+        await add(address, "orders", a.running.address)
+        await wait_for(address, follows_to(1))
+        page = await get(client, "/mirrors")
+        assert "Following 1 of 1 partition Lag" in page.text
+        assert "This node asks the source for up to 2 s." in page.text
+        origin = {"origin": str(client.base_url).rstrip("/")}
+        fields = {"csrf": page.form(PROMOTE)["csrf"], "name": "orders"}
+        forced = fields | {"force": "1", "typed": "orders"}
+        for sent in (fields, forced, fields | {"source_goes_on": "1"}):
+            refused = await client.post(PROMOTE, data=sent, headers=origin)
+            assert refused.status_code == 400
+            text = HtmlPage(refused.text).text
+            assert "access denied" in text
+            tells = "tick The source goes on in the form Take the place of a lost source" in text
+            assert tells == ("force" in sent)
+            assert "--" not in text
+            assert is_in(MirrorCondition.FOLLOWING)(await states(address))
+        # The page has what the error names.
+        assert "Take the place of a lost source" in page.text
+        assert "The source goes on" in page.text
+        assert ("input", "source_goes_on") in [(tag, given.get("name")) for tag, given in page.tags]
+        done = await after(client, await client.post(PROMOTE, data=forced | {"source_goes_on": "1"}, headers=origin))
+        assert "orders takes pushes here now." in done
+        await wait_for(address, is_in(MirrorCondition.UNFENCED))
+        await fill(address, "orders", 1)
+        await fill(a.running.address, "orders", 1)
 
 
 async def test_who_may_not_administer_sees_no_form(tmp_path: Path) -> None:

@@ -131,7 +131,12 @@ async def test_a_real_node_tells_what_alerts_and_panels_watch(tmp_path: Path) ->
     used = {series.metric for rule in ALERTS for series in series_in(rule["expr"])}
     used |= {series.metric for _, expression, _ in dashboard_expressions() for series in series_in(expression)}
     labelled = {name for name, labels in known_metrics().items() if labels - {"le"}}
-    empty = {"up", "stream_node_block_last", "stream_node_block_last_acknowledged"}
+    empty = {
+        "up",
+        "stream_node_block_last",
+        "stream_node_block_last_acknowledged",
+        "stream_node_cluster_unowned_shards",
+    }
     assert used - scraped - labelled - empty == set()
     assert "stream_node_stream_bytes" in scraped
 
@@ -154,6 +159,11 @@ ALERT_OF_TROUBLE: dict[TroubleKind, str] = {
     "shards_unowned": "StreamNodeShardsUnowned",
     "shard_messages_waiting": "StreamNodeShardMessagesWait",
     "member_silent": "StreamNodeMemberSilent",
+    "mirror_circle": "StreamNodeMirrorCircle",
+    "mirror_unfenced": "StreamNodeMirrorUnfenced",
+    "mirror_promoting": "StreamNodeMirrorPromoting",
+    "mirror_parted": "StreamNodeMirrorParted",
+    "mirror_not_following": "StreamNodeMirrorNotFollowing",
 }
 """The alert for each thing that the dashboard calls wrong. A node that stops does so because somebody wants it."""
 
@@ -230,6 +240,15 @@ FAULTS: dict[str, dict[str, str]] = {
     "StreamNodeShardsUnowned": {'stream_node_troubles{kind="shards_unowned"}': "1x200"},
     "StreamNodeShardMessagesWait": {'stream_node_troubles{kind="shard_messages_waiting"}': "1x200"},
     "StreamNodeMemberSilent": {'stream_node_troubles{kind="member_silent"}': "1x200"},
+    "StreamNodeMirrorCircle": {'stream_node_mirrors{condition="circle"}': "1x200"},
+    "StreamNodeMirrorUnfenced": {'stream_node_mirrors{condition="unfenced"}': "1x200"},
+    "StreamNodeMirrorPromoting": {'stream_node_mirrors{condition="promoting"}': "1x200"},
+    "StreamNodeMirrorParted": {'stream_node_mirrors{condition="parted"}': "1x200"},
+    # It changes between both at every attempt.
+    "StreamNodeMirrorNotFollowing": {
+        'stream_node_mirrors{condition="unreachable"}': "1 0 " * 60 + "1",
+        'stream_node_mirrors{condition="failed"}': "0 1 " * 60 + "0",
+    },
 }
 """For each alert, the series of a node with its fault: values every 15 s, as promtool writes them. At 30 minutes, the
 alert must fire."""
@@ -248,6 +267,14 @@ HEALTHY = {
     'stream_node_troubles{kind="shards_unowned"}': "0x200",
     'stream_node_troubles{kind="shard_messages_waiting"}': "0x200",
     'stream_node_troubles{kind="member_silent"}': "0x200",
+    'stream_node_mirrors{condition="following"}': "3x200",
+    'stream_node_mirrors{condition="fencing"}': "1x200",
+    'stream_node_mirrors{condition="circle"}': "0x200",
+    'stream_node_mirrors{condition="unfenced"}': "0x200",
+    'stream_node_mirrors{condition="parted"}': "0x200",
+    # A planned promotion takes some seconds, and a source that starts again is away for a moment.
+    'stream_node_mirrors{condition="promoting"}': "0x119 1 0x80",
+    'stream_node_mirrors{condition="unreachable"}': "0x119 1 0x80",
     "stream_node_in_flight_bytes": "10x200",
     "stream_node_in_flight_bytes_max": "100x200",
     "stream_node_retention_lag_seconds": "2x200",

@@ -13,6 +13,7 @@ import ctypes
 import io
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -158,6 +159,8 @@ def become(streams: list[int], arguments: list[str], environment: dict[str, str]
     """Turns this process into the command that was asked for, and ends with it as an interpreter would."""
     with suppress(PermissionError):
         os.setpgid(0, group)
+    # The process that forks has begun before the test: under `nohup`, it ignores this signal, see tests/conftest.py.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)

@@ -1,19 +1,24 @@
 """Goal: a node whose workers cannot serve ends with one plain line and a failure, so that its service manager sees it.
 
-Method: the real command; the lock or the database of a worker is taken away from it; settings are wrong.
+Method: the real command; the lock or the database of a worker is taken away from it; settings are wrong; the supervisor
+may open no more files, so the system starts no process for it.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from storage.directory_lock import DirectoryLock, owner_of
 from storage.sqlite.database import FILE_NAME
+from stream_client import blocking
 from stream_node.process import NodeNotStarted, NodeProcess
 from stream_node.supervisor import FAILURES_MAX
 
@@ -72,3 +77,55 @@ def test_a_worker_that_fails_for_good_ends_the_node(tmp_path: Path) -> None:
         assert f"the worker w01 has ended {FAILURES_MAX} times in a row before it listened" in last
         assert len(reasons) >= FAILURES_MAX
         assert "Traceback" not in node.log_file.read_text()
+
+
+def wait_for(is_so: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline_s, "it did not come to be"
+        time.sleep(0.05)
+
+
+def allow_files(node: NodeProcess, count: int | None) -> None:
+    """Lets the supervisor open no further file than this number; None: as many as at its start."""
+    _, most = resource.prlimit(node.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(node.pid, resource.RLIMIT_NOFILE, (most if count is None else count, most))
+
+
+def kill_worker(node: NodeProcess, name: str) -> int:
+    """Kills a worker. Returns the process id that it had."""
+    pid = owner_of(node.data_dir / name)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
+def test_a_worker_for_which_there_is_no_process_is_tried_again(tmp_path: Path) -> None:
+    """The other worker serves meanwhile, and the dead one comes back when the system has a process for it."""
+    with NodeProcess(tmp_path / "data", arguments=TWO) as node:
+        allow_files(node, 3)
+        before = kill_worker(node, "w01")
+        wait_for(lambda: '"worker_not_started"' in node.log_file.read_text())
+        allow_files(node, None)
+        wait_for(lambda: owner_of(node.data_dir / "w01") not in (None, before))
+        with blocking.connect(node.address, answer_timeout_s=PATIENCE_S) as client:
+            for number in range(6):
+                assert client.create(f"s{number}").push(b"x") == 0
+        assert node.stop() == 0
+        assert "Traceback" not in node.log_file.read_text()
+
+
+def test_a_node_that_gets_no_process_for_a_worker_ends_in_order(tmp_path: Path) -> None:
+    """The other worker drains: the lock of its directory says that it has ended cleanly."""
+    with NodeProcess(tmp_path / "data", arguments=TWO) as node:
+        allow_files(node, 3)
+        kill_worker(node, "w01")
+        assert node.wait(PATIENCE_S) == 1
+        assert owner_of(node.data_dir / "w00") is None
+        assert owner_of(node.data_dir) is None
+        (last,) = plain_lines(node)
+        assert f"the worker w01 has ended {FAILURES_MAX} times in a row before it listened" in last
+        assert "Too many open files" in last
+        text = node.log_file.read_text()
+        assert text.count('"worker_not_started"') == FAILURES_MAX
+        assert "Traceback" not in text

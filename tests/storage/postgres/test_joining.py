@@ -16,6 +16,7 @@ import psycopg
 
 from block_node.persist.schema import block_evicted
 from cluster.tables import TABLES
+from storage.errors import ConnectionLost
 from storage.postgres.database import PostgresDatabase
 from tests.support.postgres import PostgresServer
 
@@ -39,6 +40,15 @@ def test_a_member_joins_while_others_write(server: PostgresServer, tmp_path: Pat
         for table in tables.split():
             writer.execute(f"LOCK TABLE {table} IN ROW EXCLUSIVE MODE")
         opened(server, tmp_path, "second").close()
+
+
+def test_a_start_waits_a_bounded_time_for_a_lock(server: PostgresServer, tmp_path: Path) -> None:
+    """Method: another connection keeps a table that a start reads from everybody else."""
+    opened(server, tmp_path, "first").close()
+    with psycopg.connect(server.url_of("postgres")) as other:
+        other.execute("LOCK TABLE schema_version IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(ConnectionLost):
+            PostgresDatabase.open(server.url_of("postgres"), wait_s=0.5, call_s=0.5)
 
 
 def test_what_is_missing_is_created(server: PostgresServer, tmp_path: Path) -> None:

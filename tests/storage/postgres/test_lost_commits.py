@@ -6,13 +6,16 @@ has done it. What is stored is read by another program, psql.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Literal
 
 import pytest
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
+import psycopg
 from structlog.testing import capture_logs
 
 from index_service.lease_machine import StoredLease
@@ -20,9 +23,16 @@ from index_service.lease_storage import WriteLeases
 from index_service.storage import Access, IndexRequests
 from storage.commit import apply_read, commit_batch
 from storage.contract import Append, Operation
-from storage.errors import CommitUnsettled, ConnectionLost, DatabaseTaken, NodeReplaced
+from storage.errors import (
+    CommitUnsettled,
+    ConnectionLost,
+    DatabaseTaken,
+    IndexConflict,
+    NodeReplaced,
+    StorageError,
+)
 from storage.postgres.database import PostgresDatabase
-from storage.postgres.session import PostgresSession
+from storage.postgres.session import QUEUED_S, PostgresSession
 from tests.storage.storage_samples import Call
 from tests.support.cutting_proxy import CuttingProxy
 from tests.support.postgres import PostgresServer
@@ -245,6 +255,71 @@ def test_a_doubt_outlives_the_wait_for_a_server_and_is_settled_later(
     assert stored(server) == (["0 a", "1 c"] if is_stored else ["0 c"])
     session.close()
     database.close()
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["away", "back"])
+@pytest.mark.parametrize("cut", ["before", "after"])
+def test_operations_in_doubt_are_not_done_again_because_of_a_bad_one(
+    server: PostgresServer, cut: Literal["before", "after"], back: bool
+) -> None:
+    """Goal: whoever is told "not stored" finds nothing stored, also beside an operation that fails. Method: the answer
+    to the commit is lost for longer than an operation waits; one time, the server is back right after that."""
+    with CuttingProxy(server.port) as proxy:
+        database = PostgresDatabase.open(url(proxy.port), wait_s=0.5, call_s=1.0)
+        session = database.session()
+        stream_id = make_stream(session)
+        good, bad, last = (Append(stream_id, index, 7, [b"x"]) for index in (0, 9, 1))
+        proxy.cut = cut
+        proxy.refuse_after_cut = True
+        if back:
+            settle = session.settle
+
+            def settle_and_listen(error: StorageError) -> bool | StorageError:
+                result = settle(error)
+                proxy.listen_again()
+                return result
+
+            session.settle = settle_and_listen  # type: ignore[method-assign]
+        assert commit_batch(session, [good, bad, last]) is None
+        assert isinstance(bad.error, IndexConflict)
+        for each in (good, last):
+            assert isinstance(each.error, CommitUnsettled)
+            assert each.error.in_doubt
+        if not back:
+            proxy.listen_again()
+        # What follows sooner counts as one that has waited in vain, too.
+        time.sleep(2 * QUEUED_S)
+        is_stored = cut == "after"
+        after = Append(stream_id, 2 * is_stored, 8, [b"after"])
+        assert commit_batch(session, [after]) is None
+        assert after.error is None
+        assert stored(server) == (["0 x", "1 x", "2 after"] if is_stored else ["0 after"])
+        session.close()
+        database.close()
+
+
+@pytest.mark.parametrize("reads", [False, True], ids=["writer", "reader"])
+def test_a_transaction_whose_beginning_is_refused_leaves_the_connection_usable(
+    server: PostgresServer, database: PostgresDatabase, session: PostgresSession, reads: bool
+) -> None:
+    """Method: another transaction holds the row of the writer, or its table, so that the first statement waits. The
+    statement is cancelled, as an administrator can do."""
+    stream_id = make_stream(session)
+    used = database.read_session() if reads else session
+    held = "LOCK TABLE log_writer" if reads else "SELECT * FROM log_writer FOR UPDATE"
+    cancel = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    with psycopg.connect(server.url) as other, ThreadPoolExecutor() as pool:
+        other.execute(held)
+        beginning = pool.submit(used.begin)
+        while not server.ask(cancel):
+            pass
+        with pytest.raises(StorageError, match="cancel"):
+            beginning.result()
+    used.begin()
+    assert used.log.get_stream(stream_id).next_index == 0
+    used.rollback()
+    if reads:
+        used.close()
 
 
 def test_a_second_node_is_refused(server: PostgresServer, session: PostgresSession) -> None:

@@ -15,17 +15,20 @@ import pytest
 
 pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 
+import psycopg
 from structlog.testing import capture_logs
 
 from storage.commit import commit_batch
 from storage.contract import Append
 from storage.errors import CommitUnsettled, ConnectionLost, StandbyMissing
 from storage.postgres.database import PostgresDatabase
+from storage.postgres.server import Server
 from storage.postgres.session import PostgresSession
 from tests.storage.postgres.failover import PATIENCE_S, Pair
 from tests.support.postgres import PostgresServer
 
 ATTEMPTS = 5
+ASKED = 30
 
 
 @pytest.fixture
@@ -109,6 +112,34 @@ def test_a_node_that_starts_without_the_standby_waits_and_says_why(
     back.start()
     open_and_close(pair, wait_s=PATIENCE_S)
     back.join()
+
+
+def test_a_standby_that_is_there_is_not_told_as_missing(pair: Pair) -> None:
+    """Goal: a commit that waits for a moment, as each one does, is no reason to say that the standby is away. Method:
+    the server is asked again and again while two writers commit; nearly always, one of them waits."""
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    ends = threading.Event()
+
+    def write(table: str) -> None:
+        with psycopg.connect(pair.primary.url, autocommit=True) as connection:
+            connection.execute(f"CREATE TABLE {table} (number bigint)".encode())
+            while not ends.is_set():
+                connection.execute(f"INSERT INTO {table} VALUES (1)".encode())
+
+    writers = [threading.Thread(target=write, args=(table,)) for table in ("one", "other")]
+    for writer in writers:
+        writer.start()
+    server = Server(pair.primary.url, wait_s=10.0, call_s=10.0)
+    seen = told = 0
+    for _ in range(ASKED):
+        seen += pair.primary.ask(waiting) != "0"
+        told += server._waits_for_standby()
+    ends.set()
+    for writer in writers:
+        writer.join()
+    server.close()
+    assert seen
+    assert told < seen / 2
 
 
 def open_and_close(pair: Pair, wait_s: float) -> None:
