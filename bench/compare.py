@@ -70,9 +70,11 @@ class Compared(NamedTuple):
 class Side:
     """A checkout that is measured, in a process of its own. A context manager: the process ends with the block."""
 
-    def __init__(self, checkout: Path, place: Path) -> None:
-        """place: the folder under which its nodes put their data."""
+    def __init__(self, checkout: Path, place: Path, times: int = 1) -> None:
+        """place: the folder under which its nodes put their data. times: how often pushes and pulls are done for one
+        measurement."""
         self.checkout = checkout.resolve()
+        self._times = times
         self._place = place
         self._process: subprocess.Popen[str] | None = None
 
@@ -84,7 +86,7 @@ class Side:
         environment = {name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)}
         environment |= {"PYTHONPATH": str(self.checkout), "PYTHONSAFEPATH": "1"}
         self._process = subprocess.Popen(
-            [str(python), "-P", str(Path(__file__).with_name("compare_side.py")), str(self.checkout)],
+            [str(python), "-P", str(Path(__file__).with_name("compare_side.py")), str(self.checkout), str(self._times)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=self._place,
@@ -194,6 +196,7 @@ def main(
     before: Annotated[Path, typer.Option(help="The other checkout, with an environment of its own in .venv.")],
     rounds: Annotated[int, typer.Option(min=1, help="How often everything is measured.")] = 10,
     only: Annotated[str, typer.Option(help="Only works whose name contains this text.")] = "",
+    times: Annotated[int, typer.Option(min=1, help="How often pushes and pulls are done for one measurement.")] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
 ) -> None:
     """Compare this checkout with another one: rates, and processor time of node and client for each message."""
@@ -204,7 +207,7 @@ def main(
         sides = []
         for checkout in (before, HERE):
             place = stack.enter_context(tempfile.TemporaryDirectory(prefix=".bench-", dir="."))
-            sides.append(stack.enter_context(Side(checkout, Path(place))))
+            sides.append(stack.enter_context(Side(checkout, Path(place), times)))
         try:
             found = measure_in_turn(sides[0], sides[1], works, rounds)
         except SideFailed as error:

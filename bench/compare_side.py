@@ -1,10 +1,11 @@
 """One side of a comparison: measures one checkout, one piece of work at a time, as `bench/compare.py` asks for it.
 
-    PYTHONPATH=CHECKOUT CHECKOUT/.venv/bin/python -P bench/compare_side.py CHECKOUT
+    PYTHONPATH=CHECKOUT CHECKOUT/.venv/bin/python -P bench/compare_side.py CHECKOUT TIMES
 
-It reads the name of a piece of work from each line of standard input, does the work, and answers with one line of JSON:
-a `Measured`. The nodes, the clients and the measuring functions are those of the checkout, so that two checkouts with
-different layouts can be compared; this file imports only the standard library until it knows the checkout.
+TIMES is how often a piece of work with pushes or pulls is done for one measurement. It reads the name of a piece of
+work from each line of standard input, does the work, and answers with one line of JSON: a `Measured`. The nodes, the
+clients and the measuring functions are those of the checkout, so that two checkouts with different layouts can be
+compared; this file imports only the standard library until it knows the checkout.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class Measured(NamedTuple):
 class Side:
     """The checkout that is measured. A context manager: its nodes are gone when the block ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, times: int = 1) -> None:
+        """times: how often pushes and pulls are done for one measurement."""
+        self._times = times
         self._kept_node: Any = None
 
     def __enter__(self) -> Side:
@@ -53,12 +56,22 @@ class Side:
     def push(self, *, messages: int, window: int) -> Measured:
         """Durable pushes to the kept node, with so many unconfirmed."""
         work = partial(_part("measure").push_rate, messages=messages, size_bytes=SIZE_BYTES, window=window)
-        return _measure(self._node, messages, lambda: _run(work, self._node.address))
+        return self._measure_kept(messages, work)
 
     def pull(self, *, messages: int, page_messages: int) -> Measured:
         """Stored messages read from the kept node."""
         work = partial(_pull, messages=messages, page_messages=page_messages)
-        return _measure(self._node, messages, lambda: _run(work, self._node.address))
+        return self._measure_kept(messages, work)
+
+    def _measure_kept(self, messages: int, work: Callable[..., Any]) -> Measured:
+        """Work of so many messages at the kept node, as often as this side does it."""
+        address = self._node.address
+
+        def all_work() -> None:
+            for _ in range(self._times):
+                _run(work, address)
+
+        return _measure(self._node, messages * self._times, all_work)
 
     def publish_blocks(self) -> Measured:
         """Blocks sent to a fresh node until it has verified and stored them."""
@@ -200,7 +213,7 @@ def main() -> None:
     found = Path(str(import_module("stream_node").__file__)).resolve()
     if not found.is_relative_to(checkout):
         sys.exit(f"{checkout}: Python imports {found.parent}, which is not this checkout")
-    with _answers() as answer, Side() as side:
+    with _answers() as answer, Side(int(sys.argv[2])) as side:
         for line in sys.stdin:
             answer(WORKS[line.strip()](side))
 

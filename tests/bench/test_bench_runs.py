@@ -207,6 +207,7 @@ def _syncs() -> int:
     return len(re.findall(r"\bf(?:data)?sync\(", Path("trace").read_text()))
 
 
+@pytest.mark.soak
 def test_the_node_to_compare_with_commits_each_push_alone() -> None:
     """Goal: what group commit is compared with has none. Method: pushes in a row; their syncs, of each kind of node."""
     rates = {}
@@ -220,6 +221,7 @@ def test_the_node_to_compare_with_commits_each_push_alone() -> None:
     assert rates[True] <= 100
 
 
+@pytest.mark.soak
 def test_a_slow_disk_is_slow_on_both_sides() -> None:
     samples = list(scale.slow_disk(TINY))
     assert [sample.system for sample in samples] == [OURS, UNGROUPED]

@@ -90,9 +90,9 @@ def test_a_checkout_measures_itself(tmp_path: Path) -> None:
     """Goal: a side has figures of its node and of its client. Method: this checkout; one work with a node."""
     if not (HERE / ".venv" / "bin" / "python").exists():
         pytest.skip("this checkout has no environment in .venv")
-    with Side(HERE, tmp_path) as side:
+    with Side(HERE, tmp_path, times=2) as side:
         measured = side.measure("push, window 1")
-        assert measured.messages == 500
+        assert measured.messages == 2 * 500
         assert min(measured.seconds, measured.node_cpu_s, measured.client_cpu_s) > 0
         with pytest.raises(SideFailed):
             side.measure("no such work")

@@ -13,6 +13,7 @@ from bench.plan import QUICK
 from bench.report import OURS, Report
 
 
+@pytest.mark.soak
 def test_a_flood_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each way and window has times beside the flood and without it, and the goals have a figure."""
     monkeypatch.chdir(tmp_path)

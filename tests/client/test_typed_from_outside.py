@@ -118,7 +118,7 @@ def mypy(folder: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=300)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_mypy_accepts_right_programs_and_finds_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "right.py").write_text(RIGHT)
     for number, text in enumerate(WRONG.values()):

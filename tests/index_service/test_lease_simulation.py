@@ -26,7 +26,7 @@ from tests.support.virtual_time import run_seeded
 
 pytestmark = pytest.mark.usefixtures("each_database")
 
-SEEDS = range(25)
+SEEDS = range(15)
 PARTITIONS = 5
 CHAOS_S = 80.0
 PEACE_S = 400.0

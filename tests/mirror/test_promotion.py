@@ -186,7 +186,7 @@ async def test_a_stream_that_is_deleted_while_it_fences_leaves_its_name_free(tmp
         await wait_for(b.address, follows_to(3))
 
 
-@in_rounds(4)
+@in_rounds(2)
 async def test_kills_of_the_mirror_and_of_the_source_lose_and_double_nothing(tmp_path: Path, rounds: int) -> None:
     with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b") as b:
         async with stream_peer(a.address) as peer:

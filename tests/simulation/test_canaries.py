@@ -124,7 +124,7 @@ def plant_one_index_for_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(plant_every_third_push_stored_twice, "is stored 2 times", 0, id="stored-twice"),
         pytest.param(plant_runs_stored_backwards, "came before", 30, id="run-backwards"),
         pytest.param(plant_pulls_answered_before_the_commit, "pushed before it", 0, id="early-pull"),
-        pytest.param(plant_a_restart_from_the_first_record, "users still wait", 4, id="stale-restart"),
+        pytest.param(plant_a_restart_from_the_first_record, "users still wait", 36, id="stale-restart"),
         pytest.param(plant_numbers_forgotten_by_a_crash, "is numbered and stored 2 times", 24, id="forgotten-numbers"),
         pytest.param(plant_numbers_learnt_of_what_was_refused, "confirmed", 4, id="early-numbers"),
         pytest.param(plant_one_index_for_a_run, "was confirmed for", 0, id="one-index"),

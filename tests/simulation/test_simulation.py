@@ -13,7 +13,7 @@ import pytest
 
 from tests.simulation.world import Outcome, run_seed
 
-SEEDS = range(40)
+SEEDS = range(24)
 MANY_SEEDS = range(1_000)
 REPLAY = "STREAM_NODE_SEED"
 

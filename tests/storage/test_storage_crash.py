@@ -81,7 +81,13 @@ def test_a_process_that_is_not_killed_leaves_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("call", "kills"), [("pwrite64", 4), ("fdatasync", 3)])
+@pytest.mark.parametrize(
+    ("call", "kills"),
+    [
+        *(("pwrite64", 2), ("fdatasync", 2)),
+        *(pytest.param(call, 6, marks=pytest.mark.soak) for call in ("pwrite64", "fdatasync")),
+    ],
+)
 def test_a_kill_in_the_middle_of_a_write_or_sync_loses_nothing_confirmed(tmp_path: Path, call: str, kills: int) -> None:
     """strace counts the calls of each thread apart; the process dies in whichever gets there first.
 
