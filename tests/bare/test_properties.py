@@ -22,8 +22,9 @@ from bare.model import PRIMITIVES, BareType, cycle_heads
 from bare.precise_decode import decode_precisely
 from bare.precise_encode import encode_precisely
 from tests.bare.strategies import schemas, values
+from tests.support.examples import examples
 
-EXAMPLES = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXAMPLES = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 class HandedOverError(Exception):

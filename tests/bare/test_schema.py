@@ -10,6 +10,7 @@ from bare import schema
 from bare.schema import ast
 from bare.schema.lexer import tokens
 from tests.bare.strategies import documents
+from tests.support.examples import examples
 
 # The older spelling, and what it means in the current one.
 OLD_AND_NEW = [
@@ -106,7 +107,7 @@ def test_line_ends_and_tabs_are_white_space() -> None:
     assert schema.format(schema.parse("type A u8 # note\r\n")) == "type A u8  # note\n"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(documents())
 def test_any_schema_is_read_as_it_was_written(document: ast.Document) -> None:
     text = schema.format(document)

@@ -12,6 +12,7 @@ import bare
 from bare import schema
 from bare.schema import ast
 from tests.bare.samples import vectors
+from tests.support.examples import examples
 
 CORPUS = vectors("schema_corpus.json")
 
@@ -181,7 +182,7 @@ WORDS = ["type", "enum", "A", "B", "x", "u8", "data", "string", "optional", "lis
 SIGNS = ["{", "}", "<", ">", "[", "]", "(", ")", "|", "=", ":", ",", "7", "0", "# c\n", "\n", "é"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(st.sampled_from(WORDS + SIGNS), max_size=25))
 def test_any_text_is_a_schema_or_a_schema_error_with_a_place_in_it(parts: list[str]) -> None:
     text = "type A struct { " + " ".join(parts)

@@ -33,6 +33,7 @@ from block_manager.transactions import SessionTransactions
 from storage.memory import MemoryDatabase
 from tests.block_manager.naive_model import NaiveModel
 from tests.block_manager.samples import FaultyStore, StoreBroken
+from tests.support.examples import examples
 
 STORES_MAX = 3
 
@@ -291,7 +292,7 @@ class CommitMachine(ManagerMachine):
 
 
 def test_the_manager_does_what_the_model_does() -> None:
-    run_state_machine_as_test(ManagerMachine, settings=settings(max_examples=100, stateful_step_count=40))
+    run_state_machine_as_test(ManagerMachine, settings=settings(max_examples=examples(60), stateful_step_count=40))
 
 
 def test_the_manager_does_so_on_commit_stores() -> None:

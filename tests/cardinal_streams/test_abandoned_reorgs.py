@@ -19,6 +19,7 @@ from cardinal_streams.produce.reorg_channel import ReorgChannel
 from tests.cardinal_streams.helpers import hash_of
 from tests.cardinal_streams.shell import Application, Logs, Shell
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, chain, producer_of, send, send_reorg
+from tests.support.examples import examples
 
 OLD = chain("o", "g", 1, 10)
 NEW = chain("n", "o2", 3, 9, bonus=5)
@@ -164,7 +165,7 @@ class TestConsumer:
             reverts = sum(isinstance(event, Revert) for event in shell.events)
             assert 1 <= reverts - completed <= 2, f"restarted after {reads} deliveries"
 
-    @settings(max_examples=60)
+    @settings(max_examples=examples(40))
     @given(st.integers(0, 1 << 32), st.sampled_from([1, 2, 4, 8, 32]), st.booleans())
     def test_any_number_of_restarts_anywhere(self, seed: int, threshold: int, completed: bool) -> None:
         """Goal: several attempts of any length are given up, and the last may be completed; whatever comes in between,

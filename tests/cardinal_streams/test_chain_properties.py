@@ -12,6 +12,7 @@ from cardinal_streams.machines.chain_order_machine import ChainOrder
 from cardinal_streams.payload import CompleteBatch
 from tests.cardinal_streams.helpers import names
 from tests.cardinal_streams.strategies import Tree, trees
+from tests.support.examples import examples
 
 
 def chain_of(machine: ChainOrder, batches: list[CompleteBatch]) -> list[str]:
@@ -35,7 +36,7 @@ def start_of(tree: Tree) -> Start:
     return Start(tree.root.hash, tree.root.number, tree.root.weight)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(100))
 @given(trees(), st.data())
 def test_any_order_and_duplication_ends_on_the_heaviest_chain(tree: Tree, data: st.DataObject) -> None:
     order = data.draw(st.permutations(tree.blocks + tree.blocks))
@@ -70,7 +71,7 @@ def test_a_start_in_the_middle_ends_on_the_same_chain(tree: Tree, data: st.DataO
     assert names(chain)[1:] == tree.heaviest()
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(150))
 @given(trees(20), st.integers(0, 4))
 def test_the_threshold_as_a_plain_model_has_it(tree: Tree, threshold: int) -> None:
     """Parents first, so nothing waits for a parent. The model holds the whole chain and never forgets a block."""

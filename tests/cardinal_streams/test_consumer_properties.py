@@ -14,6 +14,7 @@ from cardinal_streams.machines.consumer_events import BadMessage, ReorgRefused
 from cardinal_streams.machines.reassembly_events import Evicted, Refused
 from tests.cardinal_streams.shell import Application, Logs, Shell
 from tests.cardinal_streams.world import GENESIS, GENESIS_HASH, World, chain, producer_of, send
+from tests.support.examples import examples
 
 NEVER = (BadMessage, Refused, Evicted, Dropped, ReorgRefused)
 
@@ -45,7 +46,7 @@ def test_any_interleaving_of_redundant_producers_and_the_channel(seed: int, prod
     assert shell.application.reverts == 1
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(40))
 @given(st.integers(0, 1 << 32), st.integers(1, 3), st.integers(1, 7), st.integers(0, 5), st.booleans())
 @example(seed=115, producers=1, threshold=3, after=3, is_mixed=False)
 def test_restarts_anywhere(seed: int, producers: int, threshold: int, after: int, is_mixed: bool) -> None:

@@ -35,6 +35,7 @@ from stream_service.extensions import LIST, ListResponse
 from stream_service.protocol import PULL, PUSH, PullResponse
 from stream_service.push_batch import PUSH_BATCH
 from tests.client.far_end import FarEnd, is_create
+from tests.support.examples import examples
 
 LOST = failed_payload("no way to store:1: refused")
 ENTITIES = (ConnectionState, RouteState, StreamState, PartitionState, CallState, ConversationState)
@@ -207,7 +208,7 @@ class CoreModel(RuleBasedStateMachine):
 
 
 TestCoreModel = CoreModel.TestCase
-TestCoreModel.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestCoreModel.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 
 
 @pytest.mark.parametrize("states", ENTITIES)

@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 from index_service.extensions import Lease, LeaseRequest, LeaseResponse
 from index_service.lease_machine import LeaseMachine, StoredLease
 from stream_client.share.lease_machine import RETRY_S, LeaseClientMachine
+from tests.support.examples import examples
 
 TTL_S = 10.0
 PARTITIONS = 3
@@ -191,7 +192,7 @@ class Sharing(RuleBasedStateMachine):
 
 
 TestSharing = Sharing.TestCase
-Sharing.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+Sharing.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=40)
 
 
 class CountsFromTheAnswer(LeaseClientMachine):

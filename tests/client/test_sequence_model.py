@@ -25,6 +25,7 @@ from stream_service.extensions import RICH_PUSH, Outcome, RichStatus
 from stream_service.workers.sequence_machine import Decision, Duplicate, New, OutOfOrder
 from stream_service.workers.sequence_machine import SequenceMachine as NodeSequenceMachine
 from tests.client.far_end import FarEnd, connected_core, opened
+from tests.support.examples import examples
 
 
 def ids() -> deque[bytes]:
@@ -200,7 +201,7 @@ def _is_known(decision: New | Duplicate) -> bool:
 
 
 TestLossyNode = LossyNode.TestCase
-LossyNode.TestCase.settings = settings(max_examples=200, stateful_step_count=25, deadline=None)
+LossyNode.TestCase.settings = settings(max_examples=examples(100), stateful_step_count=25, deadline=None)
 
 
 class Impatient(SequenceMachine):

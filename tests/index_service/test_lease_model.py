@@ -23,6 +23,7 @@ from index_service import lease_machine
 from index_service.extensions import LeaseRequest
 from index_service.lease_machine import Event, LeaseMachine, State
 from tests.index_service.lease_world import TTL_S, Client, World, Write
+from tests.support.examples import examples
 
 CLIENTS_MAX = 5
 places = st.integers(0, 1_000)
@@ -144,7 +145,7 @@ class Leases(RuleBasedStateMachine):
 
 
 TestLeases = Leases.TestCase
-TestLeases.settings = settings(max_examples=80, stateful_step_count=50)
+TestLeases.settings = settings(max_examples=examples(50), stateful_step_count=50)
 
 
 class EarlyMachine(LeaseMachine):

@@ -27,7 +27,7 @@ from block_node.read.subscription import Stage, SubscribeSession
 from tests.simulation.block_world import BlockOutcome, run_block_seed
 from tests.simulation.noticing import assert_caught
 
-SEEDS = range(24)
+SEEDS = range(40)
 MANY_SEEDS = range(1_000)
 PLANTED_SEEDS = range(40)
 REPLAY = "STREAM_NODE_SEED"

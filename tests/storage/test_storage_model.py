@@ -25,6 +25,7 @@ from storage.memory import MemoryDatabase
 from storage.sqlite.database import Database
 from storage.sqlite.verify import verify
 from tests.storage.storage_samples import EVERYTHING, MEMORY_DIRECTORY, Source, fresh_database
+from tests.support.examples import examples
 from tests.support.postgres import PostgresServer
 
 blobs = st.one_of(st.binary(max_size=12), st.builds(lambda size: b"\0" * size, st.sampled_from([100, 5_000])))
@@ -264,9 +265,9 @@ _settings = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 TestMemory = MemoryMachine.TestCase
-TestMemory.settings = settings(_settings, max_examples=60)
+TestMemory.settings = settings(_settings, max_examples=examples(40))
 TestSqlite = SqliteMachine.TestCase
-TestSqlite.settings = settings(_settings, max_examples=40)
+TestSqlite.settings = settings(_settings, max_examples=examples(25))
 
 
 def test_postgres(postgres_server: PostgresServer) -> None:

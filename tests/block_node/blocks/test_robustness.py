@@ -19,6 +19,7 @@ from block_node.blocks.settings import ALL_BUT_TSS, VerifierSettings
 from block_node.blocks.tss import SignedRoot
 from block_node.blocks.verifier import Verifier
 from tests.support.blocks import own_verifier, signing_keys
+from tests.support.examples import examples
 
 
 def good_block() -> list[Item]:
@@ -49,7 +50,7 @@ def mutated(items: list[Item], random: Random) -> list[Item]:
 
 
 @given(st.integers(0, 2**64))
-@settings(max_examples=400)
+@settings(max_examples=examples(200))
 def test_changed_blocks_fail_as_blocks_fail(seed: int) -> None:
     """Goal: no input makes the verifier raise anything else, nor moves the chain when it fails. Method: changed blocks,
     whole and in pieces: the same outcome."""
@@ -77,7 +78,7 @@ def test_changed_blocks_fail_as_blocks_fail(seed: int) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=300)
+@settings(max_examples=examples(150))
 def test_any_bytes_are_items_or_an_error(data: bytes) -> None:
     """Goal: bytes from a peer raise BlockFormatError or are items. Method: any bytes, as a block and as each item that
     is looked into."""

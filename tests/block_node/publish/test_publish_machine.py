@@ -27,6 +27,7 @@ from block_node.publish.session_machine import (
     PublisherState,
     State,
 )
+from tests.support.examples import examples
 
 
 class Plugins:
@@ -103,7 +104,7 @@ STEPS = [
 
 
 @example([("backfill", 0, 1), ("store", 0, 0), ("header", 0, 0), ("end", 0, 0), ("pass", 0, 0), ("store", 0, 0)])
-@settings(max_examples=300)
+@settings(max_examples=examples(150))
 @given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 2), st.integers(0, 3)), max_size=80))
 def test_every_order_of_events_keeps_the_invariant(steps: list[tuple[str, int, int]]) -> None:
     limits = PublishLimits(queued_bytes_max=1_500, stall_blocks_max=2, block_s_max=1.0)

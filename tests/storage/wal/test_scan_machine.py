@@ -23,6 +23,7 @@ from storage.sqlite.wal.checksum import Sums, checksum, correct_word
 from storage.sqlite.wal.rewrite import rewrite
 from storage.sqlite.wal.scan_machine import SPILL_FRAMES_MIN, Damage, How, Read, Scan, Verdict, WalReader, judge, scan
 from tests.storage.wal.wal_samples import FRAME_BYTES, WAL_NAME, frames_that_sqlite_reads, killed
+from tests.support.examples import examples
 
 
 def plain_checksum(data: bytes, seed: Sums, big_endian: bool) -> Sums:
@@ -93,7 +94,7 @@ def test_a_log_as_it_is(written: Path) -> None:
     assert wal.page_bytes == 8192
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.data())
 def test_it_reads_as_far_as_sqlite(written: Path, data: st.DataObject) -> None:
     """Cuts and changes anywhere in the log, one or several."""
