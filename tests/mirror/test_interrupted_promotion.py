@@ -73,6 +73,18 @@ async def die(node: NodeProcess) -> None:
         assert await trio.to_thread.run_sync(node.wait) == -9
 
 
+async def die_promoting(a: NodeProcess, b: NodeProcess, partition: int) -> None:
+    """The node b follows the two partitions of a, of which one has messages, and dies while it promotes them."""
+    async with stream_peer(a.address) as peer:
+        await peer.create_partitions("s", 2)
+        await peer.push_all(ROUTES[partition], [b"x"] * 10)
+    await add(b.address, "s", a.address)
+    await wait_for(b.address, follows_to(*(10 * (each == partition) for each in range(2))))
+    with suppress(Exception):
+        await ask_once(b.address, promotes_and_leaves())
+    await die(b)
+
+
 def test_every_site_of_a_promotion_has_its_case() -> None:
     cases = {case.split(":")[0] for case in (*AS_PLANNED, *MORE, *GIVING_BACK, *MORE_GIVING_BACK)}
     assert cases == {site for site in SITES if "promotion" in site}
@@ -151,14 +163,7 @@ async def test_a_promotion_that_has_taken_a_part_of_a_stream_is_not_undone_after
     """The rest cannot be promoted at first: on the source, it is the mirror of a third node."""
     failing = {ENVIRONMENT_VARIABLE: "promotion_partition_taken:1"}
     with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b", environment=failing) as b:
-        async with stream_peer(a.address) as peer:
-            await peer.create_partitions("s", 2)
-            await peer.push_all(ROUTES[1], [b"x"] * 10)
-        await add(b.address, "s", a.address)
-        await wait_for(b.address, follows_to(0, 10))
-        with suppress(Exception):
-            await ask_once(b.address, promotes_and_leaves())
-        await die(b)
+        await die_promoting(a, b, 1)
         async with stream_peer(a.address) as peer:
             await ask(peer, ROUTES[1], ROLE, RoleRequest(1, BeMirror("127.0.0.1:1", "s"), True))
         with NodeProcess(tmp_path / "b", listen=b.address) as b:
@@ -179,14 +184,7 @@ async def test_a_node_goes_on_with_a_promotion_at_another_address(tmp_path: Path
     """The source has become a mirror of the node at its earlier address, where nobody is any more."""
     failing = {ENVIRONMENT_VARIABLE: "promotion_source_demoted:2"}
     with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b", environment=failing) as b:
-        async with stream_peer(a.address) as peer:
-            await peer.create_partitions("s", 2)
-            await peer.push_all(ROUTES[0], [b"x"] * 10)
-        await add(b.address, "s", a.address)
-        await wait_for(b.address, follows_to(10, 0))
-        with suppress(Exception):
-            await ask_once(b.address, promotes_and_leaves())
-        await die(b)
+        await die_promoting(a, b, 0)
         with NodeProcess(tmp_path / "b") as moved:
             assert moved.address != b.address
             (first, second) = await wait_for(a.address, follows_to(10, 0))
@@ -199,14 +197,7 @@ async def test_a_source_that_is_lost_in_the_middle_gets_its_role_back_when_it_re
     """The mirror is killed when the source has become one, too, and the source is away when the mirror returns."""
     failing = {ENVIRONMENT_VARIABLE: "promotion_source_demoted:2"}
     with NodeProcess(tmp_path / "a") as a, NodeProcess(tmp_path / "b", environment=failing) as b:
-        async with stream_peer(a.address) as peer:
-            await peer.create_partitions("s", 2)
-            await peer.push_all(ROUTES[0], [b"x"] * 10)
-        await add(b.address, "s", a.address)
-        await wait_for(b.address, follows_to(10, 0))
-        with suppress(Exception):
-            await ask_once(b.address, promotes_and_leaves())
-        await die(b)
+        await die_promoting(a, b, 0)
         a.kill()
         with NodeProcess(tmp_path / "b", listen=b.address) as b:
             (first, _) = await wait_for(b.address, lambda found: found and all(each.reason for each in found))
