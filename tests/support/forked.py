@@ -137,6 +137,7 @@ def main(number: int) -> None:
     while True:
         data, streams, _, _ = socket.recv_fds(asked, REQUEST_BYTES_MAX, 3)
         if not data:
+            asked.close()
             return
         read, write = os.pipe()
         between = os.fork()
