@@ -6,6 +6,10 @@ Each checkout runs with its own environment (`.venv`), its own nodes and its own
 work is done once on both sides; the side that begins changes from round to round. A first round warms both sides up and
 is not counted. The data of the nodes lies under the working directory and is removed at the end.
 
+Two processes of the same program differ by some percent for as long as they run: the seed of their hashes and the
+places of their objects differ. So differences of a few percent need `--starts`, which starts all processes anew several
+times.
+
 Read the ratios of processor time first: they vary by one or two percent, times on the clock by ten or more.
 """
 
@@ -44,8 +48,9 @@ class SideFailed(Exception):
 
 
 class Ratio(NamedTuple):
-    """after / before, by round. middle: the median of the rounds' ratios. low, high: their quartiles. sure: see
-    `median_interval`.
+    """after / before, by round; if the processes were started several times, by start, the median of its rounds.
+
+    middle: the median of these ratios. low, high: their quartiles. sure: see `median_interval`.
 
     A round measures both sides within seconds, so noise of the machine that lasts longer cancels out in its ratio.
     """
@@ -129,21 +134,25 @@ def measure_in_turn(before: Side, after: Side, works: Sequence[str], rounds: int
     return found
 
 
-def compared(work: str, pairs: Sequence[Pair]) -> Compared:
+def compared(work: str, starts: Sequence[Sequence[Pair]]) -> Compared:
+    """starts: the rounds of each start of the processes."""
     return Compared(
         work,
-        ratio(pairs, lambda measured: measured.messages / measured.seconds),
-        ratio(pairs, lambda measured: measured.node_cpu_s / measured.messages * 1e6),
-        ratio(pairs, lambda measured: measured.client_cpu_s / measured.messages * 1e6),
+        ratio(starts, lambda measured: measured.messages / measured.seconds),
+        ratio(starts, lambda measured: measured.node_cpu_s / measured.messages * 1e6),
+        ratio(starts, lambda measured: measured.client_cpu_s / measured.messages * 1e6),
     )
 
 
-def ratio(pairs: Sequence[Pair], figure: Callable[[Measured], float]) -> Ratio | None:
+def ratio(starts: Sequence[Sequence[Pair]], figure: Callable[[Measured], float]) -> Ratio | None:
     """None where a side has no such figure: there is no node, or it used less time than can be measured."""
+    pairs = [pair for start in starts for pair in start]
     before, after = [figure(first) for first, _ in pairs], [figure(second) for _, second in pairs]
     if not all(before):
         return None
-    ratios = [second / first for first, second in zip(before, after, strict=True)]
+    by_start = [[figure(second) / figure(first) for first, second in start] for start in starts]
+    # The rounds of one start are no independent measurements of the program.
+    ratios = by_start[0] if len(by_start) == 1 else [median(rounds) for rounds in by_start]
     low, middle, high = quantiles(ratios, n=4, method="inclusive") if len(ratios) > 1 else (ratios[0],) * 3
     return Ratio(median(before), median(after), middle, low, high, median_interval(ratios))
 
@@ -197,22 +206,27 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="How often everything is measured.")] = 10,
     only: Annotated[str, typer.Option(help="Only works whose name contains this text.")] = "",
     times: Annotated[int, typer.Option(min=1, help="How often pushes and pulls are done for one measurement.")] = 1,
+    starts: Annotated[
+        int, typer.Option(min=1, help="How often all processes are started; each time for all rounds.")
+    ] = 1,
     as_json: Annotated[bool, typer.Option("--json", help="Answer in JSON.")] = False,
 ) -> None:
     """Compare this checkout with another one: rates, and processor time of node and client for each message."""
     works = [work for work in WORKS if only in work]
     if not works:
         raise typer.BadParameter(f"no work contains {only!r}; there are: {'; '.join(WORKS)}")
-    with ExitStack() as stack:
-        sides = []
-        for checkout in (before, HERE):
-            place = stack.enter_context(tempfile.TemporaryDirectory(prefix=".bench-", dir="."))
-            sides.append(stack.enter_context(Side(checkout, Path(place), times)))
-        try:
-            found = measure_in_turn(sides[0], sides[1], works, rounds)
-        except SideFailed as error:
-            sys.exit(f"compare: {error}")
-    rows = [compared(work, pairs) for work, pairs in found.items()]
+    found = []
+    for _ in range(starts):
+        with ExitStack() as stack:
+            sides = []
+            for checkout in (before, HERE):
+                place = stack.enter_context(tempfile.TemporaryDirectory(prefix=".bench-", dir="."))
+                sides.append(stack.enter_context(Side(checkout, Path(place), times)))
+            try:
+                found.append(measure_in_turn(sides[0], sides[1], works, rounds))
+            except SideFailed as error:
+                sys.exit(f"compare: {error}")
+    rows = [compared(work, [start[work] for start in found]) for work in works]
     if as_json:
         sys.stdout.write(json.dumps([msgspec.to_builtins(row) for row in rows]) + "\n")
         return

@@ -43,11 +43,20 @@ def _measured(seconds: float) -> Measured:
 
 def test_a_ratio_is_that_of_the_medians_beside_the_quartiles_of_the_rounds() -> None:
     pairs = [(_measured(seconds), _measured(seconds * factor)) for seconds, factor in ((1, 2), (2, 2), (9, 3))]
-    found = ratio(pairs, lambda measured: measured.seconds)
+    found = ratio([pairs], lambda measured: measured.seconds)
     assert found is not None
     assert (found.before, found.after, found.middle) == (2, 4, 2)
     assert (found.low, found.high) == (2, 2.5)
-    assert ratio(pairs, lambda measured: measured.node_cpu_s) is None
+    assert ratio([pairs], lambda measured: measured.node_cpu_s) is None
+
+
+def test_of_several_starts_each_has_one_ratio() -> None:
+    """Goal: many rounds of one pair of processes do not count as many comparisons of two programs."""
+    starts = [[(_measured(1.0), _measured(factor))] * rounds for factor, rounds in ((1.0, 1), (1.1, 9), (1.3, 1))]
+    found = ratio(starts, lambda measured: measured.seconds)
+    assert found is not None
+    assert (found.middle, found.low, found.high) == pytest.approx((1.1, 1.05, 1.2))
+    assert found.sure is None
 
 
 def test_the_interval_of_the_median_has_its_confidence() -> None:
@@ -71,7 +80,7 @@ def test_the_interval_of_the_median_has_the_ranks_of_the_printed_tables(size: in
 
 def test_a_row_shows_what_was_measured() -> None:
     out = io.StringIO()
-    row = compared("push, window 1", [(_measured(2.0), _measured(1.0))])
+    row = compared("push, window 1", [[(_measured(2.0), _measured(1.0))]])
     show([row], Console(file=out, width=180))
     shown = out.getvalue()
     assert "50 → 100" in shown
@@ -82,7 +91,7 @@ def test_a_row_shows_what_was_measured() -> None:
 def test_a_row_of_many_rounds_shows_the_interval_of_the_median() -> None:
     out = io.StringIO()
     pairs = [(_measured(1.0), _measured(1.0 + each / 100)) for each in range(6)]
-    show([compared("push, window 1", pairs)], Console(file=out, width=180))
+    show([compared("push, window 1", [pairs])], Console(file=out, width=180))
     assert "1.000 to 1.050" in out.getvalue()
 
 
