@@ -77,6 +77,9 @@ class LeaseGroups:
         self._monotonic_s = monotonic_s
         started_s = monotonic_s()
         self._served_since_s = (lambda stream_name: started_s) if served_since_s is None else served_since_s
+        # Another node can have taken the stream over without a word. Only a write shows that this one is still the
+        # owner, so that the new owner has waited for all leases that were renewed here.
+        self._writes_renewals = served_since_s is not None
         self._counters = LeaseCounters()
         self._groups: dict[GroupKey, Group] = {}
         self._entries = 0
@@ -287,7 +290,7 @@ class LeaseGroups:
         def answer(operation: WriteLeases | Refusal) -> None:
             on_done(operation if isinstance(operation, Refusal) else self._response(machine, request))
 
-        if changes or self._groups[key].writing:
+        if changes or self._groups[key].writing or self._writes_renewals:
             self._write(key, machine, changes, answer)
         else:
             on_done(self._response(machine, request))

@@ -10,12 +10,14 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from cluster.member import ClusterMember
 from cluster.router import Router
 from cluster.tables import TABLES
+from index_service.lease_groups import LeaseGroups
 from storage.errors import NodeReplaced
 from storage.memory import MemoryDatabase, MemorySession, SharedMemoryDatabase
 from stream_node.services import Services
@@ -131,6 +133,17 @@ def plant_opened_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClusterMember, "_give", give_and_forget)
 
 
+def plant_renewals_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that was replaced renews leases until it notices that."""
+    init = LeaseGroups.__init__
+
+    def forgetful(self: LeaseGroups, *arguments: Any, **options: Any) -> None:
+        init(self, *arguments, **options)
+        self._writes_renewals = False
+
+    monkeypatch.setattr(LeaseGroups, "__init__", forgetful)
+
+
 @pytest.mark.parametrize(
     ("plant", "saying", "first"),
     [
@@ -138,6 +151,7 @@ def plant_opened_in_doubt(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(plant_no_marks, "overtook another one", 14, id="no-marks"),
         pytest.param(plant_clients_kept, "waits in vain", 0, id="clients-kept"),
         pytest.param(plant_opened_in_doubt, "is not the only one that writes a stream", 45, id="opened-in-doubt"),
+        pytest.param(plant_renewals_from_memory, "has a lease beside", 1367, id="renewals-from-memory"),
     ],
 )
 def test_a_planted_mistake_is_caught(
