@@ -108,8 +108,9 @@ class FiguresByName:
             if not self._by_name[name]:
                 del self._by_name[name]
 
-    def identities(self, name: str = "") -> Iterator[Identity]:
-        """Returns the partitions that follow or fence, in order. name: only of this stream; empty: of all."""
+    def items(self, name: str = "") -> Iterator[tuple[Identity, Figures]]:
+        """Returns the partitions that follow or fence, in order, with their figures. name: only of this stream; empty:
+        of all."""
         for each in [name] if name else sorted(self._by_name):
-            for partition in sorted(self._by_name.get(each, ())):
-                yield each, partition
+            for partition, figures in sorted(self._by_name.get(each, {}).items()):
+                yield (each, partition), figures

@@ -91,14 +91,14 @@ class MirrorTasks:
     def states(self, name: str = "") -> list[MirrorState]:
         """Returns the state of each partition that follows or fences. name: only this stream; empty: all."""
         found = []
-        for identity in self.figures.identities(name):
-            stream, figures = self.stream(identity), self.figures.find(identity)
+        for identity, figures in self.figures.items(name):
+            stream = self.stream(identity)
             try:
                 row, next_index = stream.row, stream.next_index
             except MirrorError:
                 # The stream is being made again, or deleted.
                 continue
-            if row is not None and figures is not None:
+            if row is not None:
                 found.append(figures.state(row, next_index))
         return found
 
@@ -200,7 +200,7 @@ class MirrorTasks:
     def rows(self, name: str) -> dict[Identity, MirrorRow]:
         """Returns the rows of a stream by their identities, in the order of the partitions."""
         found = {}
-        for identity in self.figures.identities(name):
+        for identity, _ in self.figures.items(name):
             # A partition that is being made again or deleted has no row.
             with suppress(MirrorError):
                 row = self.stream(identity).row

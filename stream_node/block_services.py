@@ -52,13 +52,28 @@ KEEPERS = (
 LEVELS = {level.name.lower(): level for level in Level if level.name is not None}
 
 
+class BlockTrust(NamedTuple):
+    """What checks the signatures of blocks, read once: a file that is replaced while the node runs changes nothing.
+
+    book: the keys of the nodes; None without an address book. tss: checks threshold signatures; None if none are
+    checked.
+    """
+
+    book: AddressBook | None
+    tss: TssVerifier | None
+
+
 def check_settings(config: Config) -> None:
     """Checks the settings of the block node. Raises ConfigError if they are invalid. Checks nothing if the block node
     is off."""
-    if not config.block_node:
-        return
+    if config.block_node:
+        read_trust(config)
+
+
+def read_trust(config: Config) -> BlockTrust:
+    """Checks the settings of the block node, and returns what they name. Raises ConfigError if they are invalid."""
     book = _address_book(config)
-    _tss_verifier(config)
+    tss = _tss_verifier(config)
     settings = _settings(config)
     if book is not None and config.block_signatures_min > len(book.node_ids):
         reason = f"{config.block_signatures_min} are wanted, and the address book has {len(book.node_ids)} nodes"
@@ -74,28 +89,12 @@ def check_settings(config: Config) -> None:
         _backfill_settings(config).check()
     except BackfillSettingsError as error:
         raise ConfigError(f"backfill: {error}") from error
+    return BlockTrust(book, tss)
 
 
 def chain_address(config: Config) -> Address:
     """Returns the address of the stream that has the blocks of the chain."""
     return stream_address(STREAM_PREFIX + config.block_chain, 0)
-
-
-class BlockTrust(NamedTuple):
-    """What checks the signatures of blocks, read once: a file that is replaced while the node runs changes nothing.
-
-    book: the keys of the nodes; None without an address book. tss: checks threshold signatures; None if none are
-    checked.
-    """
-
-    book: AddressBook | None
-    tss: TssVerifier | None
-
-
-def read_trust(config: Config) -> BlockTrust:
-    """Checks the settings of the block node, and reads what they name. Raises ConfigError."""
-    check_settings(config)
-    return BlockTrust(_address_book(config), _tss_verifier(config))
 
 
 class BlockServicesStatistics(msgspec.Struct, frozen=True):

@@ -214,8 +214,13 @@ class Services:
             write_failure=counters.write_failure,
             index=self._index.statistics(),
             blocks=None if self._blocks is None else self._blocks.statistics(),
-            mirrors=self._mirrors.states(),
+            mirrors=self.mirrors,
         )
+
+    @property
+    def mirrors(self) -> list[MirrorState]:
+        """The partitions that follow a source on another node, or fence their former one."""
+        return self._mirrors.states()
 
     @property
     def counters(self) -> StreamCounters:

@@ -124,15 +124,15 @@ class Supervisor:
         self._secret = secrets.token_hex(16)
         self._alive, self._end = os.pipe()
         self._processes: dict[int, trio.Process] = {}
+        # The workers that have listened, also those of which a new process is being started.
         self._listening: set[int] = set()
-        """The workers that have listened, also those of which a new process is being started."""
+        # The workers whose present process listens, so that it can take signals.
         self._serving: set[int] = set()
-        """The workers whose present process listens, so that it can take signals."""
         self._all_listening = trio.Event()
         self._ready = trio.Event()
         self._reloading = trio.Lock()
+        # By worker, the end of the reload that it has to do.
         self._reloads: dict[int, trio.Event] = {}
-        """By worker, the end of the reload that it has to do."""
         self._stopping = trio.Event()
         self._failure: NodeEnd | None = None
 

@@ -46,7 +46,7 @@ from storage.errors import (
 )
 from storage.postgres.commands import command
 from storage.postgres.deadlines import Deadlines
-from storage.postgres.server import COMMIT_WAITS_S, Connection, pause
+from storage.postgres.server import Connection, lacks_standby, pause
 
 LOCK = 0x53744E64
 """The number of the advisory lock that the connection of the writing node holds."""
@@ -172,8 +172,7 @@ class Ownership:
         lock: the condition that its row in `pg_locks` fulfils.
         """
         text = (
-            "SELECT activity.pid, coalesce(host(client_addr), 'its own machine'), wait_event = 'SyncRep' AND "
-            f"query_start < clock_timestamp() - interval '{COMMIT_WAITS_S} seconds' FROM {_HELD} "
+            f"SELECT activity.pid, coalesce(host(client_addr), 'its own machine'), {lacks_standby()} FROM {_HELD} "
             f"AND activity.pid != pg_backend_pid() AND {lock}"
         )
         found = command(connection, self._deadlines, text.encode())

@@ -62,6 +62,12 @@ COMMIT_WAITS_S = 2.0
 logger = structlog.get_logger(__name__)
 
 
+def lacks_standby(waits_s: float = COMMIT_WAITS_S) -> str:
+    """Returns the condition that the row of a connection in `pg_stat_activity` fulfils whose commit has waited for a
+    standby for longer than this time."""
+    return f"wait_event = 'SyncRep' AND query_start < clock_timestamp() - interval '{waits_s} seconds'"
+
+
 class _WholeLoader(NumericBinaryLoader):
     """Reads the sum of integers, which PostgreSQL gives as a decimal number."""
 
@@ -97,11 +103,10 @@ class Server:
         self.deadlines = Deadlines(call_s)
         self._conninfo = make_conninfo(**{**_DEFAULTS, **given})
         # A commit of this node itself waits no longer than a call may take.
-        waits_s = min(COMMIT_WAITS_S, call_s / 2)
+        waits = lacks_standby(min(COMMIT_WAITS_S, call_s / 2))
         self._commit_waits = (
-            "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event = 'SyncRep' AND datname = current_database() "
-            f"AND query_start < clock_timestamp() - interval '{waits_s} seconds'"
-        ).encode()
+            f"SELECT count(*) > 0 FROM pg_stat_activity WHERE datname = current_database() AND {waits}".encode()
+        )
 
     def connect(self, *, to_write: bool = True) -> Connection:
         """Makes a connection to the server that takes writes. Tries each host once. Raises StorageError.

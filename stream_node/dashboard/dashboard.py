@@ -109,7 +109,7 @@ class Dashboard:
             acknowledged = self._parts.services.acknowledged_blocks
             if acknowledged is not None:
                 self._block_silence.look({"": acknowledged}, trio.current_time())
-            self._mirrors.look(self._parts.services.statistics().mirrors, trio.current_time())
+            self._mirrors.look(self._parts.services.mirrors, trio.current_time())
             if self._parts.services.partitions <= STREAMS_WATCHED_MAX:
                 written = self._parts.services.written()
                 self._silence.look(written, trio.current_time())

@@ -194,7 +194,7 @@ class ReadableStream(Worker):
         bounds.stream_id = record.stream_id
         bounds.first_index, bounds.next_index = record.first_index, record.next_index
         bounds.set_mirror(stream.mirror, record.name)
-        bounds.set_hold(self._services.holds.get(self.identity))
+        bounds.hold = self._services.holds.get(self.identity)
         self.admin.retention = stream.retention
 
 

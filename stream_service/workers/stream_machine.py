@@ -127,13 +127,11 @@ class StreamBounds:
     next_index: the index that the next message will get.
     history: the history of the stream; empty until somebody has asked for it.
     mirror: what the stream has to do with a source on another node; None for most streams.
-    hold: the reason why the stream stores nothing at present, although it is a primary; None: it is not held.
-    refusal: the reason why the stream takes no pushes: it is a mirror, or held; None: it takes them.
-
-    Invariant: `refusal` follows from `mirror` and `hold`. Both are set by their methods only, and neither by the other.
+    hold: the reason why the stream stores nothing at present, although it is a primary; None: it is not held. A change
+    of its role does not end it.
     """
 
-    __slots__ = ("_mirror_refusal", "first_index", "history", "hold", "mirror", "next_index", "refusal", "stream_id")
+    __slots__ = ("_mirror_refusal", "first_index", "history", "hold", "mirror", "next_index", "stream_id")
 
     def __init__(self, stream_id: int, first_index: int, next_index: int) -> None:
         self.stream_id = stream_id
@@ -142,7 +140,6 @@ class StreamBounds:
         self.history: History = ()
         self.mirror: MirrorRow | None = None
         self.hold: str | None = None
-        self.refusal: str | None = None
         self._mirror_refusal: str | None = None
 
     @property
@@ -155,16 +152,15 @@ class StreamBounds:
         """What this stream is for a mirror that asks, as a number of `stream_service.mirroring.SourceRole`."""
         return 0 if self.mirror is None else self.mirror.source_role
 
-    def set_hold(self, reason: str | None) -> None:
-        """Makes the stream store nothing, for this reason; None ends that. A change of its role does not end it."""
-        self.hold = reason
-        self.refusal = self._mirror_refusal or reason
+    @property
+    def refusal(self) -> str | None:
+        """The reason why the stream takes no pushes: it is a mirror, or held; None: it takes them."""
+        return self._mirror_refusal or self.hold
 
     def set_mirror(self, mirror: MirrorRow | None, name: str) -> None:
         """Sets what the stream of this name has to do with a source."""
         self.mirror = mirror
         self._mirror_refusal = None if mirror is None else mirror.find_refusal(name)
-        self.refusal = self._mirror_refusal or self.hold
 
 
 class Place(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Any, Self
 
 from stream_client import ClientError, PushNotStored, blocking
 from stream_node.process import NodeProcess
+from tests.support.postgres import PostgresServer
 
 PATIENCE_S = 60.0
 
@@ -21,12 +22,13 @@ PATIENCE_S = 60.0
 class Nodes:
     """Nodes of one cluster, named n0, n1 and so on. A context manager, which kills them at its end."""
 
-    def __init__(self, url: str, folder: Path, count: int, **settings: object) -> None:
+    def __init__(self, server: PostgresServer, database: str, folder: Path, count: int, **settings: object) -> None:
+        self._server, self._database = server, database
         environment = {f"STREAM_NODE_{name.upper()}": str(value) for name, value in settings.items()}
         self.all = [
             NodeProcess(
                 folder / f"n{number}" / "data",
-                arguments=("--database", url, "--cluster", f"n{number}"),
+                arguments=("--database", server.url_of(database), "--cluster", f"n{number}"),
                 environment=environment,
             )
             for number in range(count)
@@ -55,7 +57,9 @@ class Nodes:
             counts[owner] = counts.get(owner, 0) + 1
         return counts
 
-    ask: Callable[[str], str]
+    def ask(self, query: str) -> str:
+        """What psql prints for a query on the database of the cluster."""
+        return self._server.ask(query, self._database)
 
 
 def wait_for(is_so: Callable[[], object], patience_s: float = PATIENCE_S) -> None:

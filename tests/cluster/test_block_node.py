@@ -31,9 +31,7 @@ LARGE = BlockShape(item_count=22, item_bytes=500_000)
 @pytest.fixture
 def cluster(server: PostgresServer, database: str, tmp_path: Path) -> Iterator[Nodes]:
     """Three nodes that serve a database of their own."""
-    nodes = Nodes(server.url_of(database), tmp_path, 3)
-    nodes.ask = lambda query: server.ask(query, database)
-    with nodes:
+    with Nodes(server, database, tmp_path, 3) as nodes:
         nodes.wait_shared(3)
         yield nodes
 
@@ -143,9 +141,7 @@ def test_the_chain_moves_though_its_address_book_is_gone(server: PostgresServer,
     book = SigningKeys.generate(1).address_book
     file = tmp_path / "book.json"
     file.write_bytes(book.format())
-    nodes = Nodes(server.url_of(database), tmp_path, 2, block_address_book=file)
-    nodes.ask = lambda query: server.ask(query, database)
-    with nodes:
+    with Nodes(server, database, tmp_path, 2, block_address_book=file) as nodes:
         nodes.wait_shared(2)
         file.unlink()
         drained = owner_of_chain(nodes)

@@ -42,8 +42,7 @@ class Soak:
 
     def __init__(self, server: PostgresServer, folder: Path) -> None:
         server.ask("CREATE DATABASE soak")
-        self.nodes = Nodes(server.url_of("soak"), folder, 3, lease_ttl_s=4)
-        self.nodes.ask = lambda query: server.ask(query, "soak")
+        self.nodes = Nodes(server, "soak", folder, 3, lease_ttl_s=4)
         self.rng = random.Random(1)
         self.auditor = ClusterAuditor()
         self.served_s: dict[str, list[float]] = {}

@@ -23,9 +23,7 @@ STREAMS = 6
 @pytest.fixture
 def cluster(server: PostgresServer, database: str, tmp_path: Path) -> Nodes:
     """Three nodes on a database of their own, which do not run yet."""
-    nodes = Nodes(server.url_of(database), tmp_path, 3)
-    nodes.ask = lambda query: server.ask(query, database)
-    return nodes
+    return Nodes(server, database, tmp_path, 3)
 
 
 def test_every_node_serves_every_stream(cluster: Nodes) -> None:

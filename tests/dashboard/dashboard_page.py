@@ -7,6 +7,9 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
+import trio
+
+from tests.support.served import PATIENCE_S
 
 VOID = {"meta", "link", "input", "br", "img", "hr"}
 
@@ -81,6 +84,16 @@ async def get(client: httpx.AsyncClient, path: str, status: int = 200, /, **quer
         for name in ("src", "href", "action", "hx-get", "hx-post"):
             assert name not in given or given[name].startswith(("/dashboard", "#")), (tag, given)
     return page
+
+
+async def wait_page(client: httpx.AsyncClient, text: str, path: str = "") -> HtmlPage:
+    """Loads a page until it has a text."""
+    with trio.fail_after(PATIENCE_S):
+        while True:
+            page = await get(client, path)
+            if text in page.text:
+                return page
+            await trio.sleep(0.05)
 
 
 async def send(client: httpx.AsyncClient, page: HtmlPage, action: str, **fields: str) -> httpx.Response:

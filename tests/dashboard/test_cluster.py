@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 import trio
 
@@ -31,7 +30,7 @@ from stream_node.server import Server
 from stream_node.worker_place import WorkerPlace
 from stream_service.names import stream_address
 from tests.access.guarded_node import may, write_rules
-from tests.dashboard.dashboard_page import HtmlPage, get, send
+from tests.dashboard.dashboard_page import HtmlPage, get, send, wait_page
 from tests.http.http_node import HttpNode, http_node
 from tests.support.postgres import PostgresServer
 from tests.support.served import PATIENCE_S, Served
@@ -59,16 +58,6 @@ def cells_of(page: HtmlPage) -> list[tuple[str, int]]:
     ]
     assert [int(each[1], 16) for each in found if each] == list(range(SHARDS))
     return [("" if each[2] == "no owner" else each[2], int(each[3])) for each in found if each]
-
-
-async def wait_page(client: httpx.AsyncClient, text: str, path: str = "/cluster") -> HtmlPage:
-    """Loads a page until it has a text."""
-    with trio.fail_after(PATIENCE_S):
-        while True:
-            page = await get(client, path)
-            if text in page.text:
-                return page
-            await trio.sleep(0.05)
 
 
 def test_shards_are_written_as_in_addresses() -> None:
@@ -101,13 +90,13 @@ async def test_members_shards_and_hand_overs_are_shown(server: PostgresServer, u
         http_node(tmp_path / "a", database=url, cluster="a") as a,
         a.client() as client,
     ):
-        page = await wait_page(client, "256 nobody a nobody owned them 00..ff")
+        page = await wait_page(client, "256 nobody a nobody owned them 00..ff", "/cluster")
         assert "Links 0 of 0 to others" in page.text
         async with http_node(tmp_path / "b", database=url, cluster="b") as b, b.client() as other:
-            page = await wait_page(client, "a b b has joined, or takes shards again")
+            page = await wait_page(client, "a b b has joined, or takes shards again", "/cluster")
             # The other one has joined after the first hand-over.
             assert "nobody owned them" not in (await get(other, "/cluster")).text
-            await wait_page(client, "connected")
+            await wait_page(client, "connected", "/cluster")
             query = "SELECT '=' || convert_from(owner, 'UTF8') || ' ' || epoch FROM cluster_shards ORDER BY shard"
             rows = [line[1:].rsplit(" ", 1) for line in server.ask(query, url.rpartition("/")[2]).splitlines()]
             stored = [(owner, int(epoch)) for owner, epoch in rows]
@@ -132,10 +121,10 @@ async def test_members_shards_and_hand_overs_are_shown(server: PostgresServer, u
             done = await send(client, page, "/dashboard/cluster/drain", member="b", typed="b")
             assert done.status_code == 303
             assert "b gives its shards away." in HtmlPage((await client.get(done.headers["location"])).text).text
-            page = await wait_page(client, "b a b stops, or is drained")
+            page = await wait_page(client, "b a b stops, or is drained", "/cluster")
             assert {owner for owner, _ in cells_of(page)} == {"a"}
             # The other member sees what it has no hand in, too.
-            await wait_page(other, "b a b stops, or is drained")
+            await wait_page(other, "b a b stops, or is drained", "/cluster")
             assert (await send(client, page, "/dashboard/cluster/drain", act="undo", member="b")).status_code == 303
             with trio.fail_after(PATIENCE_S):
                 while {owner for owner, _ in cells_of(await get(client, "/cluster"))} != {"a", "b"}:
@@ -147,7 +136,7 @@ async def test_members_shards_and_hand_overs_are_shown(server: PostgresServer, u
             assert sum(map(int, owned.values())) == SHARDS
             # A database server has the disk, and the node does not look at it.
             assert "What is wrong now Nothing." in (await get(client, "")).text
-        assert "of 1 live" in (await wait_page(client, "Links 0 of 0")).text
+        assert "of 1 live" in (await wait_page(client, "Links 0 of 0", "/cluster")).text
 
 
 @pytest.mark.slow
@@ -157,13 +146,13 @@ async def test_a_silent_member_is_named_until_it_is_back(url: str, tmp_path: Pat
     lost = NodeProcess(tmp_path / "lost" / "data", arguments=("--database", url, "--cluster", "lost"))
     lost.data_dir.parent.mkdir()
     async with http_node(tmp_path / "a", database=url, cluster="a") as node, node.client() as client:
-        await wait_page(client, "256 nobody a nobody owned them")
+        await wait_page(client, "256 nobody a nobody owned them", "/cluster")
         with ExitStack() as stack:
             stack.callback(lost.kill)
             await trio.to_thread.run_sync(lost.start)
-            await wait_page(client, "a lost lost has joined")
+            await wait_page(client, "a lost lost has joined", "/cluster")
             lost.kill()
-            page = await wait_page(client, "lost a lost was silent and is fenced")
+            page = await wait_page(client, "lost a lost was silent and is fenced", "/cluster")
             assert {owner for owner, _ in cells_of(page)} == {"a"}
             assert f"lost {lost.address} silent, and fenced 0 not connected" in page.text
             overview = await get(client, "")
@@ -172,20 +161,20 @@ async def test_a_silent_member_is_named_until_it_is_back(url: str, tmp_path: Pat
             assert overview.links("/dashboard/cluster")
             assert 'stream_node_troubles{kind="member_silent"} 1' in (await client.get("/metrics")).text
             await trio.to_thread.run_sync(lost.start)
-            await wait_page(client, "What is wrong now Nothing.", "")
+            await wait_page(client, "What is wrong now Nothing.")
             # Nobody fences a member without shards.
-            page = await wait_page(client, "a lost lost has joined")
+            page = await wait_page(client, "a lost lost has joined", "/cluster")
             await send(client, page, "/dashboard/cluster/drain", member="lost", typed="lost")
-            await wait_page(client, "lost a lost stops, or is drained")
+            await wait_page(client, "lost a lost stops, or is drained", "/cluster")
             lost.kill()
-            await wait_page(client, "The member lost is silent: it has not written for", "")
+            await wait_page(client, "The member lost is silent: it has not written for")
             # It counts as silent only after some seconds.
             page = await get(client, "/cluster")
             assert re.search(rf"lost {lost.address} silent for [1-9]\d* s", page.text), page.text
             await trio.to_thread.run_sync(lost.start)
-            await wait_page(client, "What is wrong now Nothing.", "")
+            await wait_page(client, "What is wrong now Nothing.")
             await trio.to_thread.run_sync(lost.stop)
-            page = await wait_page(client, "Members 1 of 1 live")
+            page = await wait_page(client, "Members 1 of 1 live", "/cluster")
             assert "lost a lost stops, or is drained" in page.text
 
 
@@ -196,7 +185,7 @@ async def test_what_nobody_serves_is_named(url: str, tmp_path: Path, monkeypatch
     monkeypatch.setattr(troubles, "OWNER_WAIT_S", 0.2)
     monkeypatch.setattr(plan_machine, "SETTLE_S", 3_600.0)
     async with http_node(tmp_path / "a", database=url, cluster="a") as a, a.client() as client:
-        page = await wait_page(client, "Without owner 256")
+        page = await wait_page(client, "Without owner 256", "/cluster")
         assert cells_of(page) == [("", cell[1]) for cell in cells_of(page)]
         name = "orders"
         async with connect(a.running.address) as streams, trio.open_nursery() as nursery:
@@ -205,7 +194,7 @@ async def test_what_nobody_serves_is_named(url: str, tmp_path: Path, monkeypatch
                 await (await streams.create(name)).push(b"x")
 
             nursery.start_soon(push)
-            overview = await wait_page(client, "1 message waits here for the owners of 1 shard", "")
+            overview = await wait_page(client, "1 message waits here for the owners of 1 shard")
             assert "256 shards have had no owner for" in overview.text
             shard = shards_text([shard_of(stream_address(name, 0))])
             page = await get(client, "/cluster")
@@ -218,8 +207,8 @@ async def test_what_nobody_serves_is_named(url: str, tmp_path: Path, monkeypatch
             for kind in ("shards_unowned", "shard_messages_waiting"):
                 assert f'stream_node_troubles{{kind="{kind}"}} 1' in metrics
             monkeypatch.setattr(plan_machine, "SETTLE_S", 0.0)
-            await wait_page(client, "What is wrong now Nothing.", "")
-            await wait_page(client, "256 nobody a nobody owned them")
+            await wait_page(client, "What is wrong now Nothing.")
+            await wait_page(client, "256 nobody a nobody owned them", "/cluster")
 
 
 async def test_who_may_not_operate_sees_no_form(url: str, tmp_path: Path) -> None:
@@ -258,7 +247,7 @@ async def test_who_may_not_operate_sees_no_form(url: str, tmp_path: Path) -> Non
         assert (refused.status_code, "access denied" in refused.text) == (403, True)
         page = await get(operating, "/cluster")
         assert (await send(operating, page, "/dashboard/cluster/drain", member="a", typed="a")).status_code == 303
-        assert "leaves" in (await wait_page(operating, "leaves")).text
+        assert "leaves" in (await wait_page(operating, "leaves", "/cluster")).text
 
 
 @asynccontextmanager
@@ -293,7 +282,7 @@ async def two_workers(folder: Path) -> AsyncIterator[list[HttpNode]]:
 async def test_workers_share_the_shards_for_good(tmp_path: Path) -> None:
     """Each worker shows the same owners. There is no form, no hand-over, and a drain without the form is refused."""
     async with two_workers(tmp_path) as (first, second), first.client() as client, second.client() as other:
-        page = await wait_page(client, "connected")
+        page = await wait_page(client, "connected", "/cluster")
         assert cells_of(page) == cells_of(await get(other, "/cluster"))
         assert {owner for owner, _ in cells_of(page)} == {"w00", "w01"}
         assert "Each worker has its shards for good" in page.text

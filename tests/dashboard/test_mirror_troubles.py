@@ -21,11 +21,11 @@ from stream_node.process import NodeProcess
 from stream_service.mirroring import ROLE, BeMirror, RoleRequest
 from stream_service.names import stream_address
 from tests.access.guarded_node import guarded, may
-from tests.dashboard.dashboard_page import HtmlPage, get
+from tests.dashboard.dashboard_page import wait_page
 from tests.http.http_node import http_node
 from tests.mirror.mirrors import add, follows_to, is_in, request, wait_for
 from tests.support.rich import ask
-from tests.support.served import PATIENCE_S, served
+from tests.support.served import served
 from tests.support.stream_peer import stream_peer
 
 AT_ONCE = (MirrorCondition.CIRCLE, MirrorCondition.UNFENCED, MirrorCondition.PARTED)
@@ -83,16 +83,6 @@ def test_each_stream_is_named_once_with_what_is_known_and_not_more_than_can_be_r
     assert [each.title for each in others[:2]] == [f"s{n} does not follow 10.0.0.5:4000: why" for n in range(2)]
 
 
-async def wait_overview(client: httpx.AsyncClient, text: str) -> HtmlPage:
-    """Loads the overview until it has a text."""
-    with trio.fail_after(PATIENCE_S):
-        while True:
-            page = await get(client, "")
-            if text in page.text:
-                return page
-            await trio.sleep(0.05)
-
-
 async def counted(client: httpx.AsyncClient, kind: str) -> bool:
     """Whether the metrics count one trouble of this kind, and none of another kind of mirrors."""
     lines = (await client.get("/metrics")).text.splitlines()
@@ -112,18 +102,16 @@ async def test_mirrors_of_each_other_are_named_until_one_is_promoted(tmp_path: P
         await fill(a.address, "orders", b"1", b"2")
         await add(b.running.address, "orders", a.address)
         await wait_for(b.running.address, follows_to(2))
-        await wait_overview(client, "What is wrong now Nothing.")
+        await wait_page(client, "What is wrong now Nothing.")
         async with stream_peer(a.address) as peer:
             mirror = BeMirror(b.running.address, "orders")
             await ask(peer, (stream_address("orders", 0),), ROLE, RoleRequest(1, mirror, False))
-        page = await wait_overview(
-            client, f"Nobody takes pushes for orders: this node and {a.address} follow each other."
-        )
+        page = await wait_page(client, f"Nobody takes pushes for orders: this node and {a.address} follow each other.")
         assert "Promote the stream on one of both." in page.text
         assert page.links("/dashboard/mirrors")
         assert await counted(client, "mirror_circle")
         await request(b.running.address, MirrorAction.PROMOTE, "orders")
-        await wait_overview(client, "What is wrong now Nothing.")
+        await wait_page(client, "What is wrong now Nothing.")
 
 
 async def test_two_nodes_that_take_pushes_are_named_until_the_mirror_is_removed(tmp_path: Path) -> None:
@@ -136,11 +124,11 @@ async def test_two_nodes_that_take_pushes_are_named_until_the_mirror_is_removed(
         await wait_for(address, follows_to(2))
         await request(address, MirrorAction.PROMOTE, "orders", force=True, source_goes_on=True)
         await wait_for(address, is_in(MirrorCondition.UNFENCED))
-        page = await wait_overview(client, "Two nodes may take pushes for orders, this one and its former source")
+        page = await wait_page(client, "Two nodes may take pushes for orders, this one and its former source")
         assert f"{source}: " in page.text
         assert await counted(client, "mirror_unfenced")
         await request(address, MirrorAction.REMOVE, "orders")
-        await wait_overview(client, "What is wrong now Nothing.")
+        await wait_page(client, "What is wrong now Nothing.")
 
 
 async def test_a_mirror_that_has_parted_is_named_until_it_follows(tmp_path: Path) -> None:
@@ -153,10 +141,10 @@ async def test_a_mirror_that_has_parted_is_named_until_it_follows(tmp_path: Path
             await (await streams.get_stream("orders")).delete()
         await fill(a.address, "orders", b"other 1", b"other 2", b"other 3")
         await wait_for(address, is_in(MirrorCondition.PARTED))
-        await wait_overview(client, f"orders does not follow {a.address}: the 2 messages from index 0 on are not those")
+        await wait_page(client, f"orders does not follow {a.address}: the 2 messages from index 0 on are not those")
         assert await counted(client, "mirror_parted")
         await add(address, "orders", a.address, force=True)
-        await wait_overview(client, "What is wrong now Nothing.")
+        await wait_page(client, "What is wrong now Nothing.")
 
 
 async def test_a_lost_source_is_named_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,8 +155,8 @@ async def test_a_lost_source_is_named_until_it_is_back(tmp_path: Path, monkeypat
             await add(b.running.address, "orders", a.address)
             await wait_for(b.running.address, follows_to(2))
             a.kill()
-            page = await wait_overview(client, f"orders has not followed {a.address} for")
+            page = await wait_page(client, f"orders has not followed {a.address} for")
             assert "cannot be reached" in page.text
             assert await counted(client, "mirror_not_following")
             await trio.to_thread.run_sync(a.start)
-            await wait_overview(client, "What is wrong now Nothing.")
+            await wait_page(client, "What is wrong now Nothing.")

@@ -19,22 +19,12 @@ from stream_client import PushFailed, connect
 from stream_mirror.protocol import ADDRESS, MIRRORS, MirrorAction, MirrorCondition, MirrorRequest
 from stream_node.dashboard import mirrors
 from tests.access.guarded_node import guarded, may, write_rules
-from tests.dashboard.dashboard_page import HtmlPage, get, send
+from tests.dashboard.dashboard_page import HtmlPage, get, send, wait_page
 from tests.http.http_node import http_node
 from tests.mirror.mirrors import add, follows_to, is_in, states, wait_for
 from tests.support.served import PATIENCE_S, served
 
 PROMOTE, REMOVE = "/dashboard/mirrors/promote", "/dashboard/mirrors/remove"
-
-
-async def wait_page(client: httpx.AsyncClient, text: str) -> HtmlPage:
-    """Loads the page until it has a text."""
-    with trio.fail_after(PATIENCE_S):
-        while True:
-            page = await get(client, "/mirrors")
-            if text in page.text:
-                return page
-            await trio.sleep(0.05)
 
 
 async def fill(address: str, name: str, count: int, partitions: int = 1) -> None:
@@ -84,7 +74,7 @@ async def test_each_partition_is_shown(tmp_path: Path) -> None:
         assert "<i>parts</i> 1 following" in part.text
         # What is behind, and why, is shown too.
         source.server.stop()
-        await wait_page(client, "Following 0 of 3 partitions")
+        await wait_page(client, "Following 0 of 3 partitions", "/mirrors")
         with trio.fail_after(PATIENCE_S):
             while True:
                 (state,) = await states(address, "orders")
@@ -109,7 +99,7 @@ async def test_a_planned_promotion_by_the_form(tmp_path: Path) -> None:
             done = await after(client, await send(client, page, PROMOTE, name="orders"))
             assert "orders takes pushes here now. Nothing is lost." in done
             await fill(address, "orders", 1)
-            page = await wait_page(other, f"orders 0 following {address} 6 6 0 0.0 s")
+            page = await wait_page(other, f"orders 0 following {address} 6 6 0 0.0 s", "/mirrors")
             assert targets(page) == [PROMOTE, PROMOTE, REMOVE]
             assert "This node has no mirrors" in (await get(client, "/mirrors")).text
 
@@ -124,7 +114,7 @@ async def test_a_promotion_that_takes_longer_goes_on(tmp_path: Path, monkeypatch
         page = await get(client, "/mirrors")
         told = await after(client, await send(client, page, PROMOTE, name="orders"))
         assert "orders is being promoted." in told
-        await wait_page(client, "This node has no mirrors")
+        await wait_page(client, "This node has no mirrors", "/mirrors")
         await fill(node.running.address, "orders", 1)
 
 
@@ -150,7 +140,7 @@ async def test_the_place_of_a_lost_source_is_taken_by_the_form(tmp_path: Path) -
         fields = csrf | {"name": "orders", "force": "1", "typed": "orders"}
         done = await after(client, await client.post(PROMOTE, data=fields, headers=origin))
         assert "orders takes pushes here now. It was 0 messages behind when it last heard of its source" in done
-        page = await wait_page(client, f"orders 0 fencing {source.address} cannot be reached")
+        page = await wait_page(client, f"orders 0 fencing {source.address} cannot be reached", "/mirrors")
         assert "Fencing 1 former source Set aside" in page.text
         # What is fenced can be ended, and not promoted.
         assert targets(page) == [REMOVE]
@@ -227,9 +217,9 @@ async def test_who_may_not_administer_sees_no_form(tmp_path: Path) -> None:
         ):
             closed = await get(stranger, "/mirrors", 403)
             assert (source.address in closed.text, closed.links("/dashboard/mirrors")) == (False, [])
-            page = await wait_page(watching, "payments 0 following")
+            page = await wait_page(watching, "payments 0 following", "/mirrors")
             assert targets(page) == []
-            page = await wait_page(keeping, "payments 0 following")
+            page = await wait_page(keeping, "payments 0 following", "/mirrors")
             assert [tag for tag, _ in page.tags].count("option") == 3
             refused = await send(keeping, page, REMOVE, name="payments", typed="payments")
             assert refused.status_code == 403
