@@ -8,6 +8,8 @@ from index_service.lease_machine import LeaseCounters
 
 TEXT_BYTES_MAX = 1024
 """The largest size of a client id, a stream name or a member id, in bytes of UTF-8."""
+INDEX_MAX = 2**63 - 1
+"""The highest position that can be saved: the largest integer of SQLite. No stream has a higher index."""
 PARTITION_MAX = 2**31 - 1
 """The highest partition number of a saved position."""
 PAGE_POSITIONS_MAX = 1_000
@@ -71,11 +73,10 @@ class IndexStatistics(msgspec.Struct, frozen=True):
     """The counters of the index service since its start.
 
     gets, saves: the numbers of successful requests that read or saved a position, in all protocols.
-    ignored: the number of requests in the specification's protocols that were not valid or exceeded a limit. They get
-    no answer.
+    ignored: the number of requests in the specification's protocols that could not be decoded. They get no answer.
     failed: the number of requests that failed with a storage error.
-    refused: the number of requests in our own protocols (`node/index_save/1` and others) that were answered with
-    `error`, because they were not valid or not allowed.
+    refused: the number of requests that were answered with `error`: those of our own protocols (`node/index_save/1` and
+    others) that were not valid or not allowed, and all that exceeded a limit.
     fenced: the number of saves that were refused because their lease was not the newest one of the partition.
     lists: the number of pages of positions that were sent.
     sets: the number of positions that an operator set or deleted.

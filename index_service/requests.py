@@ -15,14 +15,18 @@ from index_service.extensions import (
     SetRequest,
 )
 from index_service.fences import FENCES, FencesRequest
-from index_service.limits import PARTITION_MAX, TEXT_BYTES_MAX
+from index_service.limits import INDEX_MAX, PARTITION_MAX, TEXT_BYTES_MAX
 from index_service.protocol import GetIndex, Request, SaveIndex, SavePartitionIndex, decode_request
-from index_service.storage import INDEX_MAX, Access
+from index_service.storage import Access
 from ockam.protocol import ProtocolError, find_name
 
 Extension: TypeAlias = FencedSave | PositionsRequest | SetRequest | LeaseRequest | FencesRequest
 EXTENSIONS_PREFIX = "node/"
 _EXTENSIONS = (FENCED_SAVE, POSITIONS, SET_POSITION, LEASE, FENCES)
+
+
+class BeyondLimit(ProtocolError):
+    """Error: a request can be decoded, but a number or text in it is larger than any that this service keeps."""
 
 
 def is_extension(payload: bytes) -> bool:
@@ -39,7 +43,7 @@ def read_plain(payload: bytes) -> tuple[Request, Access]:
     """Decodes a request of the specification's protocols. Returns the request, and its access to the table of
     positions.
 
-    Raises ProtocolError if the request is not valid or exceeds a limit.
+    Raises ProtocolError if the request is not valid, and BeyondLimit if it exceeds a limit.
     """
     request = decode_request(payload)
     partition = 0 if isinstance(request, GetIndex | SaveIndex) else request.partition
@@ -101,15 +105,15 @@ def _check_lease(request: LeaseRequest, partitions_max: int) -> None:
 def _check_key(client_id: str, stream_name: str, partition: int) -> None:
     _check_texts(client_id, stream_name)
     if partition > PARTITION_MAX:
-        raise ProtocolError(f"partition {partition}; at most {PARTITION_MAX}")
+        raise BeyondLimit(f"partition {partition}; at most {PARTITION_MAX}")
 
 
 def _check_texts(*texts: str) -> None:
     for text in texts:
         if len(text.encode()) > TEXT_BYTES_MAX:
-            raise ProtocolError(f"a client id, stream name or member id above {TEXT_BYTES_MAX} bytes")
+            raise BeyondLimit(f"a client id, stream name or member id above {TEXT_BYTES_MAX} bytes")
 
 
 def _check_index(index: int | None) -> None:
     if index is not None and index > INDEX_MAX:
-        raise ProtocolError(f"index {index}; no stream goes beyond {INDEX_MAX}")
+        raise BeyondLimit(f"index {index}; no stream goes beyond {INDEX_MAX}")

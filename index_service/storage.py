@@ -29,14 +29,12 @@ from index_service.extensions import PositionsRequest
 from index_service.keys import Key
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases, find_fences, lease_fences
+from index_service.limits import INDEX_MAX
 from storage.contract import Operation, Session
 from storage.errors import StorageError
 from storage.schema import metadata
 from storage.seal import check_sealed, seal_column, seal_of
 from storage.statement import Statement, compiled, upsert
-
-INDEX_MAX = 2**63 - 1
-"""The highest position that can be saved: the largest integer of SQLite. No stream has a higher index."""
 
 saved_indexes = Table(
     "saved_indexes",

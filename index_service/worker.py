@@ -1,9 +1,9 @@
 """IndexWorker: saves the positions of consumers, and answers requests for them. It keeps the highest saved index.
 
-In the specification's protocols, an invalid request is counted and gets no answer, as in the real service. A save gets
-no answer either. A get can create a position, so its answer waits until the position is on disk. In our own protocols
-(`index_service.extensions`), every request gets an answer. The worker does not read streams, so it also keeps positions
-for streams that do not exist.
+In the specification's protocols, a request that cannot be decoded is counted and gets no answer, as in the real
+service. A request beyond a limit is answered with `error`. A save gets no other answer. A get can create a position, so
+its answer waits until the position is on disk. In our own protocols (`index_service.extensions`), every request gets an
+answer. The worker does not read streams, so it also keeps positions for streams that do not exist.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from index_service.protocol import (
     SaveIndex,
     SavePartitionIndex,
 )
-from index_service.requests import access_of, is_extension, read_extension, read_plain
+from index_service.requests import BeyondLimit, access_of, is_extension, read_extension, read_plain
 from index_service.storage import Access, IndexRequests, ListPositions, PositionRow, SetPosition
 from ockam.address import local
 from ockam.elsewhere import Elsewhere
@@ -404,10 +404,10 @@ class IndexWorker(Worker):
     def _not_served(self, message: Message, error: ProtocolError) -> None:
         """Counts and logs a request that is not valid or not allowed.
 
-        A request of our own protocols (`node/index_save/1` and others) is answered with `error`. Other requests get no
-        answer.
+        A request of our own protocols (`node/index_save/1` and others), and every request beyond a limit, is answered
+        with `error`. Other requests get no answer.
         """
-        if is_extension(message.payload):
+        if isinstance(error, BeyondLimit) or is_extension(message.payload):
             self._service.refused += 1
             self._log(message, "index_request_refused", error)
             self.reply(message, error_payload(str(error)))

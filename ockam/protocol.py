@@ -41,8 +41,10 @@ class Protocol(Generic[Q, A]):
     when it is first used: every message passes through them and must be fast, and most processes need few of them.
     """
 
-    def __init__(self, name: str, request: type[Q], response: type[A]) -> None:
+    def __init__(self, name: str, request: type[Q], response: type[A], *, open_ended: bool = False) -> None:
+        """open_ended: whether bytes behind the known fields are ignored when a payload is decoded."""
         self.name = name
+        self.open_ended = open_ended
         self.tag = bare.encode(name, str)
         self.request = request
         self.response = response
@@ -78,6 +80,8 @@ class Protocol(Generic[Q, A]):
         if not payload.startswith(self.tag):
             raise ProtocolError(f"the payload is not a {self.name} message")
         try:
+            if self.open_ended:
+                return _body_decoder.decode_prefix(payload, len(self.tag))[0]
             return _body_decoder.decode(payload[len(self.tag) :])
         except bare.DecodeError as error:
             raise ProtocolError(f"{self.name} envelope: {error}") from error
@@ -98,7 +102,8 @@ def _encoder(protocol: Protocol[Any, Any], kind: type[T]) -> Callable[[T], bytes
 
 
 def _decoder(protocol: Protocol[Any, Any], kind: type[T], direction: str) -> Callable[[bytes], T]:
-    decode, tag = bare.Decoder(kind).decode, protocol.tag
+    decoder, tag = bare.Decoder(kind), protocol.tag
+    decode = (lambda body: decoder.decode_prefix(body)[0]) if protocol.open_ended else decoder.decode
     at = len(tag)
 
     def decode_payload(payload: bytes) -> T:

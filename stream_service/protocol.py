@@ -79,10 +79,12 @@ class PullResponse(msgspec.Struct, frozen=True):
     messages: list[StreamMessage]
 
 
-CREATE = Protocol("stream_create", CreateStream, StreamCreated)
-CREATE_PARTITIONED = Protocol("stream_create_partitioned", CreatePartitions, PartitionCreated)
+# "Payload MAY contain some additional information about the stream": the three protocols of creation ignore bytes
+# behind the fields.
+CREATE = Protocol("stream_create", CreateStream, StreamCreated, open_ended=True)
+CREATE_PARTITIONED = Protocol("stream_create_partitioned", CreatePartitions, PartitionCreated, open_ended=True)
 """The protocol that creates several partitions of a stream, under the name that the real services and clients use."""
-CREATE_PARTITIONS = Protocol("stream_create_partitions", CreatePartitions, PartitionCreated)
+CREATE_PARTITIONS = Protocol("stream_create_partitions", CreatePartitions, PartitionCreated, open_ended=True)
 """The protocol that creates several partitions of a stream, under the name in the specification."""
 PUSH = Protocol("stream_push", PushRequest, PushConfirm)
 PULL = Protocol("stream_pull", PullRequest, PullResponse)

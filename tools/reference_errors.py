@@ -24,6 +24,7 @@ INTERNAL = {
     "block_node.MessageMissing": "it ends a session, and the publisher is told",
     "block_node.NotABlock": "it becomes BlockFormatError",
     "block_node.RequestRefused": "it ends a session, and the publisher is told",
+    "index_service.BeyondLimit": "it becomes an `error` to the sender of the request",
     "secure_channel.CborError": "it becomes IdentityRefused",
     "stream_node.Died": "the demo raises and catches it",
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
+from index_service.limits import INDEX_MAX
 from index_service.protocol import (
     INDEX_PARTITIONED,
     GetPartitionIndex,
@@ -77,7 +78,7 @@ class SavedIndexes:
 
     def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
         """Save the index of each partition in `indexes`. When this method returns, the node has stored these or higher
-        indexes.
+        indexes. Raises InvalidArgument for an index that no node can save.
         """
         missing = dict(indexes)
         while missing:
@@ -86,8 +87,13 @@ class SavedIndexes:
             missing = {partition: index for partition, index in missing.items() if kept[partition] < index}
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Send the index of each partition to the node, without waiting. Without a connection, the save is lost."""
+        """Send the index of each partition to the node, without waiting. Without a connection, the save is lost.
+
+        Raises InvalidArgument for an index that no node can save.
+        """
         for partition, index in indexes.items():
+            if not 0 <= index <= INDEX_MAX:
+                raise InvalidArgument(f"index {index} cannot be saved; pass one from 0 to {INDEX_MAX}")
             request = SavePartitionIndex(self.client_id, stream_name, partition, index)
             self._session.core.tell(INDEX_SERVICE, INDEX_PARTITIONED.encode_request(request))
 

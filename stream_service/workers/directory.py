@@ -39,7 +39,7 @@ class StreamDirectory:
 
     new_id: returns a new random text, from which stream names are generated.
     default_retention: the retention of streams that have none of their own.
-    making: the number of stream-partitions that are being created now.
+    making: by address, the number of requests that are creating a stream-partition now.
     keepers: rules for the streams that a part of the node writes, such as the block node. Clients may only read them.
     tracing: makes the spans of pushes; None: the node does not trace.
     role_changed: called when a stream became a mirror or a primary, with its name and partition, and its row in the
@@ -70,7 +70,7 @@ class StreamDirectory:
         self.limits = limits
         self.clock = clock
         self.default_retention = default_retention
-        self.making = 0
+        self.making: Counter[Address] = Counter()
         self.tracing = tracing
         self.mirror_seen: Callable[[tuple[str, int], Origin, Follower], None] = lambda identity, origin, mirror: None
         self.role_changed: Callable[[tuple[str, int], MirrorRow | None], None] | None = None

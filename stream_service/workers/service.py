@@ -155,16 +155,18 @@ class ServiceWorker(Worker):
         if not missing:
             self.context.send_run(requests)
             return partitions
-        # Partitions that are being created count too. Otherwise many creates at the same time could exceed the limit.
-        directory = self._directory
-        if directory.count + directory.making + len(missing) > directory.limits.streams_max:
+        # Partitions that are being created count too, each once. Otherwise many creates at the same time could exceed
+        # the limit, or creates of the same stream would use it up.
+        directory, addresses = self._directory, [stream_address(name, partition) for partition in missing]
+        new = sum(address not in directory.making for address in addresses)
+        if directory.count + len(directory.making) + new > directory.limits.streams_max:
             raise ProtocolError(f"this node serves at most {directory.limits.streams_max} streams")
-        refusal = message.origin.usage.create(len(missing), trio.current_time(), message.origin.peer)
+        refusal = message.origin.usage.create(new, trio.current_time(), message.origin.peer)
         if refusal is not None:
             raise ProtocolError(refusal)
-        directory.making += len(missing)
+        directory.making.update(addresses)
         # An Init promises that the stream exists, so the streams must be on disk before the requests are forwarded.
-        made = self.context.guard(lambda operation: self._made(operation, message, requests))
+        made = self.context.guard(lambda operation: self._made(operation, message, requests, addresses))
         directory.storage.submit_write(EnsureStreams(name, missing, directory.now_us(), on_done=made))
         return partitions
 
@@ -190,9 +192,15 @@ class ServiceWorker(Worker):
         if refusal is not None:
             raise ProtocolError(refusal)
 
-    def _made(self, operation: EnsureStreams, message: Message, requests: Sequence[Message]) -> None:
+    def _made(
+        self, operation: EnsureStreams, message: Message, requests: Sequence[Message], addresses: Sequence[Address]
+    ) -> None:
         # The reservation ends: the directory counts the streams that exist now.
-        self._directory.making -= len(operation.partitions)
+        making = self._directory.making
+        for address in addresses:
+            making[address] -= 1
+            if not making[address]:
+                del making[address]
         if operation.error is not None:
             self._directory.counters.creates_failed += 1
             logger.error("create_failed", stream=operation.name, reason=str(operation.error))

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from index_service.extensions import POSITIONS, PositionKey, PositionsRequest, PositionsResponse, SavedPosition
-from index_service.limits import PAGE_BYTES_MAX, TEXT_BYTES_MAX
-from index_service.storage import INDEX_MAX
+from index_service.limits import INDEX_MAX, PAGE_BYTES_MAX, TEXT_BYTES_MAX
 from ockam.address import Address, local
 from ockam.message import Message, Origin
 from tests.index_service.index_node import IndexNode, index_node

@@ -24,9 +24,15 @@ from index_service.extensions import (
     SaveStatus,
     SetRequest,
 )
-from index_service.limits import FAILURE_DELAY_S, LISTS_WAITING_MAX, PARTITION_MAX, TEXT_BYTES_MAX, LeaseLimits
+from index_service.limits import (
+    FAILURE_DELAY_S,
+    INDEX_MAX,
+    LISTS_WAITING_MAX,
+    PARTITION_MAX,
+    TEXT_BYTES_MAX,
+    LeaseLimits,
+)
 from index_service.protocol import INDEX, GetIndex, SaveIndex
-from index_service.storage import INDEX_MAX
 from ockam.message import Origin
 from ockam.protocol import ERROR
 from tests.index_service.index_node import IndexNode, index_node

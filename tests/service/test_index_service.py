@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from index_service.extensions import LEASE, LeaseRequest
-from index_service.limits import PARTITION_MAX, TEXT_BYTES_MAX
+from index_service.limits import INDEX_MAX, PARTITION_MAX, TEXT_BYTES_MAX
 from index_service.protocol import (
     INDEX,
     INDEX_PARTITIONED,
@@ -26,12 +26,12 @@ from index_service.protocol import (
     SaveIndex,
     SavePartitionIndex,
 )
-from index_service.storage import INDEX_MAX
 from index_service.worker import SERVICE_ADDRESSES
 from ockam.address import local
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
+from stream_client import InvalidArgument, SavedIndexes, connect
 from tests.support.served import PATIENCE_S, served
 from tests.support.stream_peer import INDEX_SERVICE, StreamPeer
 
@@ -160,21 +160,12 @@ IGNORED = {
     "a client id that is not UTF-8": INDEX.tag + b"\x05\x00\x01\xff\x01s",
     "a stream name that is not UTF-8": INDEX.tag + b"\x05\x00\x01c\x01\xff",
     "a surrogate": INDEX.tag + b"\x07\x00\x01c\x03\xed\xa0\x80",
-    "a long client id": INDEX.encode_request(GetIndex("c" * (TEXT_BYTES_MAX + 1), "s")),
-    "a long stream name": INDEX.encode_request(SaveIndex("c", "s" * (TEXT_BYTES_MAX + 1), 1)),
-    "partition 2^31": INDEX_PARTITIONED.encode_request(GetPartitionIndex("c", "s", PARTITION_MAX + 1)),
-    "partition 2^64-1": INDEX_PARTITIONED.encode_request(SavePartitionIndex("c", "s", 2**64 - 1, 1)),
-    "index 2^63": INDEX.encode_request(SaveIndex("c", "s", INDEX_MAX + 1)),
-    "index 2^64-1": INDEX.encode_request(SaveIndex("c", "s", 2**64 - 1)),
-    "index 2^64-1 of a partition": INDEX_PARTITIONED.encode_request(SavePartitionIndex("c", "s", 0, 2**64 - 1)),
     "an index above 64 bits": INDEX.tag + b"\x10\x01\x01c\x01s" + b"\xff" * 10 + b"\x01",
 }
 
 
 @pytest.mark.parametrize("payload", IGNORED.values(), ids=IGNORED)
-async def test_what_cannot_be_read_or_kept_is_not_answered_but_counted_and_logged(
-    tmp_path: Path, payload: bytes
-) -> None:
+async def test_what_cannot_be_read_is_not_answered_but_counted_and_logged(tmp_path: Path, payload: bytes) -> None:
     with capture_logs() as logs:
         async with served(tmp_path) as server:
             peer = await server.peer()
@@ -187,6 +178,48 @@ async def test_what_cannot_be_read_or_kept_is_not_answered_but_counted_and_logge
     (line,) = [line for line in logs if line["event"] == "index_request_ignored"]
     assert line["peer"].startswith("127.0.0.1:")
     assert line["reason"]
+
+
+BEYOND = {
+    "a long client id": (INDEX.encode_request(GetIndex("c" * (TEXT_BYTES_MAX + 1), "s")), "above 1024 bytes"),
+    "a long stream name": (INDEX.encode_request(SaveIndex("c", "s" * (TEXT_BYTES_MAX + 1), 1)), "above 1024 bytes"),
+    "partition 2^31": (
+        INDEX_PARTITIONED.encode_request(GetPartitionIndex("c", "s", 2**31)),
+        "partition 2147483648; at most 2147483647",
+    ),
+    "partition 2^31 under the plain name": (
+        PARTITIONED_BODY.encode_request(SavePartitionIndex("c", "s", 2**31, 1)),
+        "partition 2147483648; at most 2147483647",
+    ),
+    "index 2^63": (INDEX.encode_request(SaveIndex("c", "s", 2**63)), "index 9223372036854775808"),
+    "index 2^64-1 of a partition": (
+        INDEX_PARTITIONED.encode_request(SavePartitionIndex("c", "s", 0, 2**64 - 1)),
+        "index 18446744073709551615",
+    ),
+}
+
+
+async def test_what_is_beyond_a_limit_is_told_to_its_sender(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        await peer.save_index("c", "s", 7)
+        for number, (what, (payload, words)) in enumerate(BEYOND.items(), 1):
+            reason = await peer.refused(INDEX_SERVICE, payload)
+            assert reason.startswith("Invalid request: "), what
+            assert words in reason, what
+            assert await peer.get_index("c", "s") == 7
+            statistics = server.statistics().services.index
+            assert (statistics.saves, statistics.ignored, statistics.refused) == (1, 0, number), what
+
+
+async def test_a_client_is_told_at_once_which_index_cannot_be_saved(tmp_path: Path) -> None:
+    async with served(tmp_path) as server, connect(server.address) as client:
+        positions = SavedIndexes(client, "c")
+        for index in (2**63, -1):
+            with trio.fail_after(PATIENCE_S), pytest.raises(InvalidArgument, match=f"index {index}"):
+                await positions.save("s", {0: index})
+        await positions.save("s", {0: 2**63 - 1})
+        assert await positions.get("s") == 2**63 - 1
 
 
 async def test_names_of_the_longest_length_are_kept_whole(tmp_path: Path) -> None:

@@ -14,11 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from ockam.protocol import Protocol
+import bare
+from ockam.protocol import ERROR, Protocol
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
-from stream_client import connect
+from stream_client import UnexpectedAnswer, connect
+from stream_client.core.payloads import created
 from stream_service.names import partition_of, stream_address
 from stream_service.protocol import CREATE_PARTITIONED, CREATE_PARTITIONS, CreatePartitions, PartitionCreated
 from tests.support.served import neighbour, served
@@ -152,3 +154,49 @@ async def test_the_node_serves_no_more_streams_than_it_is_allowed(tmp_path: Path
         assert await peer.create_partitions("parted", 4) == inits
         assert len(await peer.create_partitions("parted", 5)) == 5
         assert server.statistics().services.streams == 5
+
+
+async def test_creates_of_one_stream_at_the_same_time_reserve_its_partitions_once(tmp_path: Path) -> None:
+    """Thirty clients make the same stream of 90 partitions, where the node has room for 100."""
+    limits = {"identity_streams_per_hour": 100, "identity_limits_loopback": True}
+    async with served(tmp_path, streams_max=100, **limits) as server:
+        peer = await server.peer()
+        request = peer.frame(SERVICE, CREATE_PARTITIONED.encode_request(CreatePartitions("parted", 90)))
+        another = peer.frame(SERVICE, CREATE_PARTITIONED.encode_request(CreatePartitions("too much", 11)))
+        await peer.stream.send_all(request * 30 + another)
+        answers = [(await peer.receive()).payload for _ in range(30 * 90 + 1)]
+        made = Counter(CREATE_PARTITIONED.decode_response(each) for each in answers if not ERROR.is_in(each))
+        assert made == {PartitionCreated("parted", partition): 30 for partition in range(90)}
+        (reason,) = [ERROR.decode_response(each).reason for each in answers if ERROR.is_in(each)]
+        assert reason == "Invalid request: this node serves at most 100 streams"
+        # Nothing stays reserved, so that the node has room for ten more, and no limit of the sender is used up.
+        assert len(await peer.create_partitions("more", 10)) == 10
+        assert server.statistics().services.streams == 100
+
+
+async def test_bytes_behind_a_create_are_ignored(tmp_path: Path) -> None:
+    """specs/stream_service.md, "Creating a stream": the payload may contain some additional information."""
+    async with served(tmp_path) as server:
+        peer = await server.peer()
+        for name in (b"stream_create", b"stream_create_partitioned", b"stream_create_partitions"):
+            partitions = b"" if name == b"stream_create" else b"\x01"
+            fields = b"\x01\x05other" + partitions
+            for body, behind in ((fields + b"more\xff", b""), (fields, b"\x00more"), (fields + b"m" * 300, b"m")):
+                size = bytes([len(body)]) if len(body) < 128 else bytes([len(body) & 127 | 128, len(body) >> 7])
+                answer = await peer.ask(SERVICE, bytes([len(name)]) + name + size + body + behind)
+                assert answer.return_route == (stream_address("other", 0),)
+                # Our own answer has nothing behind its fields.
+                assert answer.payload == bytes([len(name)]) + name + bytes([6 + len(partitions)]) + b"\x05other" + (
+                    b"\x00" if partitions else b""
+                )
+
+
+@pytest.mark.parametrize("behind", [b"more", b"\x00" * 300])
+def test_bytes_behind_an_init_are_ignored(behind: bytes) -> None:
+    """As a service that adds information about the stream would send it."""
+    for protocol, fields in (("stream_create", b"\x01s"), ("stream_create_partitioned", b"\x01s\x02")):
+        body = fields + behind
+        payload = bare.encode(protocol, str) + bare.encode(body, bytes)
+        assert created(payload) == ("s", 2 * (protocol != "stream_create"))
+        with pytest.raises(UnexpectedAnswer):
+            created(bare.encode(protocol, str) + bare.encode(fields[:-1], bytes))
