@@ -56,8 +56,10 @@ async def connect(
         its publisher is idempotent. None: the client does not reconnect; after the connection is lost, every request
         fails with ConnectionLost.
     answer_timeout_s: the seconds that a request waits for its answer before it raises RequestTimeout; None: for ever.
+        The pushes of a publisher fail with RequestTimeout when the node answers none of them for this long.
     contact_timeout_s: if the stream service does not answer within this time after the start, the client ends and every
-        request fails with NodeUnreachable; None: only `answer_timeout_s` applies.
+        request fails with NodeUnreachable; an attempt to connect takes no longer either, but may take a second. None:
+        only `answer_timeout_s` applies, and an attempt to connect takes 10 s at most.
     on_link: a function called with an error when the connection or the route to the services is lost, and called with
         None when it is restored.
     waits: whether `connect` waits for the first connection. If false, `connect` returns at once and the client connects

@@ -282,6 +282,14 @@ class ClientClosed(ClientError):
     in_doubt = True
 
 
+def unanswered(address: str, timeout_s: float) -> NodeUnreachable:
+    """Returns the error for an address that does not answer an attempt to connect.
+
+    timeout_s: how many seconds the attempt took.
+    """
+    return NodeUnreachable(f"cannot reach a node at {address}: no answer in {timeout_s:g} s")
+
+
 def silent(address: str) -> NodeUnreachable:
     """Returns the error for an address that accepts connections but never sends a byte."""
     return NodeUnreachable(f"{address} takes connections and sends nothing: it stands still, or is no stream node")

@@ -22,6 +22,8 @@ UNSENT_BYTES_MAX = 64 * 1024
 """While the connection has more unsent bytes than this, `Publisher.push` gives the client a chance to send before it
 encodes another message."""
 PUBLISHER_ID_BYTES = 16
+LOOKS = 4
+"""A publisher looks this many times within the client's `answer_timeout_s` whether the node answers its pushes."""
 
 
 class Publisher:
@@ -32,6 +34,9 @@ class Publisher:
     The end of a block without an exception waits until every push is answered. It then raises PushesFailed if some
     pushes have failed and the program has not asked for their results (`wait`, `Push.result`). With `keep_failed` it
     never raises PushesFailed.
+
+    If the node answers no push for the client's `answer_timeout_s`, every unanswered push fails with RequestTimeout.
+    A blocking publisher looks only inside calls of the program. A publisher without this timeout waits for ever.
     """
 
     def __init__(
@@ -49,6 +54,10 @@ class Publisher:
         self._window = window
         self._sequenced = sequences is not None
         self._queue = session.core.open_queue(handle, sequences)
+        self._timeout_s = session.answer_timeout_s
+        self._is_watched = False
+        # How many answers had come at the last look, and how many looks ago that number last changed.
+        self._answers = self._looks = 0
         if keep_failed:
             self._queue.failed = None
 
@@ -112,6 +121,8 @@ class Publisher:
             push: Push = queue.push_keyed(data, to_key(key), to_headers(headers))
         else:
             push = queue.push(data)
+        if not self._is_watched:
+            self._watch()
         # blocking only: self._session.shell.send_lagging()
         return push
 
@@ -141,6 +152,27 @@ class Publisher:
         """Wait until every push of this publisher is confirmed or has failed."""
         while self._queue.pushes:
             await self._session.shell.wait(self._queue.room())
+
+    def _watch(self) -> None:
+        """Look at intervals whether the node answers, until no push is unanswered."""
+        if self._timeout_s is not None and self._queue.pushes:
+            self._is_watched = True
+            self._answers, self._looks = self._queue.answers, 0
+            self._session.shell.call_later(self._timeout_s / LOOKS, self._look)
+
+    def _look(self) -> None:
+        queue, timeout_s = self._queue, self._timeout_s
+        assert timeout_s is not None
+        # An answer that finishes no push counts too: a node that cannot tell whether a push is stored is not silent.
+        self._looks = self._looks + 1 if queue.answers == self._answers else 0
+        self._answers = queue.answers
+        if self._looks == LOOKS:
+            self._looks = 0
+            queue.fail_all(self._session.silence(timeout_s))
+        if queue.pushes:
+            self._session.shell.call_later(timeout_s / LOOKS, self._look)
+        else:
+            self._is_watched = False
 
 
 class PartitionChooser:

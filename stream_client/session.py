@@ -183,7 +183,13 @@ class Session:
         if waiting.error is not None:
             raise waiting.error
         if not waiting.done:
-            if self.core.asks_route and not self.core.service_route.reached:
-                raise no_contact(self.address, self.core)
-            state = "has not answered" if self.core.connection.wire is not None else "could not be reached"
-            raise RequestTimeout(f"{self.address} {state} for {timeout_s:g} s")
+            raise self.silence(timeout_s)
+
+    def silence(self, timeout_s: float | None) -> ClientError:
+        """Return the error for a node that has not answered for `timeout_s` seconds: RequestTimeout, or an error that
+        says why the stream service has never answered this client (`no_contact`).
+        """
+        if self.core.asks_route and not self.core.service_route.reached:
+            return no_contact(self.address, self.core)
+        state = "has not answered" if self.core.connection.wire is not None else "could not be reached"
+        return RequestTimeout(f"{self.address} {state} for {timeout_s:g} s")

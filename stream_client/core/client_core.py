@@ -32,7 +32,6 @@ from stream_client.core.distribution import distribute
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.payloads import refusal
 from stream_client.core.push_queue import PushQueue
-from stream_client.core.pushes import Push
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE, ServiceRoute, index_service_of
 from stream_client.core.states_machine import ConnectionState, ConversationState, Event
@@ -118,6 +117,12 @@ class ClientCore:
             sent_bytes=self.connection.sent_bytes,
             received_bytes=self.connection.received_bytes,
         )
+
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether a push or a request waits for an answer that the node may not delay, as it may for a long poll."""
+        in_calls = any(call.patience <= PATIENCE_CHECKS for call in self._calls)
+        return in_calls or any(queue.pushes for queue in self._queues.values())
 
     def check(self) -> None:
         """Raise AssertionError if the invariant of the core or of one of its parts does not hold. For tests."""
@@ -361,10 +366,6 @@ class ClientCore:
         answered.
         """
         self._streams.close_queue(handle, queue)
-
-    def push(self, handle: PartitionHandle, data: bytes) -> Push:
-        """Send one message, and return its Push. It is sent again after every reconnect until it is confirmed."""
-        return handle.queue.push(data)
 
     def pull(self, handle: PartitionHandle, index: int, limit: int) -> Call:
         """Request up to `limit` messages, beginning at `index`. `calls.pulled` decodes the answer."""

@@ -43,6 +43,7 @@ class PushQueue:
     pushes: the unanswered pushes, in order, by request id.
     failed: the failed pushes for whose result the program has not asked; None if failed pushes are not collected.
     sent_again: the number of pushes that were sent more than once.
+    answers: the number of times that answers have come, also such that finished no push.
     gone: the error that every later push gets because the partition was deleted; None: it was not deleted.
 
     Invariant: request ids ascend in `pushes`, and none of these pushes is done. While the route is known, all of them
@@ -62,6 +63,7 @@ class PushQueue:
         "_sent_again_below",
         "_takes_batches",
         "address",
+        "answers",
         "failed",
         "gone",
         "partition",
@@ -87,6 +89,7 @@ class PushQueue:
         self.partition = partition
         self.pushes: dict[int, Push] = {}
         self.failed = failed
+        self.answers = 0
         self.gone: ClientError | None = None
         self.sent_again = 0
 
@@ -182,6 +185,7 @@ class PushQueue:
 
         Call this once after several calls of `take`.
         """
+        self.answers += 1
         for request_id, push in self._released():
             if self._header:
                 self._send(request_id, push)

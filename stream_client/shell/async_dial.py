@@ -16,7 +16,7 @@ from ockam.token import Token
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
-from stream_client.errors import NodeUnreachable, silent
+from stream_client.errors import NodeUnreachable, silent, unanswered
 from stream_client.shell.defaults import CONNECT_TIMEOUT_S, READ_BYTES_MAX, Framing
 from stream_client.shell.tls import check_refusal, ended_in_handshake, new_layer, silent_over_tls, tls_failed
 from stream_client.shell.token import TokenExchange
@@ -36,11 +36,18 @@ class Dialled(NamedTuple):
 
 
 async def dial(
-    address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, token: Token | None = None
+    address: str,
+    framing: Framing,
+    auto_wait_s: float,
+    tls: Tls | None,
+    token: Token | None = None,
+    *,
+    timeout_s: float = CONNECT_TIMEOUT_S,
 ) -> Dialled:
     """Opens a new connection to the node. With a token, also proves the client's name to the node.
 
     auto_wait_s: how many seconds to wait for the node's hello with the framing "auto".
+    timeout_s: how many seconds each step may take: to connect, to exchange hellos, to prove the name.
 
     With the framing "head", this function waits for the hello if there are TLS settings or a token. A node refuses the
     client's certificate only after the handshake, so without the wait a refused connection would look open. And a token
@@ -48,32 +55,34 @@ async def dial(
 
     Raises NodeUnreachable or AuthenticationFailed.
     """
-    dialled = await _dial(address, framing, auto_wait_s, tls, greets=token is not None)
+    dialled = await _dial(address, framing, auto_wait_s, tls, timeout_s, greets=token is not None)
     if token is None:
         return dialled
     try:
-        return await _authenticate(address, dialled, token)
+        return await _authenticate(address, dialled, token, timeout_s)
     except BaseException:
         await anyio.aclose_forcefully(dialled.stream)
         raise
 
 
-async def _dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, *, greets: bool) -> Dialled:
-    stream, layer = await _call(address, tls)
+async def _dial(
+    address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, timeout_s: float, *, greets: bool
+) -> Dialled:
+    stream, layer = await _call(address, tls, timeout_s)
     if framing == "legacy" or (framing == "head" and layer is None and not greets):
         return Dialled(stream, HEAD if framing == "head" else LEGACY, tls=layer)
-    hello = await _greet(address, stream, layer, auto_wait_s if framing == "auto" else CONNECT_TIMEOUT_S)
+    hello = await _greet(address, stream, layer, auto_wait_s if framing == "auto" else timeout_s)
     if hello:
         return Dialled(stream, HEAD, hello, layer)
     # A legacy node takes our hello for the beginning of a frame, so this connection is useless.
     await anyio.aclose_forcefully(stream)
     if framing == "head":
         raise silent(address) if layer is None else silent_over_tls(address)
-    stream, layer = await _call(address, tls)
+    stream, layer = await _call(address, tls, timeout_s)
     return Dialled(stream, LEGACY, tls=layer)
 
 
-async def _authenticate(address: str, dialled: Dialled, token: Token) -> Dialled:
+async def _authenticate(address: str, dialled: Dialled, token: Token, timeout_s: float) -> Dialled:
     stream, wire, received, layer = dialled
     try:
         host = stream.extra(anyio.abc.SocketAttribute.remote_address)[0]
@@ -84,7 +93,7 @@ async def _authenticate(address: str, dialled: Dialled, token: Token) -> Dialled
         return dialled
     request = exchange.request()
     try:
-        with anyio.fail_after(CONNECT_TIMEOUT_S):
+        with anyio.fail_after(timeout_s):
             await stream.send(request if layer is None else layer.encrypt(request))
             while not exchange.is_done:
                 data = await stream.receive(READ_BYTES_MAX)
@@ -96,19 +105,20 @@ async def _authenticate(address: str, dialled: Dialled, token: Token) -> Dialled
     return Dialled(stream, wire, exchange.first_bytes(), layer)
 
 
-async def _call(address: str, tls: Tls | None) -> tuple[anyio.abc.SocketStream, TlsLayer | None]:
+async def _call(address: str, tls: Tls | None, timeout_s: float) -> tuple[anyio.abc.SocketStream, TlsLayer | None]:
     """Opens a TCP connection, and completes the TLS handshake if there are TLS settings. Raises NodeUnreachable."""
     host, port = split_host_port(address)
     layer = None if tls is None else new_layer(tls, address)
     stream: anyio.abc.SocketStream | None = None
     try:
-        with anyio.fail_after(CONNECT_TIMEOUT_S):
+        with anyio.fail_after(timeout_s):
             stream = await anyio.connect_tcp(host, port)
             if layer is not None:
                 await _shake_hands(address, stream, layer)
-    except (OSError, TimeoutError) as error:
-        reason = _reason(error) or f"no answer in {CONNECT_TIMEOUT_S:g} s"
-        raise NodeUnreachable(f"cannot reach a node at {address}: {reason}") from error
+    except TimeoutError as error:
+        raise unanswered(address, timeout_s) from error
+    except OSError as error:
+        raise NodeUnreachable(f"cannot reach a node at {address}: {_reason(error)}") from error
     finally:
         if stream is not None and layer is not None and not layer.is_open:
             await anyio.aclose_forcefully(stream)

@@ -41,6 +41,7 @@ from stream_client.shell.defaults import (
     LAST_WORDS_S,
     READ_BYTES_MAX,
     Framing,
+    connect_timeout_s,
 )
 from stream_client.shell.route_retry import RouteRetry
 from stream_client.shell.tls import error_of
@@ -59,7 +60,7 @@ async def open_shell(
 ) -> AsyncIterator[AsyncShell]:
     """Run the I/O of one client while the block runs. The arguments are those of `connect`. Raises NodeUnreachable,
     AuthenticationFailed."""
-    shell = AsyncShell(address, core, framing, tls, token)
+    shell = AsyncShell(address, core, framing, tls, token, connect_timeout_s(contact_timeout_s))
     # This is outside the task group, so that a failure is raised itself and not inside an exception group.
     first = await shell.dial() if waits else None
     async with background_tasks() as tasks:
@@ -82,9 +83,17 @@ class AsyncShell:
     """
 
     def __init__(
-        self, address: str, core: ClientCore, framing: Framing, tls: Tls | None = None, token: Token | None = None
+        self,
+        address: str,
+        core: ClientCore,
+        framing: Framing,
+        tls: Tls | None = None,
+        token: Token | None = None,
+        timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
+        """timeout_s: the longest time, in seconds, for an attempt to connect."""
         self.core = core
+        self._timeout_s = timeout_s
         self._tls = tls
         self._token = token
         self._layer: TlsLayer | None = None
@@ -111,11 +120,12 @@ class AsyncShell:
         self._tasks = tasks
         if reconnect is not None:
             self.core.service_route.on_lost = RouteRetry(self, self.core, reconnect).lost
+        backoff = None if reconnect is None else Backoff(reconnect, random.random)
         # This is done before any task runs, so that the caller gets a client that is already connected.
         if first is not None:
             self._take_over(first)
-        tasks.start_soon(self._keep_connected, first, reconnect)
-        tasks.start_soon(self._keep_checking)
+        tasks.start_soon(self._keep_connected, first, backoff)
+        tasks.start_soon(self._keep_checking, backoff)
 
     async def watch_contact(self, contact_timeout_s: float | None) -> None:
         """End the client if the server is no stream node, or if the service is silent for `contact_timeout_s`."""
@@ -180,13 +190,14 @@ class AsyncShell:
 
     async def dial(self) -> Dialled:
         """Open a new connection to the node. Raises NodeUnreachable, AuthenticationFailed."""
-        return await dial(self._address, self._framing, self._auto_wait_s, self._tls, self._token)
+        return await dial(
+            self._address, self._framing, self._auto_wait_s, self._tls, self._token, timeout_s=self._timeout_s
+        )
 
-    async def _keep_connected(self, dialled: Dialled | None, reconnect: Reconnect | None) -> None:
-        """Keep the client connected: when a connection ends, make the next. If `reconnect` is None, end the
+    async def _keep_connected(self, dialled: Dialled | None, backoff: Backoff | None) -> None:
+        """Keep the client connected: when a connection ends, make the next. If `backoff` is None, end the
         client instead.
         """
-        backoff = None if reconnect is None else Backoff(reconnect, random.random)
         with self._scope:
             try:
                 await self._keep_serving(dialled, backoff)
@@ -219,11 +230,20 @@ class AsyncShell:
             dialled = await self._dial_again(backoff)
             self._take_over(dialled)
 
-    async def _keep_checking(self) -> None:
-        """At intervals, let the core repeat late requests. Close a connection over which nothing arrives any more."""
+    async def _keep_checking(self, backoff: Backoff | None) -> None:
+        """At intervals, let the core repeat late requests. Fail them when the node has been silent for `give_up_s`, and
+        close a connection over which nothing arrives any more.
+        """
+        core = self.core
         while True:
             await anyio.sleep(CHECK_INTERVAL_S)
-            if self.core.check_progress() and self._stream is not None:
+            is_dead = core.check_progress()
+            if self._stream is None:
+                continue
+            received_bytes = core.connection.received_bytes
+            if backoff is not None and backoff.watch(self.now_s(), received_bytes, awaits=core.awaits_answer):
+                core.fail_all(silent(self._address))
+            if is_dead:
                 await anyio.aclose_forcefully(self._stream)
 
     async def _dial_first(self, backoff: Backoff) -> Dialled:

@@ -18,9 +18,10 @@ class Reconnect(msgspec.Struct, frozen=True, kw_only=True):
     delay_s: the delay before the first attempt, in seconds. Each later delay is GROWTH times the previous one. Each
         delay is shortened by a random part, at most half, so that many clients do not reconnect at the same moment.
     delay_s_max: the longest delay, in seconds.
-    give_up_s: when no connection has brought a byte for this many seconds, every waiting request fails with
-        NodeUnreachable, and each later request fails at the next failed attempt. The attempts continue. None: requests
-        wait for ever.
+    give_up_s: when the node has sent no byte for this many seconds while requests wait for it, every waiting request
+        fails with NodeUnreachable, also if the connection is still open. Without a connection, each later request fails
+        at the next failed attempt. The client looks every two seconds (CHECK_INTERVAL_S), and goes on: the attempts
+        continue. None: only the `answer_timeout_s` of `connect` limits how long requests wait.
     """
 
     delay_s: float = 0.05
@@ -40,11 +41,28 @@ class Backoff:
         self._random = random
         self._delay_s = reconnect.delay_s
         self._lost_at_s: float | None = None
+        self._received_bytes = 0
 
     def lost(self, now_s: float) -> None:
         """Record the time when the connection was lost. Further calls change nothing until `succeeded` is called."""
         if self._lost_at_s is None:
             self._lost_at_s = now_s
+
+    def watch(self, now_s: float, received_bytes: int, *, awaits: bool) -> bool:
+        """Record whether an open connection brings bytes. Returns whether waiting requests must fail (`is_over`).
+
+        Call this at each check for late answers. A connection over which nothing comes counts as lost from the first
+        check at which requests wait.
+
+        received_bytes: how many bytes the client has received in all.
+        awaits: whether a request waits whose answer is due.
+        """
+        if received_bytes > self._received_bytes or not awaits:
+            self._received_bytes = received_bytes
+            self._lost_at_s = None
+            return False
+        self.lost(now_s)
+        return self.is_over(now_s)
 
     def next_delay_s(self) -> float:
         """Return the seconds to wait before the next attempt to connect. The following delay will be longer."""

@@ -13,7 +13,7 @@ from ockam.errors import RemoteProtocolError
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
-from stream_client.errors import NodeUnreachable, silent
+from stream_client.errors import NodeUnreachable, silent, unanswered
 from stream_client.shell.defaults import CONNECT_TIMEOUT_S, READ_BYTES_MAX, Framing
 from stream_client.shell.tls import check_refusal, ended_in_handshake, new_layer, silent_over_tls, tls_failed
 from stream_client.shell.token import TokenExchange
@@ -41,10 +41,19 @@ class Dialled(NamedTuple):
     tls: TlsLayer | None = None
 
 
-def dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, token: Token | None = None) -> Dialled:
+def dial(
+    address: str,
+    framing: Framing,
+    auto_wait_s: float,
+    tls: Tls | None,
+    token: Token | None = None,
+    *,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+) -> Dialled:
     """Open a new connection to the node. With a token, also prove the client's name to the node.
 
     auto_wait_s: how many seconds to wait for the node's hello with the framing "auto".
+    timeout_s: how many seconds each step may take: to connect, to exchange hellos, to prove the name.
 
     With the framing "head", this function waits for the hello if there are TLS settings or a token. A node refuses the
     client's certificate only after the handshake, so without the wait a refused connection would look open. And a token
@@ -52,38 +61,40 @@ def dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, to
 
     Raises NodeUnreachable or AuthenticationFailed.
     """
-    dialled = _dial(address, framing, auto_wait_s, tls, greets=token is not None)
+    dialled = _dial(address, framing, auto_wait_s, tls, timeout_s, greets=token is not None)
     if token is None:
         return dialled
     try:
-        return _authenticate(address, dialled, token)
+        return _authenticate(address, dialled, token, timeout_s)
     except BaseException:
         dialled.connection.close()
         raise
 
 
-def _dial(address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, *, greets: bool) -> Dialled:
-    connection, layer = _call(address, tls)
+def _dial(
+    address: str, framing: Framing, auto_wait_s: float, tls: Tls | None, timeout_s: float, *, greets: bool
+) -> Dialled:
+    connection, layer = _call(address, tls, timeout_s)
     if framing == "legacy" or (framing == "head" and layer is None and not greets):
         return Dialled(connection, HEAD if framing == "head" else LEGACY, tls=layer)
     if layer is None:
-        if _greet(connection, auto_wait_s if framing == "auto" else CONNECT_TIMEOUT_S):
+        if _greet(connection, auto_wait_s if framing == "auto" else timeout_s):
             return Dialled(connection, HEAD, greeted=True)
     else:
-        hello = _greet_over_tls(address, connection, layer, auto_wait_s if framing == "auto" else CONNECT_TIMEOUT_S)
+        hello = _greet_over_tls(address, connection, layer, auto_wait_s if framing == "auto" else timeout_s)
         if hello:
             return Dialled(connection, HEAD, True, hello, layer)
     # A legacy node takes our hello for the beginning of a frame and waits for the rest, so this connection is useless.
     connection.close()
     if framing == "head":
         raise silent(address) if layer is None else silent_over_tls(address)
-    connection, layer = _call(address, tls)
+    connection, layer = _call(address, tls, timeout_s)
     return Dialled(connection, LEGACY, tls=layer)
 
 
-def _authenticate(address: str, dialled: Dialled, token: Token) -> Dialled:
+def _authenticate(address: str, dialled: Dialled, token: Token, timeout_s: float) -> Dialled:
     connection, wire, _, received, layer = dialled
-    give_up_s = time.monotonic() + CONNECT_TIMEOUT_S
+    give_up_s = time.monotonic() + timeout_s
     try:
         # Without TLS, the hello of the node has come and is still in the socket.
         if wire.hello and layer is None:
@@ -96,7 +107,7 @@ def _authenticate(address: str, dialled: Dialled, token: Token) -> Dialled:
         return dialled._replace(received=received)
     request = exchange.request()
     try:
-        connection.settimeout(CONNECT_TIMEOUT_S)
+        connection.settimeout(timeout_s)
         connection.sendall(request if layer is None else layer.encrypt(request))
         while not exchange.is_done:
             connection.settimeout(max(0.001, give_up_s - time.monotonic()))
@@ -112,12 +123,14 @@ def _authenticate(address: str, dialled: Dialled, token: Token) -> Dialled:
     return Dialled(connection, wire, True, exchange.first_bytes(), layer)
 
 
-def _call(address: str, tls: Tls | None) -> tuple[socket.socket, TlsLayer | None]:
+def _call(address: str, tls: Tls | None, timeout_s: float) -> tuple[socket.socket, TlsLayer | None]:
     """Return a new socket that is connected to the node, and its TLS. Raises NodeUnreachable."""
     layer = None if tls is None else new_layer(tls, address)
-    give_up_s = time.monotonic() + CONNECT_TIMEOUT_S
+    give_up_s = time.monotonic() + timeout_s
     try:
-        connection = socket.create_connection(split_host_port(address), CONNECT_TIMEOUT_S)
+        connection = socket.create_connection(split_host_port(address), timeout_s)
+    except TimeoutError as error:
+        raise unanswered(address, timeout_s) from error
     except OSError as error:
         raise NodeUnreachable(f"cannot reach a node at {address}: {error}") from error
     try:

@@ -42,6 +42,7 @@ from stream_client.shell.defaults import (
     LAST_WORDS_S,
     READ_BYTES_MAX,
     Framing,
+    connect_timeout_s,
 )
 from stream_client.shell.interruption import WHOLE
 from stream_client.shell.route_retry import RouteRetry
@@ -124,6 +125,7 @@ class BlockingShell:
         self._token = token
         self._layer: TlsLayer | None = None
         self._contact_timeout_s = contact_timeout_s
+        self._wait_until_s = math.inf
         self._address = address
         self._framing = framing
         self._backoff = None if reconnect is None else Backoff(reconnect, random.random)
@@ -166,12 +168,12 @@ class BlockingShell:
             self._selector.close()
 
     def wait(self, waiting: Waiting, timeout_s: float | None = None) -> None:
-        give_up_s = math.inf if timeout_s is None else self.now_s() + timeout_s
-        while not waiting.done:
-            left_s = give_up_s - self.now_s()
-            if left_s <= 0:
-                return
-            self._turn(min(left_s, SLICE_S))
+        self._wait_until_s = give_up_s = math.inf if timeout_s is None else self.now_s() + timeout_s
+        try:
+            while not waiting.done and (left_s := give_up_s - self.now_s()) > 0:
+                self._turn(min(left_s, SLICE_S))
+        finally:
+            self._wait_until_s = math.inf
 
     def give_way(self) -> None:
         self._turn(0.0)
@@ -347,7 +349,10 @@ class BlockingShell:
 
     def _dial(self) -> Dialled:
         """Open a connection and find out its framing. Raises NodeUnreachable, AuthenticationFailed."""
-        return dial(self._address, self._framing, self._auto_wait_s, self._tls, self._token)
+        # Nothing else happens meanwhile, so this must not take longer than the program waits, nor delay a timer.
+        until_s = min(self._wait_until_s, self._timers[0].due_s if self._timers else math.inf)
+        timeout_s = min(connect_timeout_s(self._contact_timeout_s), connect_timeout_s(until_s - self.now_s()))
+        return dial(self._address, self._framing, self._auto_wait_s, self._tls, self._token, timeout_s=timeout_s)
 
     def _adopt(self, dialled: Dialled) -> None:
         """Hand a new connection to the core, which sends everything over it from now on."""
@@ -377,13 +382,22 @@ class BlockingShell:
         return bool(self._unsent) or self.core.connection.outgoing_bytes > 0
 
     def _run_due(self) -> None:
-        """Run the timers that are due. Every CHECK_INTERVAL_S seconds, let the core check for late answers."""
+        """Run the timers that are due. Every CHECK_INTERVAL_S seconds, let the core check for late answers, and fail
+        them when the node has been silent for `give_up_s`.
+        """
         now_s = self.now_s()
         while self._timers and self._timers[0].due_s <= now_s:
             heapq.heappop(self._timers).run()
         if now_s >= self._check_at_s:
             self._check_at_s = now_s + CHECK_INTERVAL_S
-            if self.core.check_progress():
+            core, backoff = self.core, self._backoff
+            is_dead = core.check_progress()
+            if self._socket is None:
+                return
+            received_bytes = core.connection.received_bytes
+            if backoff is not None and backoff.watch(now_s, received_bytes, awaits=core.awaits_answer):
+                core.fail_all(silent(self._address))
+            if is_dead:
                 self._lost(None)
 
 

@@ -17,6 +17,9 @@ lost. It is called with None when the connection or route is restored."""
 
 READ_BYTES_MAX = 256 * 1024
 CONNECT_TIMEOUT_S = 10.0
+"""The longest time, in seconds, that an attempt to connect takes, with TLS and the proof of the client's name."""
+CONNECT_TIMEOUT_S_MIN = 1.0
+"""An attempt to connect has at least this many seconds, also where the program waits less for the answer."""
 AUTO_WAIT_S = 0.3
 """With the framing "auto", the seconds that the client waits for an answer to the first byte that it sends. Connecting
 to an older node, which uses the framing "legacy", takes this much longer. Nodes that use "head" answer at once."""
@@ -31,3 +34,10 @@ Answers come within milliseconds, or after a disk failure within the node's `err
 LAST_WORDS_S = 1.0
 """The longest time, in seconds, that the end of a client takes to send its last messages. Examples are a saved
 position, and the message that leaves a consumer group."""
+
+
+def connect_timeout_s(wait_s: float | None) -> float:
+    """Returns the longest time, in seconds, for an attempt to connect while the program waits for `wait_s` seconds at
+    most; None: without limit.
+    """
+    return CONNECT_TIMEOUT_S if wait_s is None else min(CONNECT_TIMEOUT_S, max(CONNECT_TIMEOUT_S_MIN, wait_s))

@@ -38,7 +38,7 @@ def batching() -> tuple[ClientCore, FarEnd, PartitionHandle]:
     """A core whose far end has said that it takes batches, and a handle of a stream."""
     core, far = connected_core()
     (handle,) = opened(core, far)
-    first, second = core.push(handle, b"a"), core.push(handle, b"b")
+    first, second = handle.queue.push(b"a"), handle.queue.push(b"b")
     sent = far.sent()
     assert [each.data for each in pushes(sent)] == [b"a", b"b"]
     far.confirm_many(sent[0], 2, 5)
@@ -51,7 +51,7 @@ def test_pushes_go_alone_until_the_node_says_that_it_takes_batches() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
     for turn in range(3):
-        given = [core.push(handle, b"x") for _ in range(3)]
+        given = [handle.queue.push(b"x") for _ in range(3)]
         sent = far.sent()
         assert len(pushes(sent)) == 3
         for position, message in enumerate(sent):
@@ -61,7 +61,7 @@ def test_pushes_go_alone_until_the_node_says_that_it_takes_batches() -> None:
 
 def test_what_is_pushed_before_the_bytes_are_taken_goes_in_one_message() -> None:
     core, far, handle = batching()
-    given = [core.push(handle, b"%d" % number) for number in range(5)]
+    given = [handle.queue.push(b"%d" % number) for number in range(5)]
     core.check()
     (message,) = far.sent()
     assert batches([message]) == [PushBatch(2, [b"0", b"1", b"2", b"3", b"4"])]
@@ -74,8 +74,8 @@ def test_what_is_pushed_before_the_bytes_are_taken_goes_in_one_message() -> None
 
 
 def test_a_single_push_is_the_same_message_as_ever() -> None:
-    core, far, handle = batching()
-    push = core.push(handle, b"alone")
+    _core, far, handle = batching()
+    push = handle.queue.push(b"alone")
     (message,) = far.sent()
     assert PUSH.decode_request(message.payload) == PushRequest(2, b"alone")
     far.confirm(message, 9)
@@ -84,11 +84,11 @@ def test_a_single_push_is_the_same_message_as_ever() -> None:
 
 def test_a_pull_comes_behind_the_pushes_before_it() -> None:
     core, far, handle = batching()
-    core.push(handle, b"1")
-    core.push(handle, b"2")
+    handle.queue.push(b"1")
+    handle.queue.push(b"2")
     core.pull(handle, 0, 10)
-    core.push(handle, b"3")
-    core.push(handle, b"4")
+    handle.queue.push(b"3")
+    handle.queue.push(b"4")
     batch, pull, behind = far.sent()
     assert batches([batch, behind]) == [PushBatch(2, [b"1", b"2"]), PushBatch(4, [b"3", b"4"])]
     assert PULL.is_in(pull.payload)
@@ -111,9 +111,9 @@ def test_large_pushes_and_pushes_with_a_key_go_alone_and_keep_the_order() -> Non
 
 @pytest.mark.parametrize("size", [0, 100, BATCHED_DATA_BYTES_MAX])
 def test_a_batch_is_bounded(size: int) -> None:
-    core, far, handle = batching()
+    _core, far, handle = batching()
     for _ in range(3_000):
-        core.push(handle, bytes(size))
+        handle.queue.push(bytes(size))
     sent = batches(far.sent())
     assert sum(len(batch.messages) for batch in sent) == 3_000
     for batch in sent:
@@ -124,9 +124,9 @@ def test_a_batch_is_bounded(size: int) -> None:
 def test_a_new_connection_begins_with_single_pushes_again() -> None:
     """The node behind it may be an older one."""
     core, far, handle = batching()
-    given = [core.push(handle, b"%d" % number) for number in range(3)]
+    given = [handle.queue.push(b"%d" % number) for number in range(3)]
     far.sent()
-    given += [core.push(handle, b"%d" % number) for number in range(3, 6)]
+    given += [handle.queue.push(b"%d" % number) for number in range(3, 6)]
     core.disconnected()
     core.check()
     far = FarEnd(core)
@@ -141,7 +141,7 @@ def test_a_new_connection_begins_with_single_pushes_again() -> None:
 
 def test_a_failed_batch_fails_each_of_its_pushes_and_no_other() -> None:
     core, far, handle = batching()
-    given = [core.push(handle, b"x") for _ in range(3)]
+    given = [handle.queue.push(b"x") for _ in range(3)]
     (message,) = far.sent()
     for request_id, outcome in ((2, Outcome.NOT_STORED), (3, Outcome.UNKNOWN)):
         failure = BatchFailure(outcome, "the disk is full")
@@ -159,7 +159,7 @@ def test_a_failed_batch_fails_each_of_its_pushes_and_no_other() -> None:
 )
 def test_an_answer_to_what_was_never_asked_costs_nothing(answer: BatchAnswer) -> None:
     core, far, handle = batching()
-    push = core.push(handle, b"x")
+    push = handle.queue.push(b"x")
     (message,) = far.sent()
     far.answer(message, PUSH_BATCH.encode_response(answer))
     assert push.done == (answer.request_id == 0)

@@ -44,7 +44,7 @@ def test_the_first_bytes_of_a_create_and_a_push() -> None:
         assert not call.done
         core.receive_data(data[at : at + 1])
     (handle,) = core.handles(call)
-    core.push(handle, b"hi")
+    handle.queue.push(b"hi")
     push = b"\x84\x81\x82\x00\x42ST\x81\x82\x00\x4fnode/1/batch/c2" + b"\x51\x0bstream_push\x04\x00\x02hi" + b"\xf6"
     assert core.data_to_send() == len(push).to_bytes(4, "big") + push
 
@@ -78,7 +78,7 @@ def test_on_outgoing_is_called_when_there_is_something_after_nothing() -> None:
     woken: list[int] = []
     core.connection.on_outgoing = lambda: woken.append(core.connection.outgoing_bytes)
     for _ in range(3):
-        core.push(handle, b"x")
+        handle.queue.push(b"x")
     assert woken == [0]
     size = core.connection.outgoing_bytes
     assert len(core.data_to_send()) == size > 0
@@ -88,7 +88,7 @@ def test_on_outgoing_is_called_when_there_is_something_after_nothing() -> None:
 def test_confirms_finish_pushes_in_any_order_and_once() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
-    first, second, third = (core.push(handle, b"%d" % number) for number in range(3))
+    first, second, third = (handle.queue.push(b"%d" % number) for number in range(3))
     sent = far.sent()
     assert handle.unconfirmed == 3
     room = handle.queue.room()
@@ -101,18 +101,18 @@ def test_confirms_finish_pushes_in_any_order_and_once() -> None:
     with pytest.raises(PushNotStored, match="has not been stored: the disk is full"):
         third.result()
     with pytest.raises(ValueError, match="no answer yet"):
-        core.push(handle, b"x").result()
+        handle.queue.push(b"x").result()
 
 
 def test_a_lost_connection_sends_again_what_has_no_answer_in_order() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
-    sent_before = [core.push(handle, b"%d" % number) for number in range(3)]
+    sent_before = [handle.queue.push(b"%d" % number) for number in range(3)]
     confirmed, *_ = far.sent()
     far.confirm(confirmed, 0)
     pull = core.pull(handle, 5, 1)
     core.disconnected()
-    pushed_while_down = core.push(handle, b"3")
+    pushed_while_down = handle.queue.push(b"3")
     assert (core.data_to_send(), handle.route) == (b"", None)
     far = FarEnd(core)
     (create,) = far.sent()
@@ -132,9 +132,9 @@ def test_a_lost_connection_sends_again_what_has_no_answer_in_order() -> None:
 def test_a_failure_of_what_was_sent_again_says_that_nobody_knows() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
-    before = core.push(handle, b"before")
+    before = handle.queue.push(b"before")
     core.disconnected()
-    meanwhile = core.push(handle, b"meanwhile")
+    meanwhile = handle.queue.push(b"meanwhile")
     far = FarEnd(core)
     far.answer_create(far.sent()[0])
     for message in far.sent():
@@ -146,7 +146,7 @@ def test_a_failure_of_what_was_sent_again_says_that_nobody_knows() -> None:
 def test_an_error_of_a_service_that_gives_no_reason_denies_nothing() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
-    plain, keyed = core.push(handle, b"1"), handle.queue.push_keyed(b"2", b"k", ())
+    plain, keyed = handle.queue.push(b"1"), handle.queue.push_keyed(b"2", b"k", ())
     first, second = far.sent()
     far.confirm(first, 0, Status.ERROR)
     far.confirm_rich(second, 0, RichStatus.ERROR)
@@ -166,7 +166,7 @@ def test_an_error_of_a_service_that_gives_no_reason_denies_nothing() -> None:
 def test_each_outcome_is_an_error_of_its_own(outcome: Outcome, kind: type[ClientError], in_doubt: bool) -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
-    for push in (core.push(handle, b"1"), handle.queue.push_keyed(b"2", b"k", ())):
+    for push in (handle.queue.push(b"1"), handle.queue.push_keyed(b"2", b"k", ())):
         for message in far.sent():
             far.fail(message, "because", outcome)
         assert type(push.error) is kind
@@ -181,7 +181,7 @@ def test_a_stream_of_many_partitions_is_made_again_by_one_create() -> None:
     assert [(handle.partition, handle.route) for handle in handles] == [
         (part, (local(f"ST{part}"),)) for part in range(3)
     ]
-    core.push(handles[2], b"x")
+    handles[2].queue.push(b"x")
     core.disconnected()
     far = FarEnd(core)
     creates = far.sent()
@@ -223,7 +223,7 @@ def test_a_stream_made_twice_has_one_port() -> None:
     core, far = connected_core()
     (first,), (second,) = opened(core, far), opened(core, far)
     assert first is second
-    core.push(first, b"x")
+    first.queue.push(b"x")
     far.sent()
     call = core.create("s")
     (create,) = far.sent()
@@ -236,7 +236,7 @@ def test_a_stream_made_twice_has_one_port() -> None:
 def test_a_port_found_by_name_creates_nothing() -> None:
     core, far = connected_core()
     (handle,) = core.find_handles("s", [3])
-    core.push(handle, b"x")
+    handle.queue.push(b"x")
     (push,) = far.sent()
     assert push.onward_route == (stream_address("s", 3),)
     core.disconnected()
@@ -258,7 +258,7 @@ def test_a_second_drop_of_a_handle_leaves_its_successor_alone() -> None:
     core.drop(old)
     (new,) = core.find_handles("s", [0])
     core.drop(old)
-    push = core.push(new, b"data")
+    push = new.queue.push(b"data")
     far = FarEnd(core)
     for asked in far.sent():
         far.confirm(asked, 7)

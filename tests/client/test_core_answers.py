@@ -35,7 +35,7 @@ from tests.client.far_end import FarEnd, connected_core, is_create, opened, push
 def test_an_error_answer_is_for_who_asked() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
-    push, pull = core.push(handle, b"x"), core.pull(handle, 0, 1)
+    push, pull = handle.queue.push(b"x"), core.pull(handle, 0, 1)
     pushed, asked = far.sent()
     far.refuse(asked, "not today")
     assert str(pull.error) == "Invalid request: not today"
@@ -49,7 +49,7 @@ def test_an_error_answer_is_for_who_asked() -> None:
 def test_answers_that_are_none_are_told_or_ignored() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
-    push, pull = core.push(handle, b"x"), core.pull(handle, 0, 1)
+    push, pull = handle.queue.push(b"x"), core.pull(handle, 0, 1)
     pushed, asked = far.sent()
     far.answer(pushed, b"\xff garbage")
     far.answer(pushed, PUSH.encode_response(PushConfirm(99, Status.OK, 5)))
@@ -73,7 +73,7 @@ def test_a_refused_re_create_fails_what_waits_for_the_stream() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
     opened(core, far, "other")
-    push, pull = core.push(handle, b"x"), core.pull(handle, 0, 1)
+    push, pull = handle.queue.push(b"x"), core.pull(handle, 0, 1)
     core.disconnected()
     far = FarEnd(core)
     first, second = far.sent()
@@ -92,7 +92,7 @@ def test_a_refused_re_create_fails_what_waits_for_the_stream() -> None:
 def test_bytes_that_are_no_frame_end_the_connection_behind_the_good_ones() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
-    push = core.push(handle, b"x")
+    push = handle.queue.push(b"x")
     (sent,) = far.sent()
     good = far.frame(sent.return_route, PUSH.encode_response(PushConfirm(0, Status.OK, 3)), local("ST0"))
     with pytest.raises(RemoteProtocolError):
@@ -110,7 +110,7 @@ def test_what_is_too_large_fails_at_once_and_alone() -> None:
     core = ClientCore()
     far = FarEnd(core, LEGACY)
     (handle,) = opened(core, far)
-    large, small = core.push(handle, bytes(65_000)), core.push(handle, b"x")
+    large, small = handle.queue.push(bytes(65_000)), handle.queue.push(b"x")
     assert len(pushes(far.sent())) == 1
     with pytest.raises(RequestRefused, match="65000"):
         large.result()
@@ -124,7 +124,7 @@ def test_what_is_too_large_fails_at_once_and_alone() -> None:
 def test_no_answer_is_asked_for_again_after_two_checks() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
-    push, pull = core.push(handle, b"x"), core.call(handle, b"patient", patience=4)
+    push, pull = handle.queue.push(b"x"), core.call(handle, b"patient", patience=4)
     index = core.call(core.route_to("stream_index_service"), b"get")
     far.sent()
     core.check_progress()
@@ -145,7 +145,7 @@ def test_a_push_that_makes_progress_is_not_sent_again() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
     for number in range(6):
-        core.push(handle, b"x")
+        handle.queue.push(b"x")
         (sent,) = far.sent()
         core.check_progress()
         far.confirm(sent, number)
@@ -157,7 +157,7 @@ def test_a_silent_connection_is_given_up_while_something_waits() -> None:
     for _ in range(2 * SILENT_CHECKS_MAX):
         assert not core.check_progress()
     (handle,) = opened(core, far)
-    core.push(handle, b"x")
+    handle.queue.push(b"x")
     assert [core.check_progress() for _ in range(SILENT_CHECKS_MAX)] == [False] * (SILENT_CHECKS_MAX - 1) + [True]
     far.answer_create(next(message for message in far.sent() if is_create(message)))
     assert not core.check_progress()
@@ -195,11 +195,11 @@ def test_queues_have_windows_and_failures_of_their_own() -> None:
 def test_a_deleted_port_is_not_made_again() -> None:
     core, far = connected_core()
     first, second = opened(core, far, "s", 2)
-    push, pull = core.push(second, b"x"), core.pull(second, 0, 1)
+    push, pull = second.queue.push(b"x"), core.pull(second, 0, 1)
     core.drop(second)
     for each in (push, pull):
         assert isinstance(each.error, StreamNotFound)
-    assert isinstance(core.push(second, b"late").error, StreamNotFound)
+    assert isinstance(second.queue.push(b"late").error, StreamNotFound)
     with pytest.raises(StreamNotFound):
         core.pull(second, 0, 1)
     core.disconnected()
@@ -213,11 +213,11 @@ def test_a_deleted_port_is_not_made_again() -> None:
 def test_a_closed_core_fails_everything_then_and_later() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
-    push, pull = core.push(handle, b"x"), core.pull(handle, 0, 1)
+    push, pull = handle.queue.push(b"x"), core.pull(handle, 0, 1)
     core.close()
     assert isinstance(push.error, ClientClosed)
     assert isinstance(pull.error, ClientClosed)
-    for ask in (lambda: core.push(handle, b"x"), lambda: core.pull(handle, 0, 1), lambda: core.tell("s", b"")):
+    for ask in (lambda: handle.queue.push(b"x"), lambda: core.pull(handle, 0, 1), lambda: core.tell("s", b"")):
         with pytest.raises(ClientClosed):
             ask()
     core, far = connected_core()
@@ -235,7 +235,7 @@ def test_a_call_that_is_forgotten_stays_unanswered() -> None:
     core.forget(call)
     far.answer(asked, PULL.encode_response(PullResponse(0, [])))
     assert not call.done
-    single = core.push(handle, b"x")
+    single = handle.queue.push(b"x")
     handle.queue.forget(single)
     core.disconnected()
     far = FarEnd(core)
@@ -246,7 +246,7 @@ def test_a_call_that_is_forgotten_stays_unanswered() -> None:
 def test_callbacks_come_once_and_can_be_taken_back() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
-    push = core.push(handle, b"x")
+    push = handle.queue.push(b"x")
     called: list[str] = []
 
     def never() -> None:
@@ -266,11 +266,11 @@ def test_callbacks_come_once_and_can_be_taken_back() -> None:
 def test_an_error_among_plain_pushes_never_says_that_one_was_not_stored() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
-    several = [core.push(handle, b"%d" % number) for number in range(3)]
+    several = [handle.queue.push(b"%d" % number) for number in range(3)]
     far.refuse(far.sent()[1], "too large")
     assert all(isinstance(push.error, UnexpectedAnswer) for push in several)
     assert "may have been stored" in str(several[0].error)
-    alone = core.push(handle, b"alone")
+    alone = handle.queue.push(b"alone")
     far.refuse(far.sent()[0], "too large")
     assert isinstance(alone.error, RequestRefused)
 
@@ -278,7 +278,7 @@ def test_an_error_among_plain_pushes_never_says_that_one_was_not_stored() -> Non
 def test_a_node_that_does_not_know_keys_refuses_only_messages_with_keys() -> None:
     core, far = connected_core()
     (handle,) = opened(core, far)
-    plain, keyed = core.push(handle, b"1"), handle.queue.push_keyed(b"2", b"k", ())
+    plain, keyed = handle.queue.push(b"1"), handle.queue.push_keyed(b"2", b"k", ())
     first, second = far.sent()
     far.refuse(second, "serves no such thing")
     assert isinstance(keyed.error, RequestRefused)

@@ -82,7 +82,7 @@ class CoreModel(RuleBasedStateMachine):
     @precondition(lambda self: self.handles)
     @rule(number=NUMBERS, data=st.binary(max_size=3))
     def push(self, number: int, data: bytes) -> None:
-        self.pushes.append(self.core.push(self.handles[number % len(self.handles)], data))
+        self.pushes.append(self.handles[number % len(self.handles)].queue.push(data))
 
     @precondition(lambda self: self.handles)
     @rule(number=NUMBERS)

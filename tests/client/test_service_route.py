@@ -97,11 +97,11 @@ def test_nothing_is_sent_twice_around_a_lost_way() -> None:
     far.answer_create(create)
     (handle,) = core.handles(call)
     poll = core.call(handle, b"\x12node/stream_pull/1\x00")
-    core.push(handle, b"a")
+    handle.queue.push(b"a")
     asked, _ = far.sent()
     far.answer(asked, LOST)
     assert (lost, poll.done) == ([True], False)
-    core.push(handle, b"b")
+    handle.queue.push(b"b")
     assert far.sent() == []
     core.service_route.ask()
     (question,) = far.sent()

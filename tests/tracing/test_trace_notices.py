@@ -62,7 +62,7 @@ def push_everything(make_queue: MakeQueue, wire: Wire) -> tuple[ClientCore, FarE
     far = FarEnd(core, wire)
     (handle,) = opened(core, far)
     for number in range(3):
-        core.push(handle, b"plain %d" % number)
+        handle.queue.push(b"plain %d" % number)
     handle.queue.push_keyed(b"keyed", b"key", [])
     queue = core.open_queue(handle, SequenceMachine(b"publisher", 0, None))
     for number in range(3):
