@@ -11,18 +11,27 @@ from cluster.tables import TABLES
 from storage.engine import Engine
 from storage.sqlite.database import Database
 from stream_node.config import Config, ConfigError
+from stream_node.stored_place import StoredPlace, ensure_stored
 
 logger = structlog.get_logger(__name__)
 
 SCHEMES = ("postgresql", "postgres")
 
 
-def open_database(config: Config, folder: Path) -> Engine:
-    """Opens the database that the settings name. folder: the folder of its files, or of its lock.
+def open_database(config: Config, folder: Path, place: StoredPlace) -> Engine:
+    """Opens the database that the settings name.
+
+    folder: the folder of its files, or of its lock. place: whose the database must be, if it is in a file.
 
     Raises ConfigError, StorageError."""
     if config.database is None:
-        return Database.open(folder, migrate=config.migrate)
+        opened = Database.open(folder, migrate=config.migrate)
+        try:
+            ensure_stored(opened, place)
+        except BaseException:
+            opened.close()
+            raise
+        return opened
     check_url(config.database)
     try:
         from storage.postgres.database import PostgresDatabase

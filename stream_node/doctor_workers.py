@@ -9,7 +9,7 @@ import msgspec
 
 from stream_node.config import Config, ConfigError
 from stream_node.findings import Finding
-from stream_node.worker_directory import database_folders
+from stream_node.worker_directory import check_not_lost, database_folders, worker_of
 
 
 def check_workers(config: Config) -> tuple[Finding | None, dict[str, Path]]:
@@ -23,10 +23,15 @@ def check_workers(config: Config) -> tuple[Finding | None, dict[str, Path]]:
         return None, single
     try:
         folders = database_folders(directory)
+        check_not_lost(folders)
     except ConfigError as error:
         return Finding("workers", "wrong", str(error), {"workers": None}), single
     if folders == single:
-        return None, single
+        whose = worker_of(directory)
+        if whose is None:
+            return None, single
+        text = f"this is {whose}; no node serves it alone, but the directory that holds the folders of all workers"
+        return Finding("workers", "warning", text, {"workers": whose.workers}), single
     text = f"{len(folders)}, each with a database of its own, in {', '.join(folders)}"
     return Finding("workers", "ok", text, {"workers": len(folders)}), folders
 

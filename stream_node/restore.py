@@ -98,7 +98,7 @@ def restore(
             if check:
                 verify_file(backup / FILE_NAME, manifest.messages, progress)
             return manifest, present
-        with _locked_directory(target) as was_there:
+        with locked_directory(target) as was_there:
             present = _replaceable(target, over, was_there)
             copied = _Source(backup / FILE_NAME, manifest.sha256, manifest.messages if check else None)
             _replace_database(copied, target, progress)
@@ -125,7 +125,7 @@ def restore_file(
             present = _inspect(target, over)
             verify_file(file, messages, progress)
             return contents, present
-        with _locked_directory(target) as was_there:
+        with locked_directory(target) as was_there:
             present = _replaceable(target, over, was_there)
             _replace_database(_Source(file, None, messages), target, progress)
             return contents, present
@@ -231,7 +231,7 @@ def _forget_leases(part: Path) -> None:
 
 
 @contextmanager
-def _locked_directory(target: Path) -> Iterator[list[str]]:
+def locked_directory(target: Path) -> Iterator[list[str]]:
     """Returns a context manager that locks the data directory. Makes the directory if it does not exist.
 
     The context manager gives the names of the files that the directory had before. If the code inside the `with`

@@ -46,6 +46,7 @@ from stream_node.parts import NodeCondition, NodeParts
 from stream_node.preparing import check_settings, make_tcp
 from stream_node.services import Services, wall_clock_us
 from stream_node.statistics import ServerStatistics
+from stream_node.stored_place import stored_place
 from stream_node.tls_settings import TlsWatch, make_tls
 from stream_node.token_services import NodeTokens
 from stream_node.traces import end_traces, start_traces
@@ -149,7 +150,7 @@ class Server:
         check_settings(config)
         self._tracing = start_traces(config)
         folder, is_member = database_folder(config, self._place), bool(config.cluster or self._place)
-        database = await trio.to_thread.run_sync(open_database, config, folder)
+        database = await trio.to_thread.run_sync(open_database, config, folder, stored_place(self._place))
         try:
             stored = await trio.to_thread.run_sync(streams_to_open, database, is_member)
             newest_us = max((each.last_time_us for each in stored), default=0)

@@ -185,13 +185,6 @@ class Supervisor:
 
         tell_ready: called once, when all workers listen.
         """
-        try:
-            return await self._run(tell_ready)
-        finally:
-            for listener in (*chain.from_iterable(self._public), *self._private):
-                listener.close()
-
-    async def _run(self, tell_ready: Callable[[], None]) -> NodeEnd:
         codes = [0] * self._count
         async with trio.open_nursery() as nursery:
 
@@ -212,6 +205,11 @@ class Supervisor:
             nursery.cancel_scope.cancel()
         # A worker that is stopped before it handles signals ends by SIGTERM, and has nothing to drain.
         return self._failure or NodeEnd(max(code if code >= 0 else int(code != -signal.SIGTERM) for code in codes))
+
+    def close(self) -> None:
+        """Closes the sockets of the workers. Safe to repeat."""
+        for listener in (*chain.from_iterable(self._public), *self._private):
+            listener.close()
 
     async def _keep(self, number: int) -> int:
         """Runs one worker, and starts it again when it dies. Returns its exit code after `stop`, or when it can serve

@@ -1,22 +1,30 @@
-"""The data directory of a node with several workers: its lock, and the note of their number.
+"""The data directory of a node with several workers: its lock, the number of the workers, and the folders of their
+databases.
 
-The databases are in a folder for each worker, which the worker locks itself.
+Each worker has a folder, with a database that says whose it is (`stream_node.stored_place`), and locks it itself. An
+older version wrote the number of workers into a note in the data directory. The note is read only as long as no
+database says the number.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import trio
 
 from storage.directory_lock import DirectoryLock, owner_lives
-from storage.durable_files import make_folder, rename_durably, sync
-from storage.errors import DatabaseInUse, system_error
-from storage.sqlite.database import FILE_NAME
+from storage.durable_files import make_folder
+from storage.errors import DatabaseInUse, StorageError, system_error
+from storage.parsing import ParseError, convert, parse_toml
+from storage.sqlite.backup import BackupError
+from storage.sqlite.database import FILE_NAME, Database
 from stream_node.config import Config, ConfigError
+from stream_node.stored_place import StoredPlace, ensure_stored, read_stored
 from stream_node.worker_place import own_address, worker_name
 
 NOTE_FILE = "workers.toml"
@@ -24,6 +32,10 @@ LEFT_S = 20.0
 """The time that the workers of a killed supervisor get to end, beside the one that they may use to drain."""
 POLL_S = 0.05
 _WORKER_FOLDER = re.compile(r"w\d{2,}")
+
+
+class _Note(msgspec.Struct, frozen=True):
+    workers: Annotated[int, msgspec.Meta(ge=1)]
 
 
 async def lock_directory(config: Config) -> DirectoryLock:
@@ -60,48 +72,99 @@ def check_workers(config: Config) -> None:
         )
     if config.database is not None:
         return
-    _check_whole(folder)
-    noted = find_workers(folder)
-    if noted is None and (folder / FILE_NAME).exists():
-        noted = 1
-    if noted is not None and noted != config.workers:
+    whose = worker_of(folder)
+    if whose is not None:
         raise ConfigError(
-            f"workers: the streams in {folder} are shared among {noted}, not {config.workers}; start the node with "
-            f"--workers {noted}, or start a second node with --workers {config.workers} and another data directory and "
+            f"data_dir: {folder} has {whose} that share the streams of a node; serve the directory that holds the "
+            f"folders of all workers, with --workers {whose.workers}. Alone, this one would begin the streams of the "
+            "other workers again"
+        )
+    known = find_workers(folder)
+    if known is None and (folder / FILE_NAME).exists():
+        known = 1
+    if known is not None and known != config.workers:
+        raise ConfigError(
+            f"workers: the streams in {folder} are shared among {known}, not {config.workers}; start the node with "
+            f"--workers {known}, or start a second node with --workers {config.workers} and another data directory and "
             "copy the streams to it (stream-node stream copy NAME NAME --to HOST:PORT)"
         )
+    check_not_lost(database_folders(folder))
 
 
-def _check_whole(folder: Path) -> None:
-    """Raises ConfigError if the folder is that of one worker, inside the data directory of a node.
-
-    A node that serves it alone begins the streams of the other workers again, so indexes would be assigned twice. The
-    whole node never shows the messages that were pushed to them here.
-    """
-    # A folder of a worker may be a link to another disk, and a link may lead to a folder of a worker.
+def worker_of(folder: Path) -> StoredPlace | None:
+    """Returns whose database is in the folder, if it is one worker's of several."""
+    stored = _read_stored(folder)
+    if stored is not None:
+        return stored if stored.workers > 1 else None
+    # A database of an older version does not say it, but the note beside its folder does. A folder of a worker may be a
+    # link to another disk, and a link may lead to a folder of a worker.
     for place in {Path(os.path.abspath(folder)), Path(os.path.realpath(folder))}:
-        if not _WORKER_FOLDER.fullmatch(place.name):
-            continue
-        count = find_workers(place.parent) or 0
-        if place.name in (worker_name(number) for number in range(count)):
-            raise ConfigError(
-                f"data_dir: {folder} is the directory of one of the {count} workers that share the streams in "
-                f"{place.parent}; start the node with --data-dir {place.parent} --workers {count}. Alone, it would "
-                "begin the streams of the other workers again. To serve a copy of its own streams by another node, "
-                f"copy the directory out of {place.parent}"
-            )
+        if _WORKER_FOLDER.fullmatch(place.name) and (place.parent / NOTE_FILE).exists():
+            number, workers = int(place.name[1:]), _noted(place.parent)
+            if place.name == worker_name(number) and number < workers:
+                return StoredPlace(number, workers)
+    return None
 
 
 def find_workers(folder: Path) -> int | None:
-    """Returns the number of workers that share the streams of a data directory. Returns None if it has no note of
-    that. Raises ConfigError."""
+    """Returns the number of workers that share the streams of a data directory, as their databases say it. Returns None
+    if the directory has no folder of a worker.
+
+    Raises ConfigError if folders are there and the number is not known, or if a database is not in its place.
+    """
+    stored = {each.name: _read_stored(each) for each in _worker_folders(folder)}
+    numbers = {each.workers for each in stored.values() if each is not None}
+    if not numbers and (stored or (folder / NOTE_FILE).exists()):
+        numbers = {_noted(folder)}
+    if not numbers:
+        return None
+    if len(numbers) > 1:
+        said = "; ".join(f"{name} has {place}" for name, place in stored.items() if place is not None)
+        raise ConfigError(f"data_dir: the databases in {folder} are not of one node: {said}; {_PUT_BACK}")
+    (workers,) = numbers
+    for name, place in stored.items():
+        if place is not None and worker_name(place.number) != name:
+            raise ConfigError(f"data_dir: {folder / name} has {place}; {_PUT_BACK}")
+        if int(name[1:]) >= workers:
+            raise ConfigError(f"data_dir: {folder / name} has a database, but the workers are {workers}; {_PUT_BACK}")
+    if (folder / FILE_NAME).exists():
+        raise ConfigError(
+            f"data_dir: {folder} has a database of its own beside those of {workers} workers; move one of them out"
+        )
+    return workers
+
+
+_PUT_BACK = "put each database back where it was, or restore one backup of the whole data directory"
+
+
+def _worker_folders(folder: Path) -> Iterator[Path]:
+    """Yields the folders of workers that have a database, in the order of their numbers."""
+    if folder.is_dir():
+        found = (each for each in folder.iterdir() if _WORKER_FOLDER.fullmatch(each.name))
+        yield from sorted((each for each in found if (each / FILE_NAME).exists()), key=lambda each: int(each.name[1:]))
+
+
+def _read_stored(folder: Path) -> StoredPlace | None:
+    """Returns whose the database in a folder is; None if it does not say it. A damaged one says nothing: whoever opens
+    it says what is wrong with it."""
+    try:
+        return read_stored(folder)
+    except (StorageError, BackupError):
+        return None
+
+
+def _noted(folder: Path) -> int:
+    """Returns the number of workers in the note of an older version. Raises ConfigError."""
     note = folder / NOTE_FILE
     try:
-        return msgspec.toml.decode(note.read_bytes(), type=dict[str, int]).get("workers", 0)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except (OSError, msgspec.DecodeError) as error:
-        raise ConfigError(f"workers: {note} cannot be read: {error}") from error
+        return convert(parse_toml(note.read_bytes()), _Note).workers
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"workers: {folder} has the databases of several workers, and nothing says how many there were; write "
+            f"`workers = NUMBER` into {note}"
+        ) from error
+    except (OSError, ParseError) as error:
+        raise ConfigError(f"workers: {note} cannot be read: {error}; write `workers = NUMBER` into it") from error
 
 
 def database_folders(folder: Path) -> dict[str, Path]:
@@ -124,11 +187,42 @@ def one_database_folder(folder: Path) -> Path:
     )
 
 
-def note_workers(config: Config) -> None:
-    """Writes the number of workers into the data directory, which exists. Raises OSError."""
-    folder = Path(config.data_dir)
-    if config.database is None and not (folder / NOTE_FILE).exists():
-        new = folder / f"{NOTE_FILE}.new"
-        new.write_text(f"# The worker processes among which the streams here are shared.\nworkers = {config.workers}\n")
-        sync(new)
-        rename_durably(new, folder / NOTE_FILE)
+def check_not_lost(folders: Mapping[str, Path]) -> None:
+    """Raises ConfigError if a worker has no database although another one has streams: its database was lost, since the
+    first start makes them all (`make_databases`). A worker that began with an empty one would begin its streams anew.
+
+    folders: see `database_folders`.
+    """
+    missing = [str(folder) for folder in folders.values() if not (folder / FILE_NAME).exists()]
+    filled = [folder for folder in folders.values() if missing and _has_streams(folder)]
+    if filled:
+        raise ConfigError(
+            f"data_dir: {filled[0]} has streams, and {', '.join(missing)} has no database; put it back, or restore a "
+            "backup of it: without it, the worker would begin its streams again"
+        )
+
+
+def make_databases(config: Config) -> None:
+    """Makes the databases of the workers that have none, before any worker serves. Raises ConfigError, StorageError."""
+    for number in range(0 if config.database is not None else config.workers):
+        folder = Path(config.data_dir) / worker_name(number)
+        if not (folder / FILE_NAME).exists():
+            database = Database.open(folder)
+            try:
+                ensure_stored(database, StoredPlace(number, config.workers))
+            finally:
+                database.close()
+
+
+def _has_streams(folder: Path) -> bool:
+    """Whether the database in a folder has streams, or may have streams that cannot be read."""
+    if not (folder / FILE_NAME).exists():
+        return False
+    try:
+        session = Database.open(folder, read_only=True).read_session()
+        try:
+            return bool(session.log.list_streams(limit=1))
+        finally:
+            session.close()
+    except StorageError:
+        return True

@@ -4,7 +4,7 @@ data directory."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -17,8 +17,8 @@ from stream_node.cli.progress import progress_shown
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
+    from storage.sqlite.backup import Manifest
     from storage.sqlite.verify import VerifyReport
-    from stream_node.config import Config
     from stream_node.restore import Present
 
 STREAMS_LISTED = 2**31
@@ -47,33 +47,36 @@ def backup(
     verify: Annotated[bool, typer.Option("--verify", help="Read and check every message of the copy.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Copy the database of a running or stopped node, and sync the copy to disk.
+    """Copy the database of a running or stopped node, and sync the copy to disk. With several workers, this copies the
+    databases of all of them.
 
     Example: stream-node backup /backups/monday --data-dir ./data --verify
     """
-    from storage.sqlite.backup import back_up
+    from stream_node.config_sources import load_config
+    from stream_node.worker_backups import back_up_all
 
-    config = _settings_of_one(data_dir)
-    started_s = time.monotonic()
+    config = load_config({"data_dir": data_dir})
+    started_s, now_us = time.monotonic(), time.time_ns() // 1000
     with progress_shown() as progress:
-        manifest = back_up(
-            Path(config.data_dir), target, now_us=time.time_ns() // 1000, check=verify, progress=progress
-        )
+        manifests = back_up_all(Path(config.data_dir), target, now_us=now_us, check=verify, progress=progress)
     seconds = time.monotonic() - started_s
+    held = _held(manifests)
     report = {
         "backup": str(target),
         "data_dir": config.data_dir,
-        "streams": manifest.streams,
-        "messages": manifest.messages,
-        "bytes": manifest.data_bytes,
-        "database_bytes": manifest.database_bytes,
-        "sha256": manifest.sha256,
-        "created_us": manifest.created_us,
+        "databases": len(manifests),
+        "streams": held.streams,
+        "messages": held.messages,
+        "bytes": held.data_bytes,
+        "database_bytes": sum(each.database_bytes for each in manifests),
+        "sha256": manifests[0].sha256 if len(manifests) == 1 else None,
+        "created_us": now_us,
         "verified": verify,
         "seconds": round(seconds, 6),
     }
-    held = f"{counted(manifest.streams, 'stream')}, {counted(manifest.messages, 'message')}"
-    say(as_json, report, f"{held} in {target}{', verified' if verify else ''} ({seconds:.2f} s)")
+    counts = f"{counted(held.streams, 'stream')}, {counted(held.messages, 'message')}"
+    counts += f" of {len(manifests)} workers" if len(manifests) > 1 else ""
+    say(as_json, report, f"{counts} in {target}{', verified' if verify else ''} ({seconds:.2f} s)")
 
 
 def restore(
@@ -93,7 +96,8 @@ def restore(
     dry_run: DryRunOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Restore a backup into a data directory that a node can serve. The SHA-256 of the backup is always checked.
+    """Restore a backup into a data directory that a node can serve. The SHA-256 of the backup is always checked. The
+    backup of a node with several workers is restored as a whole, and is served with the same number of workers.
 
     With --file, the source is a database file that `litestream restore` wrote. It has no SHA-256, so every message
     is checked.
@@ -108,53 +112,65 @@ def restore(
 
     From Litestream: stream-node restore --file ./restored.sqlite --data-dir ./data
     """
-    from stream_node.restore import restore as put_back
+    from stream_node.config_sources import load_config
     from stream_node.restore import restore_file
+    from stream_node.worker_backups import restore_all
+    from stream_node.worker_directory import one_database_folder
 
-    config = _settings_of_one(data_dir)
-    target = Path(config.data_dir)
+    target = Path(load_config({"data_dir": data_dir}).data_dir)
     with progress_shown() as progress:
         if file is None and source is not None:
-            manifest, present = put_back(source, target, check=verify, over=over, dry_run=dry_run, progress=progress)
-            held = Held(manifest.streams, manifest.messages, manifest.data_bytes, manifest.created_us, None)
+            manifests, found = restore_all(source, target, check=verify, over=over, dry_run=dry_run, progress=progress)
+            held, present = _held(manifests), _present(found)
         elif file is not None and source is None:
-            contents, present = restore_file(file, target, over=over, dry_run=dry_run, progress=progress)
+            folder = one_database_folder(target)
+            contents, present = restore_file(file, folder, over=over, dry_run=dry_run, progress=progress)
             held = Held(contents.streams, contents.messages, contents.data_bytes, None, contents.newest_us)
         else:
             raise UsageError("name a folder that `backup` made, or a database with --file, and not both")
-    checked = verify or file is not None
     report = {
         "backup": None if source is None else str(source),
         "file": None if file is None else str(file),
-        "data_dir": config.data_dir,
+        "data_dir": str(target),
         "streams": held.streams,
         "messages": held.messages,
         "bytes": held.data_bytes,
         "created_us": held.created_us,
         "newest_us": held.newest_us,
-        "verified": checked,
+        "verified": verify or file is not None,
         "dry_run": dry_run,
         "replaced": present.found,
         "replaced_streams": present.streams,
         "replaced_messages": present.messages,
     }
     counts = f"{counted(held.streams, 'stream')}, {counted(held.messages, 'message')}"
-    text = f"{counts} {'would be restored' if dry_run else 'restored'} to {config.data_dir}"
-    if checked:
-        text += ", verified"
+    text = f"{counts} {'would be restored' if dry_run else 'restored'} to {target}"
+    text += ", verified" if report["verified"] else ""
     if held.newest_us is not None:
         text += f", the newest from {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(held.newest_us // 1_000_000))}"
     say(as_json, report, text + _replaced(present))
 
 
-def _settings_of_one(data_dir: str | None) -> Config:
-    """Returns the settings for a data directory that has one database. Raises ConfigError."""
-    from stream_node.config_sources import load_config
-    from stream_node.worker_directory import one_database_folder
+def _held(manifests: Sequence[Manifest]) -> Held:
+    """Returns what the databases of a backup hold together."""
+    return Held(
+        sum(each.streams for each in manifests),
+        sum(each.messages for each in manifests),
+        sum(each.data_bytes for each in manifests),
+        max(each.created_us for each in manifests),
+        None,
+    )
 
-    config = load_config({"data_dir": data_dir})
-    one_database_folder(Path(config.data_dir))
-    return config
+
+def _present(found: Sequence[Present]) -> Present:
+    """Returns the state of several databases before a restore as that of one. The numbers are None if one is not
+    known."""
+    from stream_node.restore import Present
+
+    there = [each for each in found if each.found]
+    if not there or any(each.streams is None or each.messages is None for each in there):
+        return Present(bool(there))
+    return Present(True, sum(each.streams or 0 for each in there), sum(each.messages or 0 for each in there))
 
 
 def _replaced(present: Present) -> str:

@@ -28,7 +28,7 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
     from stream_node.notify import Notifier
     from stream_node.reloading import may_have_files
     from stream_node.supervisor import NodeEnd, Supervisor
-    from stream_node.worker_directory import check_workers, lock_directory, note_workers
+    from stream_node.worker_directory import check_workers, lock_directory, make_databases
     from stream_node.worker_place import check_own_addresses
 
     # A wrong setting is told once here, and not by each worker.
@@ -44,12 +44,15 @@ def supervise(settings: Config, arguments: Sequence[str], *, has_file: bool, as_
     async def run() -> NodeEnd:
         lock = await lock_directory(settings)
         try:
-            # Another supervisor may have written the note before it gave the lock back.
+            # Another supervisor may have made the databases before it gave the lock back.
             check_workers(settings)
             supervisor = Supervisor(settings, lock, arguments, notifier)
-            # A start that fails before this leaves no note, so the next one may have another number of workers.
-            note_workers(settings)
-            return await run_locked(supervisor)
+            # A start that fails before this leaves no database, so the next one may have another number of workers.
+            try:
+                await trio.to_thread.run_sync(make_databases, settings)
+                return await run_locked(supervisor)
+            finally:
+                supervisor.close()
         finally:
             lock.release(clean=True)
 

@@ -23,11 +23,12 @@ class Verified(Strict, frozen=True):
 class BackedUp(Strict, frozen=True):
     backup: str
     data_dir: str
+    databases: int
     streams: int
     messages: int
     bytes: int
     database_bytes: int
-    sha256: str
+    sha256: str | None
     created_us: int
     verified: bool
     seconds: float

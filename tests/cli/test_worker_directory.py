@@ -85,7 +85,7 @@ def test_doctor_tells_the_owner_of_each_directory(tmp_path: Path) -> None:
     assert wrong.status == "wrong"
 
 
-@pytest.mark.parametrize("arguments", [("backup", "copy"), ("repair",), ("restore", "copy")])
+@pytest.mark.parametrize("arguments", [("repair",), ("restore", "--file", "copy")])
 def test_commands_for_one_database_name_those_there_are(
     tmp_path: Path, command: CommandLine, arguments: tuple[str, ...]
 ) -> None:

@@ -32,6 +32,7 @@ from storage.seal import FIRST_FACTOR, NEXT_FACTOR, SEALED, SIZE_FACTOR, seal_of
 from storage.sqlite.database import FILE_NAME, Database
 from storage.sqlite.rows import connection_of
 from storage.sqlite.verify import verify
+from stream_node.stored_place import StoredPlace, write_stored
 from stream_service.extensions import Retention
 from stream_service.follower_rows import FollowerRow, note_follower
 from stream_service.mirror_rows import MirrorRow, Task, write_mirror
@@ -93,6 +94,7 @@ def fill(session: Session) -> None:
     for number in range(4):
         log.store(session, block_of(number), NOW_US + number)
     log.evict(session, 1)
+    write_stored(session, StoredPlace(1, 3))
     session.commit()
 
 

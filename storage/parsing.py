@@ -1,0 +1,73 @@
+"""Parses the text of files, TOML and JSON, so that every text that is not valid raises one error.
+
+The parsers themselves raise errors of many kinds for a damaged text: for one that is nested too deep, for an integer
+with thousands of digits, for bytes that are not UTF-8. A reader that knows only some of these kinds would end the node.
+This module reads no files, and knows no file format.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any, TypeVar, overload
+
+import msgspec
+
+DEPTH_MAX = 32
+"""The deepest nesting of a text. No file of this program is nested deeper than five times. Python's own functions for a
+value that is nested hundreds of times deep, such as `repr`, fail too."""
+INTEGER_BITS_MAX = 64
+"""The longest integer, in bits. TOML promises no longer ones, and Python writes none with more than 4,300 digits."""
+
+Kind = TypeVar("Kind")
+
+
+class ParseError(ValueError):
+    """The text is not valid. The text of the error says why, without the name of the file."""
+
+
+def parse_toml(text: str | bytes) -> dict[str, Any]:
+    """Parses a text of TOML. Raises ParseError."""
+    try:
+        values = tomllib.loads(text.decode() if isinstance(text, bytes) else text)
+    except Exception as error:
+        raise ParseError(_reason(error)) from error
+    _check(values, DEPTH_MAX)
+    return values
+
+
+@overload
+def parse_json(text: str | bytes, kind: type[Kind]) -> Kind: ...
+@overload
+def parse_json(text: str | bytes) -> Any: ...
+def parse_json(text: str | bytes, kind: Any = Any) -> Any:
+    """Parses a text of JSON as a value of this kind, such as a `msgspec.Struct`. Raises ParseError."""
+    try:
+        values = msgspec.json.decode(text, type=kind)
+    except Exception as error:
+        raise ParseError(_reason(error)) from error
+    if kind is Any:
+        _check(values, DEPTH_MAX)
+    return values
+
+
+def convert(values: Any, kind: type[Kind]) -> Kind:
+    """Converts parsed values to a value of this kind. Raises ParseError."""
+    try:
+        return msgspec.convert(values, kind)
+    except Exception as error:
+        raise ParseError(_reason(error)) from error
+
+
+def _reason(error: Exception) -> str:
+    return "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+
+
+def _check(values: Any, depth: int) -> None:
+    """Raises ParseError for values that are nested deeper than `depth`, and for integers that are too long."""
+    if isinstance(values, int) and values.bit_length() > INTEGER_BITS_MAX:
+        raise ParseError("it has an integer with more than 64 bits")
+    if isinstance(values, dict | list):
+        if not depth:
+            raise ParseError("it is nested too deep")
+        for each in values.values() if isinstance(values, dict) else values:
+            _check(each, depth - 1)
