@@ -30,6 +30,10 @@ class ConnectionBroken(SourceError):
     """The connection ended, or an answer did not arrive in time. A repeated request can succeed."""
 
 
+class ConnectionForked(SourceError):
+    """The connection was opened in another process, of which this one is a child that fork() made."""
+
+
 class RequestRefused(SourceError):
     """The node answered a request with an `error` message. The text is the reason that the node gave."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import socket
 import ssl
 import struct
@@ -22,6 +23,7 @@ from spark_export.endpoint import resolve_endpoint, split_endpoint
 from spark_export.errors import (
     BadAnswer,
     ConnectionBroken,
+    ConnectionForked,
     NodeUnreachable,
     RequestRefused,
     StreamMissing,
@@ -84,6 +86,7 @@ class NodeConnection:
         self, endpoint: str, timeout_s: float, tls: NodeTls | None = None, token: NodeToken | None = None
     ) -> None:
         self.endpoint = resolve_endpoint(endpoint)
+        self._process = os.getpid()
         self._number = 0
         self.when_quiet: Callable[[], None] | None = None
         try:
@@ -180,6 +183,7 @@ class NodeConnection:
 
         It can be an `error`. Raises ConnectionBroken, BadAnswer.
         """
+        self._check_process()
         self._receive_hello()
         while True:
             self._notice_quiet()
@@ -264,7 +268,16 @@ class NodeConnection:
         body = uint(1) + start + uint(limit) + uint(0)
         return read_page(self.ask(stream_address(stream, partition), "node/stream_pull/1", body))
 
+    def _check_process(self) -> None:
+        """Raises ConnectionForked in a child process, which would read the parent's answers."""
+        if os.getpid() != self._process:
+            raise ConnectionForked(
+                f"this connection to {self.endpoint} belongs to process {self._process}, from which this process was "
+                "forked; open a connection here, after the fork"
+            )
+
     def _send_bytes(self, sent: bytes) -> None:
+        self._check_process()
         try:
             self._socket.sendall(sent)
         except OSError as error:

@@ -19,7 +19,9 @@ from stream_service.where import WHERE, WhereRequest
 class StreamClient(Session):
     """A client of one node. It creates, finds and lists the node's streams.
 
-    `connect` returns a StreamClient. The tasks of one event loop can share it.
+    `connect` returns a StreamClient. The tasks of one event loop can share it, and a blocking client serves one thread
+    at a time; other threads open clients of their own. In a child process that fork() makes, also by
+    multiprocessing or a prefork server, every request raises ClientForked: open a client there, after the fork.
     """
 
     def __repr__(self) -> str:

@@ -282,6 +282,22 @@ class ClientClosed(ClientError):
     in_doubt = True
 
 
+class ClientForked(ClientError):
+    """The client was opened in another process, of which this one is a child that fork() made.
+
+    The child has told nobody anything: its client ends at the fork, and the parent's goes on. Requests that the parent
+    made before the fork are the parent's; they may have been carried out.
+    """
+
+    in_doubt = True
+
+    def __init__(self, parent: int) -> None:
+        super().__init__(
+            f"this client belongs to process {parent}, from which this process was forked; open a client here, after "
+            "the fork"
+        )
+
+
 def unanswered(address: str, timeout_s: float) -> NodeUnreachable:
     """Returns the error for an address that does not answer an attempt to connect.
 

@@ -7,7 +7,9 @@
             print(message.index, message.data)
 
 Names and meanings are those of the async client (`stream_client`), without `await`: `tools/generate_blocking.py`
-generates the modules of this folder from the async modules. Only one thread may use a client at a time.
+generates the modules of this folder from the async modules. Only one thread may use a client at a time: a
+call beside another thread's raises RuntimeError. A child process that fork() makes opens a client of its own; that
+of its parent raises ClientForked there.
 
 The client has no threads and does its I/O inside calls. Later pushes also send the messages of earlier pushes; the rest
 is sent when the publisher is flushed or its block ends. Leases are renewed only while the program is inside a call, for

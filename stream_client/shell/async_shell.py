@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +24,7 @@ from stream_client.core.pushes import Waiting
 from stream_client.errors import (
     AuthenticationFailed,
     ClientError,
+    ClientForked,
     ConnectionLost,
     NodeUnreachable,
     not_a_stream_node,
@@ -43,6 +45,7 @@ from stream_client.shell.defaults import (
     Framing,
     connect_timeout_s,
 )
+from stream_client.shell.forking import watch_forks
 from stream_client.shell.route_retry import RouteRetry
 from stream_client.shell.tls import error_of
 
@@ -111,6 +114,7 @@ class AsyncShell:
         self._in_doubt = anyio.Event()
         self._auto_wait_s = AUTO_WAIT_S
         core.connection.on_outgoing = self._wake_sender
+        watch_forks(self)
 
     def start(self, tasks: anyio.abc.TaskGroup, first: Dialled | None, reconnect: Reconnect | None) -> None:
         """Start the background tasks.
@@ -159,6 +163,7 @@ class AsyncShell:
         """Send as many bytes as the socket takes, then wait as `Shell.wait` does."""
         if waiting.done:
             return
+        self.core.connection.check_open()
         # The caller waits for an answer, so its request must not wait until the sending task is scheduled.
         self._send_at_once()
         done = anyio.Event()
@@ -168,6 +173,15 @@ class AsyncShell:
                 await done.wait()
         finally:
             waiting.forget(done.set)
+
+    def forked(self, error: ClientForked) -> None:
+        self.core.connection.close(error)
+        stream, self._stream, self._socket = self._stream, None, None
+        if stream is not None:
+            # The descriptor belongs to objects of the event loop. With another file in its place, this process no
+            # longer has the connection, so that the node hears when the parent ends it.
+            with open(os.devnull) as nothing:
+                os.dup2(nothing.fileno(), stream.extra(anyio.abc.SocketAttribute.raw_socket).fileno())
 
     async def give_way(self) -> None:
         await anyio.lowlevel.checkpoint()

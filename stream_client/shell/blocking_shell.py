@@ -25,6 +25,7 @@ from stream_client.core.pushes import Waiting
 from stream_client.errors import (
     AuthenticationFailed,
     ClientError,
+    ClientForked,
     ConnectionLost,
     NodeUnreachable,
     not_a_stream_node,
@@ -44,6 +45,7 @@ from stream_client.shell.defaults import (
     Framing,
     connect_timeout_s,
 )
+from stream_client.shell.forking import watch_forks
 from stream_client.shell.interruption import WHOLE
 from stream_client.shell.route_retry import RouteRetry
 from stream_client.shell.tls import error_of
@@ -144,6 +146,7 @@ class BlockingShell:
         self._auto_wait_s = AUTO_WAIT_S
         self._waited_s = 0.0
         self._identified = False
+        watch_forks(self)
 
     def open(self, waits: bool = True) -> None:
         """Make the first connection. If `waits` is false, make it later: in the first call that waits for an answer.
@@ -174,6 +177,12 @@ class BlockingShell:
                 self._turn(min(left_s, SLICE_S))
         finally:
             self._wait_until_s = math.inf
+
+    def forked(self, error: ClientForked) -> None:
+        self.core.connection.close(error)
+        self._drop_socket()
+        # Another thread of the parent may have been inside a call.
+        self._turning = threading.Lock()
 
     def give_way(self) -> None:
         self._turn(0.0)

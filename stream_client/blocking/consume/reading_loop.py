@@ -163,6 +163,8 @@ class ReadingLoop:
         reading = self.current
         if reading is None or reading.handed_index == reading.next_index:
             return
+        # The rest of a page is nobody's whose client has ended, such as a forked process.
+        self._session.core.connection.check_open()
         reading.next_index = reading.handed_index
         reading.unsaved += 1
         self.processed += 1

@@ -1,0 +1,40 @@
+"""Tells the clients of a process, in each child that fork() makes of it, that they are the parent's.
+
+Parent and child have the same connection. Without this, each would read the other's answers, and send the same
+unanswered pushes. Programs on a system without fork() need nothing of it.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Protocol
+from weakref import WeakSet
+
+from stream_client.errors import ClientForked
+
+
+class Forkable(Protocol):
+    """The interface of a client's shell that `watch_forks` is given."""
+
+    def forked(self, error: ClientForked) -> None:
+        """Give up the connection without a word, and end the client with this error. Called in the child only."""
+        ...
+
+
+_shells: WeakSet[Forkable] = WeakSet()
+
+
+def watch_forks(shell: Forkable) -> None:
+    """Have `shell.forked` called in each child process that is forked from now on, as long as the shell is in use."""
+    _shells.add(shell)
+
+
+def _in_child() -> None:
+    shells = list(_shells)
+    _shells.clear()
+    for shell in shells:
+        shell.forked(ClientForked(os.getppid()))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
