@@ -186,20 +186,20 @@ class Pushes:
         for place, numbers in self._doubts.take().items():
             indexes = [index for index, _ in numbers.values()]
 
-            def find(node: NodeConnection, place: Place = place, indexes: list[int] = indexes) -> Found:
+            def find(node: NodeConnection, place: Place = place, indexes: list[int] = indexes) -> tuple[int, Found]:
                 assert self._attempt is not None
                 bounds = find_bounds(node, place)
-                if bounds is None:
-                    return Found({}, set())
+                if bounds is None or 0 < max(indexes) < bounds[0]:
+                    return (0 if bounds is None else bounds[0]), Found({}, set())
                 if min(indexes) > 0:
-                    return find_messages(
-                        node, Range(*place, min(indexes), max(indexes) + 1), self._attempt, FETCH_BYTES
-                    )
-                return self._find(node, place, *bounds)
+                    wanted = Range(*place, max(min(indexes), bounds[0]), max(indexes) + 1)
+                    return bounds[0], find_messages(node, wanted, self._attempt, FETCH_BYTES)
+                return bounds[0], self._find(node, place, *bounds)
 
-            stored = self._asked(find).own
-            for number, (_, digest) in numbers.items():
-                if stored.get(number) != digest:
+            first, found = self._asked(find)
+            for number, (index, digest) in numbers.items():
+                # A message that retention has deleted meanwhile was stored, and cannot be compared.
+                if found.own.get(number) != digest and (number in found.own or index >= first):
                     self._differ(place, f"its row {number} is another one than that of an attempt before")
 
     def _differ(self, place: Place, what: str) -> None:

@@ -49,6 +49,7 @@ SEALED: Final = (
     "stream_followers",
     "stream_promotions",
     "worker_places",
+    "stream_publishers",
 )
 """The tables whose rows have a seal, since schema version 2. Tables of other packages are named here, because a file is
 verified as a whole, even if these packages are not imported."""

@@ -127,9 +127,7 @@ class Publisher:
         return push
 
     async def wait(self, push: Push) -> int:
-        """Wait until one push is answered, and return the index of its message. If the push has failed, raise
-        its error.
-        """
+        """Wait until one push is answered, and return its `Push.index`. If the push has failed, raise its error."""
         try:
             await self._session.finished(push, None)
         finally:

@@ -8,6 +8,9 @@ PUBLISHER_ID_BYTES_MAX = 64
 """The largest size of a publisher id, in bytes. The id is stored with every message of the publisher. A random id has
 16 bytes."""
 
+SEQUENCE_MAX = 2**63 - 1
+"""The highest sequence number of a message: the largest integer of SQLite and PostgreSQL."""
+
 
 class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of the stream service. A request above a limit is refused, or served in part.

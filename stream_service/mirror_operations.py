@@ -14,6 +14,7 @@ from storage.timed import find_falls, timed_appends
 from stream_service import stored
 from stream_service.mirror_rows import MirrorRow, change_following
 from stream_service.operations import INDEX_MAX
+from stream_service.publisher_rows import cut_publishers
 
 STEP_MESSAGES = 1_000
 STEP_BYTES = 4 * 1024 * 1024
@@ -166,6 +167,7 @@ class CutTail(StreamChange):
         record = session.log.get_stream(self.stream_id)
         end = max(self.index, record.next_index - STEP_MESSAGES)
         session.log.cut_from(self.stream_id, end)
+        cut_publishers(session, self.stream_id, end)
         self.done = end <= self.index
         if self.done:
             shared = shared_history(list_history(session, self.stream_id), self.source_history)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Self, TypeAlias
+from typing import Any, TypeAlias
 
 from storage.contract import Append, Operation, Record, Session, StreamRecord
 from storage.errors import StorageError
@@ -17,6 +17,7 @@ from stream_service import stored
 from stream_service.copying import CopyRequest
 from stream_service.extensions import BeforeIndex, BeforeTime, FromEnd, FromIndex, FromTime, Retention, StreamInfo
 from stream_service.mirror_rows import list_mirrors
+from stream_service.publisher_rows import Times, forget_old, note_messages
 from stream_service.stored import NO_EXTRAS, Extras, StoredStream, encode_extras
 
 Place: TypeAlias = FromIndex | FromTime | FromEnd
@@ -212,26 +213,6 @@ def _checked(page: Page, found: list[Record]) -> list[Record]:
     return found
 
 
-class LoadSequences(Operation):
-    """Reads the sequence numbers of the last `messages` messages of a stream.
-
-    found: publisher id, sequence number and index of each of these messages that has a sequence number, oldest first.
-    """
-
-    __slots__ = ("found", "from_index", "stream_id")
-
-    def __init__(
-        self, stream_id: int, next_index: int, messages: int, on_done: Callable[[LoadSequences], None]
-    ) -> None:
-        super().__init__(on_done)
-        self.stream_id = stream_id
-        self.from_index = max(0, next_index - messages)
-        self.found: list[tuple[bytes, int, int]] = []
-
-    def apply(self, session: Session) -> None:
-        self.found = stored.list_sequences(session, self.stream_id, self.from_index)
-
-
 class DescribeStreams(Operation):
     """Reads the descriptions of one stream, or of a page of all streams.
 
@@ -314,46 +295,38 @@ class TruncateStep(Operation):
     allow.
 
     messages_max, bytes_max: the limits of the step.
+    times: the times for the rows of publishers, whose last numbers outlive their messages.
     deleted: the number of deleted messages.
     record: the row of the stream after the deletion.
     """
 
-    __slots__ = ("bytes_max", "deleted", "index", "messages_max", "record", "stream_id")
+    __slots__ = ("bytes_max", "deleted", "index", "messages_max", "record", "stream_id", "times")
 
     def __init__(
-        self, stream_id: int, index: int, messages_max: int, bytes_max: int, on_done: Callable[[TruncateStep], None]
+        self,
+        stream_id: int,
+        index: int,
+        messages_max: int,
+        bytes_max: int,
+        times: Times,
+        on_done: Callable[[TruncateStep], None],
     ) -> None:
         super().__init__(on_done)
         self.stream_id = stream_id
         self.index = index
         self.messages_max = messages_max
         self.bytes_max = bytes_max
+        self.times = times
         self.deleted = 0
         self.record: StreamRecord | None = None
 
     def apply(self, session: Session) -> None:
         record = session.log.get_stream(self.stream_id)
         index = stored.step_end(session, record, self.index, self.messages_max, self.bytes_max)
+        if note_messages(session, record, index, self.times.now_us):
+            forget_old(session, self.stream_id, index, self.times.forget_us)
         self.deleted = session.log.truncate_before(self.stream_id, index)
         self.record = session.log.get_stream(self.stream_id)
-
-
-class FallingAppend(Append):
-    """An append whose time is lower than the time of the previous message, because a wrong clock was set back.
-
-    It also records the index of its first message in the table `time_falls`.
-    """
-
-    __slots__ = ()
-
-    def apply(self, session: Session) -> None:
-        stored.note_fall(session, self.stream_id, self.first_index)
-        session.log.append((self,))
-
-    @classmethod
-    def apply_group(cls, operations: Sequence[Self], session: Session) -> None:
-        for operation in operations:
-            operation.apply(session)
 
 
 class StoreCopy(Operation):

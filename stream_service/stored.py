@@ -110,9 +110,14 @@ GET_TIME: Final = compiled(
 )
 LIST_EXTRAS: Final = compiled(
     select(messages.c.idx, messages.c.headers)
-    .where(_of_stream, messages.c.idx >= bindparam("index"), messages.c.headers.is_not(None))
+    .where(
+        _of_stream,
+        messages.c.idx >= bindparam("index"),
+        messages.c.idx < bindparam("end"),
+        messages.c.headers.is_not(None),
+    )
     .order_by(messages.c.idx),
-    *("stream_id", "index"),
+    *("stream_id", "index", "end"),
 )
 SIZES: Final = compiled(
     select(func.length(messages.c.data))
@@ -214,13 +219,13 @@ def list_stored(
         after = (page[-1].name, page[-1].partition)
 
 
-def list_sequences(session: Session, stream_id: int, index: int) -> list[tuple[bytes, int, int]]:
+def list_sequences(session: Session, stream_id: int, index: int, end: int) -> list[tuple[bytes, int, int]]:
     """Returns publisher id, sequence number and index of each message that has a sequence number, oldest first.
 
-    index: messages with lower indexes are left out.
+    index, end: the messages from `index` on and before `end` are searched.
     """
     found = []
-    for stored_index, headers in session.execute(LIST_EXTRAS, (stream_id, index)):
+    for stored_index, headers in session.execute(LIST_EXTRAS, (stream_id, index, end)):
         sequence = decode_extras(headers).sequence
         if sequence is not None:
             found.append((sequence.publisher_id, sequence.sequence, stored_index))

@@ -67,7 +67,8 @@ class Push(Waiting):
     """A message that is being pushed to a partition.
 
     partition: the number of the partition.
-    index: the index of the message when it is stored; -1 before.
+    index: the index of the message when it is stored; -1 before. It stays -1 for a message that was stored earlier if
+        the node does not remember its index, or if that is 0.
     taken: whether the program has asked for the result.
     """
 
@@ -89,7 +90,7 @@ class Push(Waiting):
         return f"<{what}, {f'stored at {self.index}' if self.error is None else f'failed: {self.error}'}>"
 
     def result(self) -> int:
-        """Return the index of the stored message. Raises the push's error, or ValueError if there is no answer yet."""
+        """Return `index`. Raises the push's error, or ValueError if there is no answer yet."""
         if self.error is not None:
             self.taken = True
             raise self.error

@@ -137,8 +137,9 @@ class SequenceMachine:
         epoch = push.epoch
         assert epoch is not None, "a push that was never admitted has been answered"
         if confirm.status in (RichStatus.OK, RichStatus.DUPLICATE):
-            push.index = confirm.index
             push.is_duplicate = confirm.status is RichStatus.DUPLICATE
+            # The index 0 of a duplicate says that the node does not remember its index.
+            push.index = -1 if push.is_duplicate and not confirm.index else confirm.index
             epoch.open = True
             self._settle(push)
             push.finish()

@@ -45,6 +45,9 @@ class PushCounts:
         if push.error is None:
             self.stored += 1
             stored.count += 1
+            # The node does not remember the index of an old duplicate.
+            if push.index < 0:
+                return
             stored.first_index = push.index if stored.first_index is None else min(stored.first_index, push.index)
             stored.last_index = push.index if stored.last_index is None else max(stored.last_index, push.index)
         else:

@@ -36,6 +36,7 @@ from stream_service.follower_rows import forget_followers
 from stream_service.mirror_rows import forget_mirror
 from stream_service.operations import ChangeStream, DescribeStreams, FindCut, TruncateStep
 from stream_service.promotion_rows import forget_addresses
+from stream_service.publisher_rows import forget_publishers
 from stream_service.workers.stream_machine import StreamBounds
 from stream_service.workers.stream_services import StreamServices
 
@@ -213,6 +214,7 @@ class StreamAdmin:
             forget_mirror(session, stream_id)
             forget_followers(session, stream_id)
             forget_addresses(session, stream_id)
+            forget_publishers(session, stream_id)
 
         def emptied(deleted: int, error: StorageError | None) -> None:
             if error is not None:
@@ -300,6 +302,7 @@ class StreamAdmin:
                 index,
                 self._limits.truncate_step_messages,
                 self._limits.truncate_step_bytes,
+                self._clock.times(),
                 stepped,
             )
         )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
+from stream_service.publisher_rows import FORGET_S, Times
 from stream_service.workers.clock_machine import ClockMachine, Turn
 
 logger = structlog.get_logger(__name__)
@@ -68,6 +69,12 @@ class Clock:
             if self._note_offset is not None:
                 self._note_offset(self._noted_us)
         return self._machine.time_us(steady_us)
+
+    def times(self) -> Times:
+        """Returns the present time and the time before which publishers are forgotten: none, while the clock is in
+        doubt."""
+        now_us = self.time_us()
+        return Times(now_us, 0 if self._machine.in_doubt else now_us - FORGET_S * 1_000_000)
 
     def _steady_us(self) -> int:
         return int(self._steady_s() * 1_000_000)

@@ -86,6 +86,10 @@ class StreamDirectory:
         return self.clock.time_us
 
     @property
+    def has_rules(self) -> bool:
+        return self.node.gate is not None
+
+    @property
     def count(self) -> int:
         """The number of stream-partitions that have a worker."""
         return len(self._addresses)

@@ -14,8 +14,9 @@ from ockam.message import Message
 from ockam.protocol import ProtocolError
 from storage.contract import Append
 from stream_service.extensions import RICH_PUSH, RichConfirm, RichPush, RichStatus
-from stream_service.limits import PUBLISHER_ID_BYTES_MAX, StreamLimits
+from stream_service.limits import PUBLISHER_ID_BYTES_MAX, SEQUENCE_MAX, StreamLimits
 from stream_service.protocol import PushRequest
+from stream_service.publisher_rows import PublisherRow
 from stream_service.push_batch import PushBatch
 from stream_service.push_codec import encode_batch_stored, encode_confirm
 from stream_service.stored import NO_EXTRAS, Extras, encode_extras
@@ -107,6 +108,10 @@ class PushRun:
             self.data.append(request.data)
             self.keys.append(request.key)
             self.headers.append(None if extras == NO_EXTRAS else encode_extras(extras))
+
+    def notes(self, first_index: int) -> dict[bytes, PublisherRow]:
+        """Returns the rows of publishers that the append must write, see `SequenceMachine.notes`."""
+        return {} if self._sequences is None else self._sequences.notes(first_index)
 
     @property
     def is_traced(self) -> bool:
@@ -246,4 +251,6 @@ def check_size(request: RichPush, limits: StreamLimits) -> RichPush:
         raise ProtocolError(f"headers of {size_bytes} bytes; at most {limits.headers_bytes_max}")
     if request.sequence is not None and len(request.sequence.publisher_id) > PUBLISHER_ID_BYTES_MAX:
         raise ProtocolError(f"a publisher id above {PUBLISHER_ID_BYTES_MAX} bytes")
+    if request.sequence is not None and request.sequence.sequence > SEQUENCE_MAX:
+        raise ProtocolError(f"a sequence number above {SEQUENCE_MAX}")
     return request

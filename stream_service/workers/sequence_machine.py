@@ -12,20 +12,20 @@ loss. The pushes of one append are a run. The decisions of a run are tentative u
 
 A stream remembers only some publishers. If a publisher is forgotten, its next push counts as its first. But if the
 index of that push's message is still remembered, the push is a DUPLICATE.
+
+Under rules, a publisher id belongs to the identity that used it first (`claim`). Otherwise another publisher could push
+under it, and the pushes of its owner would be taken for duplicates.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
-PUBLISHERS_MAX = 10_000
-"""The largest number of publishers that a stream remembers. Beyond that, the stream forgets the publisher that has sent
-nothing for the longest time."""
-LOADED_MAX = 100_000
-"""The number of latest messages of a stream that are searched for sequence numbers after a restart."""
+from stream_service.publisher_rows import MARK, PUBLISHERS_MAX, PublisherRow
+
 RECENT_MAX = 20_000
 """The number of stored messages whose indexes a stream remembers, over all publishers. A client never has so many
 unconfirmed messages. The indexes take at most 5 MB for each stream that gets sequence numbers."""
@@ -57,13 +57,36 @@ Decision = New | Duplicate | OutOfOrder
 class SequenceMachine:
     """The sequence numbers of all publishers of one stream.
 
-    Invariant: `_tentative` is empty between runs. A run is the pushes of one append.
+    rows: the stored rows, oldest message first (`publisher_rows.list_publishers`).
+    begin: the rows are exact for the messages before this index.
+    is_exact: False if `begin` holds only for messages, and of the rows only the owners count.
+
+    Invariant: `_tentative` and `_claims` are empty between runs. A run is the pushes of one append. `_publishers` is in
+    the order of the last messages. `_unnoted` has the publishers whose owners are not stored yet, and `_gone` those
+    that are forgotten but have a stored row.
     """
 
-    def __init__(self) -> None:
-        self._last: OrderedDict[bytes, int] = OrderedDict()
+    def __init__(
+        self,
+        rows: Mapping[bytes, PublisherRow] = {},
+        *,
+        begin: int = 0,
+        is_exact: bool = True,
+    ) -> None:
+        self._publishers: OrderedDict[bytes, PublisherRow] = OrderedDict()
         self._recent: OrderedDict[tuple[bytes, int], int] = OrderedDict()
         self._tentative: dict[bytes, dict[int, int]] = {}
+        self._claims: dict[bytes, str] = {}
+        self._unnoted: set[bytes] = set()
+        self._gone: set[bytes] = set()
+        self._begin = begin
+        # Rows that are not exact are written anew with the next mark, as they are known here.
+        self._noted_until = begin if is_exact else 0
+        self._lacks_mark = is_exact and MARK not in rows
+        for publisher_id, row in rows.items():
+            if publisher_id != MARK:
+                known = row if is_exact else msgspec.structs.replace(row, sequence=None)
+                self._keep(publisher_id, known)
 
     def remember(self, stored: Iterable[tuple[bytes, int, int]]) -> None:
         """Remembers the sequence numbers of stored messages.
@@ -73,16 +96,32 @@ class SequenceMachine:
         for publisher_id, sequence, index in stored:
             self._learn(publisher_id, sequence, index)
 
+    def claim(self, publisher_id: bytes, owner: str) -> bool:
+        """Whether a publisher id belongs to an identity. If it belongs to nobody, it belongs to this one from now on.
+
+        owner: the text of the identity.
+        """
+        known = self._publishers.get(publisher_id)
+        if known is None:
+            return self._claims.setdefault(publisher_id, owner) == owner
+        if not known.owner:
+            known = self._publishers[publisher_id] = msgspec.structs.replace(known, owner=owner)
+            self._unnoted.add(publisher_id)
+        return known.owner == owner
+
     def decide(self, publisher_id: bytes, sequence: int, offset: int) -> Decision:
         """Decides whether one message is new, a duplicate or out of order.
 
         offset: the position that the message would get among the new messages of the present append, counted from 0.
         """
-        tentative = self._tentative.get(publisher_id)
-        last = next(reversed(tentative)) if tentative else self._last.get(publisher_id)
-        if last is None and (known := self._recent.get((publisher_id, sequence))) is not None:
-            # The publisher itself is forgotten, but this message is still remembered.
-            return Duplicate(index=known)
+        tentative, known = self._tentative.get(publisher_id), self._publishers.get(publisher_id)
+        last = next(reversed(tentative)) if tentative else None if known is None else known.sequence
+        if last is None and publisher_id not in self._claims:
+            # The publisher itself may be forgotten while this message is still remembered. Under rules, the message
+            # can be that of another identity.
+            index = self._recent.get((publisher_id, sequence))
+            if index is not None:
+                return Duplicate(index=index)
         if last is None or sequence == last + 1:
             self._tentative.setdefault(publisher_id, {})[sequence] = offset
             return New()
@@ -92,26 +131,71 @@ class SequenceMachine:
             return Duplicate(offset=tentative[sequence])
         return Duplicate(index=self._recent.get((publisher_id, sequence), 0))
 
+    def notes(self, first_index: int) -> dict[bytes, PublisherRow]:
+        """Returns the rows that the present append must write: of publishers that belong to an identity from now on,
+        and the mark, if the stream has none.
+
+        first_index: the index of its first message.
+        """
+        found: dict[bytes, PublisherRow] = {}
+        if self._tentative and self._lacks_mark:
+            found[MARK] = PublisherRow("", None, self._begin)
+        for publisher_id in self._tentative if self._claims or self._unnoted else ():
+            if publisher_id in self._claims or publisher_id in self._unnoted:
+                sequence, offset = next(reversed(self._tentative[publisher_id].items()))
+                found[publisher_id] = PublisherRow(self._owner(publisher_id), sequence, first_index + offset)
+        return found
+
     def stored(self, first_index: int) -> None:
         """Remembers the new messages of the present append, because it was stored.
 
         first_index: the index of its first message.
         """
         tentative, self._tentative = self._tentative, {}
+        if tentative:
+            self._lacks_mark = False
         for publisher_id, numbers in tentative.items():
             for sequence, offset in numbers.items():
                 self._learn(publisher_id, sequence, first_index + offset)
+        self._unnoted.difference_update(tentative)
+        self._claims.clear()
 
     def refused(self) -> None:
         """Forgets the new messages of the present append, because it was not stored. Their sequence numbers are unknown
         again."""
         self._tentative = {}
+        self._claims.clear()
+
+    def changes(self) -> dict[bytes, PublisherRow | None]:
+        """Returns the rows that have changed since the mark; None for those that are to be deleted."""
+        found: dict[bytes, PublisherRow | None] = dict.fromkeys(self._gone)
+        for publisher_id, known in reversed(self._publishers.items()):
+            if known.index < self._noted_until:
+                break
+            found[publisher_id] = known
+        return found
+
+    def noted(self, end: int, rows: Iterable[bytes]) -> None:
+        """Remembers that the mark is at `end` now, and that the changed rows are stored."""
+        self._noted_until = max(self._noted_until, end)
+        self._lacks_mark = False
+        self._gone.difference_update(rows)
+
+    def _owner(self, publisher_id: bytes) -> str:
+        known = self._publishers.get(publisher_id)
+        return self._claims.get(publisher_id, "") if known is None else known.owner
 
     def _learn(self, publisher_id: bytes, sequence: int, index: int) -> None:
-        self._last[publisher_id] = max(sequence, self._last.get(publisher_id, sequence))
-        self._last.move_to_end(publisher_id)
-        self._recent[publisher_id, sequence] = index
+        self._keep(publisher_id, PublisherRow(self._owner(publisher_id), sequence, index))
+
+    def _keep(self, publisher_id: bytes, known: PublisherRow) -> None:
+        self._publishers[publisher_id] = known
+        self._publishers.move_to_end(publisher_id)
+        if known.sequence is not None:
+            self._recent[publisher_id, known.sequence] = known.index
         if len(self._recent) > RECENT_MAX:
             self._recent.popitem(last=False)
-        if len(self._last) > PUBLISHERS_MAX:
-            self._last.popitem(last=False)
+        if len(self._publishers) > PUBLISHERS_MAX:
+            gone, _ = self._publishers.popitem(last=False)
+            self._gone.add(gone)
+            self._unnoted.discard(gone)

@@ -31,17 +31,18 @@ from stream_service.copying import COPY, CopyRequest, CopyResponse, read_copy
 from stream_service.extensions import RICH_PUSH, Outcome
 from stream_service.mirror_operations import StreamChange
 from stream_service.mirroring import ROLE
-from stream_service.operations import FallingAppend, LoadSequences, StoreCopy
+from stream_service.operations import StoreCopy
 from stream_service.protocol import PULL, PUSH
+from stream_service.publisher_operations import LoadSequences, NotedAppend
 from stream_service.push_codec import BATCH_TAG, decode_batch, decode_push
 from stream_service.stored import StoredStream
 from stream_service.workers.end_search import EndSearch
+from stream_service.workers.publisher_memory import PublisherMemory
 from stream_service.workers.push_failures import Failure, failure_payload, refusal_payload
 from stream_service.workers.push_run import PushRun, check_size
 from stream_service.workers.push_traces import PushTraces, take_notice
 from stream_service.workers.readable_stream import ReadableStream
 from stream_service.workers.role_requests import RoleRequests
-from stream_service.workers.sequence_machine import LOADED_MAX, SequenceMachine
 from stream_service.workers.stream_machine import SERVING, STAGED_MESSAGES_MAX, StreamMachine
 from stream_service.workers.stream_services import StreamServices
 
@@ -67,7 +68,7 @@ class StreamWorker(ReadableStream):
         super().__init__(name, partition, stream, services, on_removed)
         self._machine = StreamMachine(self._bounds)
         self._gathered = PushRun(None)
-        self._sequences: SequenceMachine | None = None
+        self._publishers = PublisherMemory(self._bounds, services)
         self._end_search = EndSearch(self._bounds, services)
         self._traces = None if services.tracing is None else PushTraces(services.tracing, name, partition)
         self._roles = RoleRequests(self, self.identity, self._bounds, services)
@@ -183,12 +184,13 @@ class StreamWorker(ReadableStream):
         if self._bounds.refusal is not None:
             # A mirror stores no push, so it reads no sequence numbers: they belong to its source.
             request = msgspec.structs.replace(request, sequence=None)
-        if request.sequence is not None and self._sequences is None:
+        if request.sequence is not None and self._publishers.machine is None:
             # The stored sequence numbers are read once, at the first push that has one, while no append or copy is
             # under way.
             if not self._gathered.messages:
                 self._load_sequences()
             return False
+        self._publishers.claim(message, request)
         self._gathered.add_rich(message, request)
         return True
 
@@ -229,7 +231,7 @@ class StreamWorker(ReadableStream):
     # Appends
 
     def _take_gathered(self) -> PushRun:
-        gathered, self._gathered = self._gathered, PushRun(self._sequences)
+        gathered, self._gathered = self._gathered, PushRun(self._publishers.machine)
         return gathered
 
     def _append(self, pushes: PushRun) -> None:
@@ -255,14 +257,17 @@ class StreamWorker(ReadableStream):
         self._pulls.hold()
         done = self.context.guard(partial(self._appended, pushes))
         where = self._bounds.stream_id, place.first_index, place.time_us
-        if place.falls_from_us is None:
-            kind = TimedAppend if pushes.is_traced else Append
-            services.storage.submit_write(kind(*where, pushes.data, pushes.keys, pushes.headers, on_done=done))
-        else:
+        what, notes = (pushes.data, pushes.keys, pushes.headers), pushes.notes(place.first_index)
+        falls = place.falls_from_us is not None
+        if falls:
             name, partition = self.identity
             before_us, to_us = place.falls_from_us, place.time_us
             logger.warning("time_falls", stream=name, partition=partition, before_us=before_us, to_us=to_us)
-            services.storage.submit_write(FallingAppend(*where, pushes.data, pushes.keys, pushes.headers, on_done=done))
+        if falls or notes:
+            services.storage.submit_write(NotedAppend(*where, *what, falls=falls, publishers=notes, on_done=done))
+        else:
+            kind = TimedAppend if pushes.is_traced else Append
+            services.storage.submit_write(kind(*where, *what, on_done=done))
 
     def _appended(self, pushes: PushRun, operation: Append) -> None:
         """Called when an append has been committed or has failed. Answers the pushes of the append."""
@@ -277,6 +282,7 @@ class StreamWorker(ReadableStream):
         if self._gathered.messages:
             self._append(self._take_gathered())
         self.context.send_run(pushes.stored(operation.first_index, self._route, operation))
+        self._publishers.note(self.context)
         self._settle()
 
     def _append_failed(self, pushes: PushRun, operation: Append) -> None:
@@ -314,7 +320,7 @@ class StreamWorker(ReadableStream):
         if found is not None:
             self._machine.move_end(found.record.next_index, found.last_time_us)
             # The sequence numbers of publishers are read again, and the tail must not have gaps.
-            self._sequences = None
+            self._publishers.forget()
             if not self._gathered.messages:
                 self._gathered = PushRun(None)
             self._tail.clear()
@@ -447,7 +453,9 @@ class StreamWorker(ReadableStream):
         self._bounds.history = operation.history
         self._bounds.set_mirror(operation.mirror, self.identity[0])
         # The sequence numbers of publishers are read again from what is stored now.
-        self._sequences, self._gathered = None, PushRun(None)
+        self._publishers.forget()
+        self._gathered = PushRun(None)
+        self._publishers.note(self.context)
         if not operation.appended:
             self._tail.clear()
         for append in operation.appended:
@@ -462,8 +470,7 @@ class StreamWorker(ReadableStream):
         """Submits a read of the stored sequence numbers of publishers."""
         self._send_answers_behind()
         self._machine.begin_load()
-        loaded, bounds = self.context.guard(self._sequences_loaded), self._bounds
-        self._services.storage.submit_read(LoadSequences(bounds.stream_id, bounds.next_index, LOADED_MAX, loaded))
+        self._publishers.load(self.context.guard(self._sequences_loaded))
 
     def _sequences_loaded(self, operation: LoadSequences) -> None:
         self._machine.end_load()
@@ -471,10 +478,8 @@ class StreamWorker(ReadableStream):
             failure = Failure(Outcome.NOT_STORED, f"the stream cannot be read: {operation.error}")
             self._refuse_held(self._machine.take_held(), failure)
             raise operation.error
-        self._sequences = SequenceMachine()
-        self._sequences.remember(operation.found)
         # The waiting pushes with sequence numbers are gathered into a PushRun that knows these numbers.
-        self._gathered = PushRun(self._sequences)
+        self._gathered = PushRun(self._publishers.loaded(operation))
         self._adopt_end()
         self._settle()
 

@@ -24,6 +24,7 @@ class StreamServices(Protocol):
 
     now_us: returns the trusted time of `clock`, in microseconds since 1970.
     tails: the newest messages of all streams, in memory.
+    has_rules: whether the node decides by rules who may do what.
     tracing: makes the spans of pushes; None: the node does not trace.
     role_changed: called when a stream became a mirror or a primary, with its name and partition, and its row in the
     table of mirrors; and when it was deleted, without a row. None: the streams of this node cannot become mirrors.
@@ -57,6 +58,9 @@ class StreamServices(Protocol):
 
     @property
     def holds(self) -> Mapping[tuple[str, int], str]: ...
+
+    @property
+    def has_rules(self) -> bool: ...
 
     @property
     def tracing(self) -> Tracing | None: ...

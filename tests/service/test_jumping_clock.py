@@ -15,10 +15,10 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.contract import Append
+from storage.contract import Append, ignore_done
 from stream_client import FromTime, Retention, Stream, connect
 from stream_node.process import NodeProcess
-from stream_service.operations import FallingAppend
+from stream_service.publisher_operations import NotedAppend
 from stream_service.stored import first_index_at
 from tests.support.data_dir import open_session
 from tests.support.jumping_clock import JumpingClock, jumping_clock
@@ -128,7 +128,7 @@ def test_the_search_by_time_finds_what_looking_at_every_message_finds(times_us: 
         for index, time_us in enumerate(times_us):
             place = record.stream_id, index, time_us, [b"x"]
             if time_us < before_us:
-                FallingAppend(*place).apply(session)
+                NotedAppend(*place, falls=True, publishers={}, on_done=ignore_done).apply(session)
             else:
                 Append(*place).apply(session)
             before_us = time_us

@@ -73,6 +73,7 @@ class Around:
         self.storage: Any = self
         self.mailbox: deque[Message] = deque()
         self.tracing = None
+        self.has_rules = False
         self.holds: dict[tuple[str, int], str] = {}
         self.paused = False
         self.writes: deque[Operation] = deque()

@@ -37,6 +37,7 @@ from stream_service.extensions import Retention
 from stream_service.follower_rows import FollowerRow, note_follower
 from stream_service.mirror_rows import MirrorRow, Task, write_mirror
 from stream_service.promotion_rows import note_address
+from stream_service.publisher_rows import MARK, PublisherRow, write_publishers
 from stream_service.stored import note_fall, set_retention
 from tests.block_node.persist.block_samples import block_of
 from tests.storage.storage_samples import reading, writing
@@ -48,6 +49,7 @@ EXEMPT = {
 }
 NOT_A_SEAL = {("streams", "id"): "checked through the messages, whose checksums begin with it"}
 NOW_US = 1_700_000_000_000_000
+MARKED = PublisherRow("", None, 3)
 
 
 def nothing(done: object) -> None:
@@ -86,6 +88,8 @@ def fill(session: Session) -> None:
     for address in ("there:1", "there:2"):
         note_follower(session, FollowerRow(second.stream_id, address, "größe", NOW_US))
         note_address(session, second.stream_id, address)
+    for sequence in (3, None):
+        write_publishers(session, second.stream_id, {b"p": PublisherRow("token:a", sequence, 2), MARK: MARKED}, NOW_US)
     LoadTarget("blocks", nothing).apply(session)
     for newest in (7, 9):
         SaveTarget("blocks", newest, nothing).apply(session)
@@ -149,7 +153,7 @@ def other_values(connection: sqlite3.Connection, table: Table, column: str) -> I
     elif isinstance(value, bytes):
         yield from (value[:-1] + bytes([(value or b"\0")[-1] ^ 1]), value + b"\0", None)
     elif isinstance(value, str):
-        yield from (value[:-1] + chr(ord(value[-1]) ^ 1), value + " ", value.encode() + b"!")
+        yield from (value[:-1] + chr(ord((value or "a")[-1]) ^ 1), value + " ", value.encode() + b"!")
     else:
         yield from (b"", b"\x01", "", 0)
 

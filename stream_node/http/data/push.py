@@ -111,7 +111,7 @@ async def _push_all(
 def _answer(name: str, partition: int, pushes: list[Push]) -> Response:
     failed = next((each.error for each in pushes if each.error is not None), None)
     if failed is None:
-        duplicates = sum(_is_duplicate(each) for each in pushes)
+        duplicates = sum(isinstance(each, KeyedPush) and each.is_duplicate for each in pushes)
         return json_response(Pushed(name, partition, [_index(each) for each in pushes], duplicates), end=b"\n")
     problem = problem_of(failed)
     if len(pushes) > 1:
@@ -122,12 +122,7 @@ def _answer(name: str, partition: int, pushes: list[Push]) -> Response:
 
 
 def _index(push: Push) -> int | None:
-    # The node answers 0 for a duplicate whose index it has forgotten.
-    return None if _is_duplicate(push) and push.index == 0 else push.index
-
-
-def _is_duplicate(push: Push) -> bool:
-    return isinstance(push, KeyedPush) and push.is_duplicate
+    return None if push.index < 0 else push.index
 
 
 def _result(push: Push) -> dict[str, Any]:

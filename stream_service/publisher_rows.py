@@ -1,0 +1,179 @@
+"""Reads and writes the table of publishers: what a stream knows of publishers whose messages it may not have any more.
+
+A publisher numbers its messages, and the numbers are stored with them. The table keeps the last number of a publisher
+when its messages are deleted, and when so many others came after them that a start does not look at them. Under rules,
+it also keeps the identity that used a publisher id first (`workers.sequence_machine`).
+
+One row of each stream is a mark: the rows are exact for all messages before its index. Without a mark they are exact
+for the messages before the first stored one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+import msgspec
+from sqlalchemy import BigInteger, Column, Integer, LargeBinary, String, Table, bindparam, delete, select
+
+from storage.contract import Session, StreamRecord
+from storage.errors import DatabaseCorrupt, corrupt_text
+from storage.schema import metadata
+from storage.seal import is_sealed, seal_column, seal_of
+from storage.statement import compiled, upsert
+from stream_service.limits import PUBLISHER_ID_BYTES_MAX
+from stream_service.stored import list_sequences
+
+PUBLISHERS_MAX = 10_000
+"""The number of publishers that a stream remembers. Beyond that, it forgets the publisher whose last message is
+oldest."""
+FORGET_S = 30 * 24 * 3600
+"""The time after which a publisher is forgotten, in seconds, counted from when its row was last written: its messages
+were deleted then, or `NOTED_EVERY` others came after them."""
+LOADED_MAX = 100_000
+"""The number of latest messages that are searched for sequence numbers, where the rows are not exact."""
+MARK: Final = bytes(PUBLISHER_ID_BYTES_MAX + 1)
+"""The key of the mark. It is longer than the id of a publisher can be."""
+
+
+class Times(NamedTuple):
+    """The times for the rows of publishers, in microseconds since 1970.
+
+    now_us: the present time. forget_us: rows that were written before are deleted.
+    """
+
+    now_us: int
+    forget_us: int
+
+
+class PublisherRow(msgspec.Struct, frozen=True):
+    """What is known of one publisher of a stream.
+
+    owner: the text of the identity that the publisher id belongs to; empty if no rules were in force.
+    sequence: its last number; None if only the owner is known, and for the mark.
+    index: the index of the message with this number. For the mark, the index before which the rows are exact.
+    """
+
+    owner: str
+    sequence: int | None
+    index: int
+
+
+publishers = Table(
+    "stream_publishers",
+    metadata,
+    Column("stream_id", Integer, primary_key=True, autoincrement=False),
+    Column("publisher_id", LargeBinary, primary_key=True),
+    Column("owner", String, nullable=False),
+    Column("sequence", BigInteger),
+    Column("idx", BigInteger, nullable=False),
+    Column("noted_us", BigInteger, nullable=False),
+    seal_column(),
+    sqlite_with_rowid=False,
+)
+"""The table of publishers, with one row for each publisher of a stream-partition, and one for its mark. `noted_us` is
+the time at which the row was written, in microseconds since 1970."""
+
+_COLUMNS = tuple(column.name for column in publishers.columns)[:-1]
+_of_stream = publishers.c.stream_id == bindparam("stream_id")
+_of_publisher = publishers.c.publisher_id == bindparam("publisher_id")
+_LIST = compiled(select(*publishers.columns).where(_of_stream), "stream_id")
+_FIND = compiled(select(*publishers.columns).where(_of_stream, _of_publisher), "stream_id", "publisher_id")
+_insert = upsert(publishers)
+_WRITE = compiled(
+    _insert.on_conflict_do_update(
+        index_elements=["stream_id", "publisher_id"],
+        set_={name: _insert.excluded[name] for name in ("owner", "sequence", "idx", "noted_us", "seal")},
+    ),
+    *(column.name for column in publishers.columns),
+)
+_AGES = compiled(
+    select(publishers.c.publisher_id, publishers.c.idx, publishers.c.noted_us).where(_of_stream), "stream_id"
+)
+_DELETE = compiled(delete(publishers).where(_of_stream), "stream_id")
+_DELETE_ONE = compiled(delete(publishers).where(_of_stream, _of_publisher), "stream_id", "publisher_id")
+_DELETE_FROM = compiled(
+    delete(publishers).where(_of_stream, publishers.c.idx >= bindparam("index")), "stream_id", "index"
+)
+
+
+def list_publishers(session: Session, stream_id: int) -> dict[bytes, PublisherRow]:
+    """Returns all rows of a stream by publisher id, with that of the mark, oldest message first. Raises
+    DatabaseCorrupt."""
+    rows = map(_checked, session.execute(_LIST, (stream_id,)).fetchall())
+    return dict(sorted(rows, key=lambda each: each[1].index))
+
+
+def find_publisher(session: Session, stream_id: int, publisher_id: bytes) -> PublisherRow | None:
+    """Returns the row of a publisher, or that of the mark. Raises DatabaseCorrupt."""
+    row = session.execute(_FIND, (stream_id, publisher_id)).fetchone()
+    return None if row is None else _checked(row)[1]
+
+
+def write_publishers(session: Session, stream_id: int, rows: Mapping[bytes, PublisherRow | None], now_us: int) -> None:
+    """Writes rows by publisher id, in place of the earlier ones. None deletes a row. Call it inside a transaction."""
+    values = [
+        (stream_id, publisher_id, row.owner, row.sequence, row.index, now_us)
+        for publisher_id, row in rows.items()
+        if row is not None
+    ]
+    session.execute_many(_WRITE, [(*each, seal_of(publishers.name, each)) for each in values])
+    session.execute_many(_DELETE_ONE, [(stream_id, each) for each, row in rows.items() if row is None])
+
+
+def note_messages(session: Session, record: StreamRecord, end: int, now_us: int) -> bool:
+    """Writes the rows of the publishers of the messages before `end` for which the rows are not exact yet. Returns
+    whether there were any. Call it inside a transaction. Raises DatabaseCorrupt.
+
+    record: the row of the stream.
+    """
+    begin = exact_from(record, find_publisher(session, record.stream_id, MARK))
+    if begin >= end:
+        return False
+    found = list_sequences(session, record.stream_id, begin, end)
+    last = {publisher_id: PublisherRow("", sequence, index) for publisher_id, sequence, index in found}
+    # The ids stay with the identities that they belong to.
+    for row in session.find_many(_FIND, [(record.stream_id, each) for each in last]):
+        if row is not None:
+            publisher_id, known = _checked(row)
+            last[publisher_id] = msgspec.structs.replace(last[publisher_id], owner=known.owner)
+    write_publishers(session, record.stream_id, last, now_us)
+    return bool(last)
+
+
+def exact_from(record: StreamRecord, mark: PublisherRow | None) -> int:
+    """Returns the index before which the rows of a stream are exact."""
+    return record.first_index if mark is None else max(mark.index, record.first_index)
+
+
+def forget_old(session: Session, stream_id: int, end: int, forget_us: int) -> None:
+    """Deletes the rows of publishers that are not to be remembered any longer. Call it inside a transaction.
+
+    end: only publishers whose last message has a lower index are forgotten, so that no message which a start looks at
+    belongs to a publisher without a row. forget_us: rows that were written before this time are deleted.
+    """
+    ages = session.execute(_AGES, (stream_id,)).fetchall()
+    rows = sorted((index, noted_us, bytes(each)) for each, index, noted_us in ages if index < end and each != MARK)
+    beyond = len(ages) - PUBLISHERS_MAX
+    forgotten = [each for at, (_, noted_us, each) in enumerate(rows) if at < beyond or noted_us < forget_us]
+    session.execute_many(_DELETE_ONE, [(stream_id, each) for each in forgotten])
+
+
+def cut_publishers(session: Session, stream_id: int, index: int) -> None:
+    """Deletes the rows of publishers whose last message is at this index or above, because these messages were cut.
+    Call it inside a transaction."""
+    session.execute(_DELETE_FROM, (stream_id, index))
+
+
+def forget_publishers(session: Session, stream_id: int) -> None:
+    """Deletes all rows of a stream, because the stream is being deleted. Call it inside a transaction."""
+    session.execute(_DELETE, (stream_id,))
+
+
+def _checked(row: Iterable[object]) -> tuple[bytes, PublisherRow]:
+    values = [bytes(each) if isinstance(each, memoryview) else each for each in row]
+    if not is_sealed(publishers.name, _COLUMNS, values):
+        raise DatabaseCorrupt(corrupt_text(f"a row of the publishers of stream {values[0]} is not what was written"))
+    _, publisher_id, owner, sequence, index, _, _ = values
+    found = {"owner": owner, "sequence": sequence, "index": index}
+    return msgspec.convert(publisher_id, bytes), msgspec.convert(found, PublisherRow)
