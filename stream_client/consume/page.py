@@ -9,6 +9,7 @@ from typing import TypeAlias
 import msgspec
 
 from stream_service.extensions import RichMessage
+from stream_service.protocol import StreamMessage
 
 PAGE_MESSAGES = 1_000
 
@@ -38,7 +39,7 @@ class Page(msgspec.Struct, frozen=True):
         return not self.messages or (self.next_index is not None and self.resume_index >= self.next_index)
 
 
-def find_holes(messages: Sequence[RichMessage], expected: int | None) -> list[tuple[int, int]]:
+def find_holes(messages: Sequence[RichMessage | StreamMessage], expected: int | None) -> list[tuple[int, int]]:
     """Return the ranges of missing indexes before and between messages, as (first missing index, next existing index).
 
     messages: at least one message, in order.

@@ -25,7 +25,7 @@ _shells: WeakSet[Forkable] = WeakSet()
 
 
 def watch_forks(shell: Forkable) -> None:
-    """Have `shell.forked` called in each child process that is forked from now on, as long as the shell is in use."""
+    """Have `Forkable.forked` of this shell called in each child process that is forked while the shell is in use."""
     _shells.add(shell)
 
 

@@ -23,6 +23,7 @@ from stream_node.cli.cardinal_options import (
     with_transport,
 )
 from stream_node.cli.cardinal_warnings import Warnings
+from stream_node.cli.holes import FailOnHoleOption, tell_hole
 from stream_node.cli.messages import flush
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption
 from stream_node.cli.output import counted, say, say_json
@@ -126,6 +127,7 @@ def consume(
     follow: Annotated[bool, typer.Option(help="At the end, wait for more messages instead of stopping.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this number of updates.")] = None,
     values: Annotated[bool, typer.Option("--values", help="Print the changes of each block too.")] = False,
+    fail_on_hole: FailOnHoleOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print each change of the heaviest chain: the removed and added blocks, in order. Problems are printed on stderr.
@@ -171,7 +173,13 @@ def consume(
                     return
             warnings.end(known, updates.statistics().reassembly)
 
-    with_transport(run, recording, kafka, partitions, node, context, via)
+    def pass_over(source: str, first_missing: int, next_there: int) -> None:
+        # A consumer without a position begins at the earliest message that is stored.
+        if first_missing:
+            tell_hole(source, first_missing, next_there, fail_on_hole)
+            shown.missing += next_there - first_missing
+
+    with_transport(run, recording, kafka, partitions, node, context, via, pass_over)
 
 
 class _UpdatePrinter:
@@ -179,9 +187,12 @@ class _UpdatePrinter:
 
     After an update is printed, the consumer may save its position. Without the flush, the update could then still be in
     the buffer and be lost when the process ends.
+
+    missing: how many messages were found missing since the last update.
     """
 
     def __init__(self, as_json: bool, values: bool) -> None:
+        self.missing = 0
         self._as_json = as_json
         self._values = values
 
@@ -194,7 +205,8 @@ class _UpdatePrinter:
         if self._as_json:
             to = None if reverted_to is None else {"number": reverted_to[0], "hash": _hex(reverted_to[1])}
             rows = {"removed": [_hex(batch.hash) for batch in removed], "added": [self._row(batch) for batch in added]}
-            say_json({"reverted_to": to, **rows})
+            say_json({"reverted_to": to, **rows} | ({"missing": self.missing} if self.missing else {}))
+            self.missing = 0
         else:
             for line in self._lines(reverted_to, removed, added):
                 typer.echo(printable(line))

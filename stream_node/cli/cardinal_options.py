@@ -17,6 +17,7 @@ from stream_node.cli.values import UsageError
 if TYPE_CHECKING:
     from cardinal_streams.application import Application
     from cardinal_streams.machines.chain_events import Start
+    from cardinal_streams.transports.stream_transport import OnHole
     from cardinal_streams.transports.transport import Transport
     from stream_client import StreamClient
 
@@ -83,11 +84,13 @@ def with_transport(
     node: str | None,
     context: str | None,
     via: list[str] | None,
+    on_hole: OnHole | None = None,
 ) -> None:
     """Runs an async function with a transport: a recording, a Kafka cluster, or the chosen node.
 
     The function gets the transport, and the client of the node or None if no node is used.
     partitions: the number of partitions of each new topic.
+    on_hole: called for messages of a node that were deleted before they were read.
     Raises UsageError if more than one of the three is chosen.
     """
     from cardinal_streams.transports.stream_transport import StreamTransport
@@ -95,7 +98,7 @@ def with_transport(
     if recording is None and kafka is None:
 
         async def over_node(client: StreamClient) -> None:
-            await run(StreamTransport(client, partitions=partitions), client)
+            await run(StreamTransport(client, partitions=partitions, on_hole=on_hole), client)
 
         with_client(over_node, node, context, via)
         return

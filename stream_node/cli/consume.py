@@ -10,6 +10,7 @@ import typer
 
 from stream_node.cli import index_admin, stream_admin
 from stream_node.cli.client import get_partition, get_partitions, with_client
+from stream_node.cli.holes import FailOnHoleOption, Holes
 from stream_node.cli.messages import PrintFormat, flush, write_message
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption, not_empty
 from stream_node.cli.output import tell
@@ -74,6 +75,7 @@ def consume(
     times: TimesOption = False,
     ndjson: NdjsonOption = False,
     raw: RawOption = False,
+    fail_on_hole: FailOnHoleOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the messages after the saved position of a consumer, and save the new position.
@@ -92,18 +94,21 @@ def consume(
 
     async def run(client: StreamClient) -> None:
         left = limit
+        holes = Holes(stream, fail_on_hole)
 
         async def show_all(messages: SharedMessages | Messages[tuple[int, RichMessage]]) -> None:
             nonlocal left
             async with aclosing(messages):
                 async for at, message in messages:
-                    _show(message, at, print_format)
+                    _show(message, at, print_format, holes)
                     left = None if left is None else left - 1
                     if left == 0:
                         break
 
         if share:
-            async with (await client.get_stream(stream)).shared_consumer(LeaseMember(client, client_id)) as member:
+            async with (await client.get_stream(stream)).shared_consumer(
+                LeaseMember(client, client_id), on_hole=holes.found
+            ) as member:
                 going_on = True
                 while going_on:
                     try:
@@ -116,7 +121,7 @@ def consume(
             source = await client.get_stream(stream)
         else:
             source = PartitionedStream([await get_partition(client, stream, partition)])
-        async with source.consumer(SavedIndexes(client, client_id)) as consumer:
+        async with source.consumer(SavedIndexes(client, client_id), on_hole=holes.found) as consumer:
             await show_all(consumer.messages(stop_at_end=not follow))
 
     with_client(run, node, context, via, waits=follow)
@@ -137,6 +142,7 @@ def tail(
     times: TimesOption = False,
     ndjson: NdjsonOption = False,
     raw: RawOption = False,
+    fail_on_hole: FailOnHoleOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the last messages, then new ones as they arrive, until Ctrl-C. No position is saved.
@@ -158,15 +164,16 @@ def tail(
         else:
             sources = [await get_partition(client, stream, partition)]
         left = limit
+        holes = Holes(stream, fail_on_hole)
 
         async def show_all(source: Stream) -> None:
             nonlocal left
-            follower = source.follow(begin)
+            follower = source.follow(begin, on_hole=holes.found)
             while page := await follower.next_page():
                 for message in page:
                     if left == 0:
                         return
-                    _show(message, source.partition, print_format)
+                    _show(message, source.partition, print_format, holes)
                     left = None if left is None else left - 1
                     if left == 0:
                         nursery.cancel_scope.cancel()
@@ -178,8 +185,8 @@ def tail(
     with_client(run, node, context, via, waits=True)
 
 
-def _show(message: RichMessage, partition: int, print_format: PrintFormat) -> None:
+def _show(message: RichMessage, partition: int, print_format: PrintFormat, holes: Holes) -> None:
     """Prints and flushes a message. Its position may be saved afterwards, so an unflushed message would be lost if the
     process ended."""
-    write_message(message, partition, print_format)
+    write_message(message, partition, print_format, holes.pass_over(message, partition))
     flush()

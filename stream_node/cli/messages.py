@@ -121,7 +121,8 @@ class MessageInput(NamedTuple):
 def parse_ndjson(line: bytes) -> MessageInput:
     """Parses a message from a line in the format that `--ndjson` and `--json` print. Raises UsageError.
 
-    The index and the time in the line are ignored, because a pushed message gets new ones.
+    The index, the time and the number of missing messages in the line are ignored, because a pushed message gets new
+    ones.
     """
     import msgspec
 
@@ -153,6 +154,7 @@ def _ndjson_type() -> Any:
         ("partition", count | None, None),
         ("index", count | None, None),
         ("time_us", count | None, None),
+        ("missing", count | None, None),
     ]
     fields = [*both, ("headers", list[header], []), *place]  # type: ignore[valid-type]
     return msgspec.defstruct("MessageLine", fields, forbid_unknown_fields=True)
@@ -213,14 +215,18 @@ class PrintFormat(NamedTuple):
         return self.keys or self.headers or self.times
 
 
-def write_message(message: StreamMessage | RichMessage, partition: int, print_format: PrintFormat) -> None:
+def write_message(
+    message: StreamMessage | RichMessage, partition: int, print_format: PrintFormat, missing: int = 0
+) -> None:
     """Writes one message to standard output in the given format. The caller flushes.
+
+    missing: how many messages are missing before this one.
 
     A message is written as a line with the chosen columns and the data, as its length and its data, or as JSON. In
     JSON, a value that is not UTF-8 is written in base64 under the name `…_base64`.
     """
     if print_format.as_json:
-        sys.stdout.buffer.write(json.dumps(_row(message, partition, print_format)).encode() + b"\n")
+        sys.stdout.buffer.write(json.dumps(_row(message, partition, print_format, missing)).encode() + b"\n")
     elif print_format.framed:
         sys.stdout.buffer.write(LENGTH.pack(len(message.data)) + message.data)
     else:
@@ -232,8 +238,10 @@ def flush() -> None:
     sys.stdout.buffer.flush()
 
 
-def _row(message: Any, partition: int, print_format: PrintFormat) -> dict[str, Any]:
+def _row(message: Any, partition: int, print_format: PrintFormat, missing: int) -> dict[str, Any]:
     row: dict[str, Any] = {"partition": partition, "index": message.index}
+    if missing:
+        row["missing"] = missing
     if print_format.times:
         row["time_us"] = message.time_us
     if print_format.keys:

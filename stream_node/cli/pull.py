@@ -4,19 +4,20 @@ streams share."""
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from stream_node.cli.client import get_partition, get_partitions, with_client
+from stream_node.cli.holes import FailOnHoleOption, Holes
 from stream_node.cli.messages import PrintFormat, flush, write_message
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption, not_empty
 from stream_node.cli.output import counted, tell
 from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
 if TYPE_CHECKING:
-    from stream_client import Stream, StreamClient
+    from stream_client import RichMessage, Stream, StreamClient, StreamMessage
     from stream_client.arguments import StartLike
 
 StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The name of the stream.")]
@@ -63,6 +64,7 @@ def pull(
     length_framed: FramedOption = False,
     ndjson: NdjsonOption = False,
     raw: RawOption = False,
+    fail_on_hole: FailOnHoleOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print stored messages, one per line. --keys, --headers and --times add columns before the message.
@@ -91,37 +93,54 @@ def pull(
         else:
             sources = [await get_partition(client, stream, partition)]
         for source in sources:
-            resume_index = await read(source, begin, wanted, print_format)
+            resume_index = await read(source, begin, wanted, print_format, Holes(stream, fail_on_hole))
             if unsaid and resume_index is not None:
                 await _tell_of_more(source, resume_index, ctx)
 
     with_client(run, node, context, via)
 
 
-async def _pull_plain(source: Stream, begin: Any, left: int, print_format: PrintFormat) -> int | None:
+async def _pull_plain(source: Stream, begin: Any, left: int, print_format: PrintFormat, holes: Holes) -> int | None:
     """Prints up to `left` messages from `begin` on, by the plain protocol of the specification, which every node has.
 
     Returns the index after the last printed message, or None at the end of the stream.
     """
     while left > 0 and (page := await source.pull(begin, left)):
-        for message in page:
-            write_message(message, source.partition, print_format)
-        flush()
+        _write_page(page, begin, source.partition, print_format, holes)
         begin, left = page[-1].index + 1, left - len(page)
     return int(begin) if left <= 0 else None
 
 
-async def _pull_rich(source: Stream, begin: StartLike, left: int, print_format: PrintFormat) -> int | None:
+async def _pull_rich(
+    source: Stream, begin: StartLike, left: int, print_format: PrintFormat, holes: Holes
+) -> int | None:
     """Prints up to `left` messages from `begin` on, by our own protocol, which also returns keys, headers and times.
 
     Returns the index from which to continue, or None at the end of the stream.
     """
     while left > 0 and (page := await source.pull_page(begin, left)).messages:
-        for message in page.messages:
-            write_message(message, source.partition, print_format)
-        flush()
+        _write_page(page.messages, begin, source.partition, print_format, holes)
         begin, left = page.resume_index, left - len(page.messages)
     return begin if left <= 0 and isinstance(begin, int) else None
+
+
+def _write_page(
+    messages: Sequence[StreamMessage | RichMessage],
+    begin: StartLike,
+    partition: int,
+    print_format: PrintFormat,
+    holes: Holes,
+) -> None:
+    """Prints the messages of a page. `begin` is where it was asked to begin; 0 means the earliest stored message."""
+    from stream_client.consume.page import find_holes
+
+    for hole in find_holes(messages, begin if isinstance(begin, int) and begin else None):
+        holes.found(partition, *hole)
+    try:
+        for message in messages:
+            write_message(message, partition, print_format, holes.pass_over(message, partition))
+    finally:
+        flush()
 
 
 async def _tell_of_more(source: Stream, resume_index: int, ctx: typer.Context) -> None:

@@ -40,6 +40,7 @@ class CardinalConsumed(Strict, frozen=True):
     reverted_to: BlockName | None
     removed: list[str]
     added: list[BlockRow]
+    missing: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class TopicRow(Strict, frozen=True):

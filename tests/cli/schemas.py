@@ -133,6 +133,7 @@ class MessageRow(Strict, frozen=True):
 
     partition: int
     index: int
+    missing: int | msgspec.UnsetType = msgspec.UNSET
     time_us: int | msgspec.UnsetType = msgspec.UNSET
     key: str | msgspec.UnsetType | None = msgspec.UNSET
     key_base64: str | msgspec.UnsetType = msgspec.UNSET

@@ -11,7 +11,7 @@ from stream_client.blocking.session import Session
 from stream_client.consume.page import OnHole, Page, find_holes
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.errors import PositionBeyondEnd, RequestTimeout
-from stream_service.extensions import RichMessage, Start
+from stream_service.extensions import FromIndex, RichMessage, Start
 
 
 class Follower:
@@ -47,6 +47,8 @@ class Follower:
         self._rest: Sequence[RichMessage] = ()
         self._at = 0
         self._next_index: int | None = None
+        # A start at 0 means the earliest stored message, so no message before it is missing.
+        self._first_wanted = start.index or None if isinstance(start, FromIndex) else None
         self._holes = 0
 
     def __repr__(self) -> str:
@@ -74,7 +76,7 @@ class Follower:
 
     @property
     def holes(self) -> int:
-        """The number of missing indexes between messages. Retention and deletion cause them."""
+        """The number of missing indexes before and between messages. Retention and deletion cause them."""
         return self._holes
 
     def next_page(self) -> Sequence[RichMessage]:
@@ -107,7 +109,8 @@ class Follower:
             if page.messages:
                 # The reader will not fetch this page again, so the page is kept before any code can raise an error.
                 self._rest, self._at = page.messages, 0
-                expected, self._next_index = self._next_index, page.messages[-1].index + 1
+                expected = self._first_wanted if self._next_index is None else self._next_index
+                self._next_index = page.messages[-1].index + 1
                 self._tell_holes(page.messages, expected)
             # The next page travels while the program uses this page. Without this, every page would cost a round trip.
             if not self._ended:
