@@ -8,6 +8,11 @@ PUBLISHER_ID_BYTES_MAX = 64
 """The largest size of a publisher id, in bytes. The id is stored with every message of the publisher. A random id has
 16 bytes."""
 
+DELIVERY_BYTES = 1_000
+"""A push must leave this many bytes of the largest frame of its own framing free. So a consumer with the same framing
+can get the message, with everything that is around it in an answer, along a return route of some 800 bytes. With the
+legacy framing, a push has at most 64,000 bytes."""
+
 SEQUENCE_MAX = 2**63 - 1
 """The highest sequence number of a message: the largest integer of SQLite and PostgreSQL."""
 

@@ -20,6 +20,7 @@ from stream_client.core.open_batch import BATCHED_SIZE_BYTES, OpenBatch
 from stream_client.core.pushes import Waiting
 from stream_client.core.states_machine import ConnectionState, Event, after
 from stream_client.errors import ClientError, ConnectionLost, RequestRefused
+from stream_service.limits import DELIVERY_BYTES
 from stream_service.push_codec import encode_batch, encode_push
 
 UP = ConnectionState.UP
@@ -208,6 +209,12 @@ class ClientConnection:
         # Frames with the same route and payload size differ only in the payload, so the bytes around it are remembered.
         pieces = self._heads.around(header).get(len(payload))
         if pieces is None:
+            # A node refuses a push that no consumer with this framing could get.
+            if len(payload) > self.wire.send_bytes_max - DELIVERY_BYTES:
+                return RequestRefused(
+                    f"too large to send over the {self.wire.name} framing: {len(payload)} bytes, at most "
+                    f"{self.wire.send_bytes_max - DELIVERY_BYTES}"
+                )
             try:
                 pieces = self._heads.make(header, len(payload))
             except FrameTooLarge as error:

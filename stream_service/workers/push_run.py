@@ -14,7 +14,7 @@ from ockam.message import Message
 from ockam.protocol import ProtocolError
 from storage.contract import Append
 from stream_service.extensions import RICH_PUSH, RichConfirm, RichPush, RichStatus
-from stream_service.limits import PUBLISHER_ID_BYTES_MAX, SEQUENCE_MAX, StreamLimits
+from stream_service.limits import DELIVERY_BYTES, PUBLISHER_ID_BYTES_MAX, SEQUENCE_MAX, StreamLimits
 from stream_service.protocol import PushRequest
 from stream_service.publisher_rows import PublisherRow
 from stream_service.push_batch import PushBatch
@@ -23,6 +23,9 @@ from stream_service.stored import NO_EXTRAS, Extras, encode_extras
 from stream_service.workers.push_failures import Failure, batch_failure, is_batched, plain_failure, rich_failure
 from stream_service.workers.push_traces import PushTraces, TracedPush
 from stream_service.workers.sequence_machine import Decision, Duplicate, New, OutOfOrder, SequenceMachine
+
+UNCHECKED_BYTES = 60_000
+"""A payload of at most this many bytes fits into every frame, so only larger ones are examined one by one."""
 
 
 class PushRun:
@@ -240,6 +243,17 @@ def _confirm_known(request_id: int, decision: Decision) -> RichConfirm | None:
         case Duplicate(index=int(known)):
             return RichConfirm(request_id, RichStatus.DUPLICATE, known, 0)
     return None
+
+
+def check_payload(message: Message, limits: StreamLimits) -> None:
+    """Raises ProtocolError for a push that no consumer could get, or none with the framing of its publisher."""
+    size_bytes, frame_bytes_max = len(message.payload), message.origin.frame_bytes_max - DELIVERY_BYTES
+    if size_bytes > limits.message_bytes_max:
+        raise ProtocolError(f"a message of {size_bytes} bytes; a stream keeps at most {limits.message_bytes_max}")
+    if size_bytes > frame_bytes_max:
+        raise ProtocolError(
+            f"a message of {size_bytes} bytes; with this framing at most {frame_bytes_max} can be pulled"
+        )
 
 
 def check_size(request: RichPush, limits: StreamLimits) -> RichPush:

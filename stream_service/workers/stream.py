@@ -39,7 +39,7 @@ from stream_service.stored import StoredStream
 from stream_service.workers.end_search import EndSearch
 from stream_service.workers.publisher_memory import PublisherMemory
 from stream_service.workers.push_failures import Failure, failure_payload, refusal_payload
-from stream_service.workers.push_run import PushRun, check_size
+from stream_service.workers.push_run import UNCHECKED_BYTES, PushRun, check_payload, check_size
 from stream_service.workers.push_traces import PushTraces, take_notice
 from stream_service.workers.readable_stream import ReadableStream
 from stream_service.workers.role_requests import RoleRequests
@@ -117,12 +117,13 @@ class StreamWorker(ReadableStream):
         staged_before, pushes_before = len(gathered.data), len(gathered)
         gathered.note_arrival()
         add, push_tag = gathered.add, PUSH.tag
-        bytes_max = self._services.limits.message_bytes_max
+        limits = self._services.limits
+        unchecked_bytes = min(limits.message_bytes_max, UNCHECKED_BYTES)
         for position, message in enumerate(run):
             payload = message.payload
             try:
-                if len(payload) > bytes_max:
-                    raise ProtocolError(f"a message of {len(payload)} bytes; a stream keeps at most {bytes_max}")
+                if len(payload) > unchecked_bytes:
+                    check_payload(message, limits)
                 if payload.startswith(push_tag):
                     # Nearly all messages are plain pushes. Only plain pushes can be staged while an append is being
                     # committed.

@@ -18,6 +18,7 @@ from ockam.protocol import ERROR
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY, ROUTE_BYTES_MAX
+from stream_client import RequestRefused, connect
 from stream_service.extensions import RICH_PULL, RICH_PUSH, FromIndex, Header, RichPull, RichPush
 from stream_service.limits import StreamLimits
 from stream_service.protocol import PULL, PUSH, PullRequest, PullResponse, PushRequest, Status
@@ -141,17 +142,41 @@ async def test_a_rich_pull_over_the_legacy_framing_is_told_what_does_not_fit(tmp
     assert [line["event"] for line in logs].count("pull_failed") == 1
 
 
-async def test_a_legacy_frame_can_bring_a_message_that_no_legacy_frame_can_take_back(tmp_path: Path) -> None:
-    """65,535 bytes are read, 65,000 sent, as at the real node. It is stored and confirmed; head consumers get it."""
+async def test_what_a_legacy_publisher_is_confirmed_every_legacy_consumer_gets(tmp_path: Path) -> None:
+    """A legacy frame brings 65,535 bytes at most, and takes 65,000 to a consumer, with all that is around them."""
+    sizes = [1, 60_000, 63_900, 63_980, 64_000, 64_788, 64_789, 65_000, 65_400]
+    long = tuple(local(f"a hop of a long way, number {number:2}") for number in range(12))
     async with served(tmp_path) as server:
-        legacy, modern = await server.peer(LEGACY), await server.peer()
+        legacy = await server.peer(LEGACY)
         route = await legacy.create("s")
-        push = PUSH.encode_request(PushRequest(1, b"x" * 65_400))
-        body = LEGACY.encode_routes(route, (local("me"),)) + LEGACY.encode_payload(push)
-        await legacy.stream.send_all(len(body).to_bytes(2, "big") + body)
-        assert PUSH.decode_response((await legacy.receive()).payload).status is Status.OK
-        assert indexes(await legacy.pull(route, 0, 1)) == []
-        assert [len(message.data) for message in (await modern.pull(route, 0, 1)).messages] == [65_400]
+        confirmed: list[int] = []
+        for size in sizes:
+            push = PUSH.encode_request(PushRequest(1, b"x" * size))
+            body = LEGACY.encode_routes(route, (local("me"),)) + LEGACY.encode_payload(push)
+            await legacy.stream.send_all(len(body).to_bytes(2, "big") + body)
+            answer = (await legacy.receive()).payload
+            if ERROR.is_in(answer):
+                assert len(push) > 64_000
+                assert "with this framing at most 64000 can be pulled" in ERROR.decode_response(answer).reason
+            else:
+                assert len(push) <= 64_000
+                assert PUSH.decode_response(answer).status is Status.OK
+                confirmed.append(size)
+        for index, size in enumerate(confirmed):
+            for back in ((local("me"),), long):
+                (message,) = PULL.decode_response((await pull_answer(legacy, route, index, 1, back)).payload).messages
+                assert (message.index, len(message.data)) == (index, size)
+
+
+async def test_our_client_says_at_once_what_the_legacy_framing_cannot_carry(tmp_path: Path) -> None:
+    """An `error` of the node does not say which of several pushes it means, so all would count as unknown."""
+    async with served(tmp_path) as server, connect(server.address, framing="legacy") as client:
+        stream = await client.create("s")
+        async with stream.publisher(keep_failed=True) as publisher:
+            pushes = [await publisher.push(bytes(size)) for size in (10, 64_500, 63_900)]
+        assert [push.error is None for push in pushes] == [True, False, True]
+        assert isinstance(pushes[1].error, RequestRefused)
+        assert [len(message.data) for message in await stream.pull(0, 10)] == [10, 63_900]
 
 
 async def test_the_largest_message_goes_in_and_comes_back(tmp_path: Path) -> None:
