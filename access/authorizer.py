@@ -15,7 +15,7 @@ import structlog
 
 from access.audit import Audit
 from access.audit_lines import Entry
-from access.rights import NOTHING, SOMETHING, Demand, Right, rights_text
+from access.rights import ALL_RIGHTS, NO_RIGHT, NOTHING, SOMETHING, Demand, Right, rights_text
 from access.rules import Decision, Rules
 from ockam.connection import Connection
 from ockam.gate import DENIED
@@ -23,7 +23,6 @@ from ockam.identity import Identity
 from ockam.message import HERE, Message, Origin, reply_to
 from ockam.node import Node
 from ockam.protocol import ProtocolError, find_name
-from ockam.usage import UNLIMITED, party_key
 from ockam.worker import Worker
 
 DELAYED_ANSWERS_MAX = 10_000
@@ -55,9 +54,10 @@ class Guarded(Protocol):
 
     Such a worker can also have an attribute `frequent` with a `Frequent`."""
 
-    def demand(self, message: Message) -> Demand | None:
-        """Returns what the sender of this message must be allowed. None: the message is refused, whatever the rules
-        allow, for example because the address takes only messages of this node's own workers.
+    def demand(self, message: Message) -> Demand | list[Demand] | None:
+        """Returns what the sender of this message must be allowed. A list: all of it, for a request by which the node
+        does something at another node. None: the message is refused, whatever the rules allow, for example because the
+        address takes only messages of this node's own workers.
 
         Raises ProtocolError if the message cannot be decoded. Then the worker refuses the message itself."""
         ...
@@ -147,7 +147,7 @@ class Authorizer:
         request: the name of the request in the audit log. is_act: whether the use of an administrative right is in the
         audit log; False for a request that only looks at things.
         """
-        return self._decide(origin, demand, request, is_act=is_act)
+        return self._decide(origin, demand, request, acts=ACTS if is_act else NO_RIGHT)
 
     def note_tls_refused(self, peer: str, identity: Identity, reason: str) -> None:
         """Audits a peer that was refused for its certificate."""
@@ -191,12 +191,12 @@ class Authorizer:
 
     def _is_admitted(self, worker: Worker, message: Message) -> bool:
         origin = message.origin
-        ask: Callable[[Message], Demand | None] | None = getattr(worker, "demand", None)
+        ask: Callable[[Message], Demand | list[Demand] | None] | None = getattr(worker, "demand", None)
         if ask is None and origin.kind == "local":
             return True
         if isinstance(worker, Connection):
             return self._may_pass(worker, message)
-        demand: Demand | None = None
+        demand: Demand | list[Demand] | None = None
         if ask is not None:
             try:
                 demand = ask(message)
@@ -208,7 +208,7 @@ class Authorizer:
             decision = Decision(False, None, "this address takes messages of others only")
             self._note_refusal(message, "address", decision, str(message.onward_route[0]))
         else:
-            decision = self._decide(origin, demand, find_name(message.payload) or "")
+            decision = self._decide_all(origin, demand, find_name(message.payload) or "")
         if not decision.allowed:
             self._answer(worker, message, DENIED + decision.reason)
         return decision.allowed
@@ -238,10 +238,21 @@ class Authorizer:
             return False
         return source.open_requests.is_sender(connection.own_address)
 
-    def _decide(self, origin: Origin, demand: Demand, request: str, *, is_act: bool = True) -> Decision:
-        """Decides one demand. Counts and audits a refusal, and audits the use of an administrative right."""
+    def _decide_all(self, origin: Origin, demand: Demand | list[Demand], request: str) -> Decision:
+        """Decides one demand, or several up to the first that is refused. Of several, the use of each right is
+        audited: the node acts for the sender, and nobody else sees who has caused that."""
+        if isinstance(demand, Demand):
+            return self._decide(origin, demand, request)
+        refused = next((each for each in demand if not self.rules.allows(origin.identity, each)), None)
+        if refused is not None:
+            return self._decide(origin, refused, request)
+        decisions = [self._decide(origin, each, request, acts=ALL_RIGHTS) for each in demand]
+        return decisions[-1]
+
+    def _decide(self, origin: Origin, demand: Demand, request: str, *, acts: Right = ACTS) -> Decision:
+        """Decides one demand. Counts and audits a refusal, and audits the use of one of the rights `acts`."""
         allowed = self.rules.allows(origin.identity, demand)
-        if allowed and not (is_act and demand.rights & ACTS):
+        if allowed and not demand.rights & acts:
             return Decision(True, None, "")
         decision = self.rules.decide(origin.identity, demand)
         entry = Entry(
@@ -258,7 +269,7 @@ class Authorizer:
             self._count(entry, origin)
         # Requests that need one of several rights only look at things.
         elif int(demand.rights).bit_count() == 1 and origin.kind != "local":
-            self.audit.admitted(entry, _party(origin))
+            self.audit.admitted(entry, origin.party)
         return decision
 
     def _note_refusal(self, message: Message, right: str, decision: Decision, name: str) -> None:
@@ -271,7 +282,7 @@ class Authorizer:
         self._refused[entry.right] += 1
         if entry.rule:
             self._refused_by_rule[entry.rule] += 1
-        self.audit.refused(entry, _party(origin))
+        self.audit.refused(entry, origin.party)
 
     def _answer(self, worker: Worker, message: Message, reason: str) -> None:
         """Answers a refused message in its own protocol. A refused push is answered after a delay."""
@@ -294,9 +305,3 @@ class Authorizer:
 
         self._delayed += 1
         self._node.call_later(self._answer_delay_s, send)
-
-
-def _party(origin: Origin) -> str:
-    """Returns the text under which the sender counts in the audit log: the same as for its limits. The identity of a
-    channel that nobody has named as trusted counts by its connection, because its owner can make more of them."""
-    return origin.usage.key if origin.usage is not UNLIMITED else party_key(origin.identity, origin.peer)

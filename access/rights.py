@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -18,7 +19,8 @@ class Right(enum.IntFlag):
     BLOCK_PUBLISH, BLOCK_READ: on chains of blocks, by the name of the chain.
     OPERATE: see the state of the block node, and start its search for missing blocks; by the name of its chain. See how
         the whole node does, by its status, its metrics and its dashboard; on any name. ADMIN is enough for the status.
-    FORWARD: send messages through this node to another one, by the `host:port` of the other node.
+    FORWARD: send messages through this node to another one, by the `host:port` of the other node. Make this node
+        itself follow or change a stream there, by `host:port/stream` (`to_follow`, `to_replace`).
     """
 
     READ = 1
@@ -57,6 +59,29 @@ class Demand(NamedTuple):
 
     rights: Right
     name: str | None
+
+
+def to_follow(name: str, source: str, source_name: str) -> list[Demand]:
+    """Returns what somebody must be allowed who makes a stream of this node follow a stream of another node. The node
+    reads there under its own name, so he needs the right to read a stream of that name here, and the right to make the
+    node call there for just that stream. The node also makes partitions, and streams for messages that it sets aside.
+
+    name: the stream of this node. source: the `host:port` of the other node. source_name: the stream there.
+    """
+    here = [Demand(Right.ADMIN, name), Demand(Right.CREATE, name)]
+    return [*here, Demand(Right.FORWARD, f"{source}/{source_name}"), Demand(Right.READ, source_name)]
+
+
+def to_replace(name: str, sources: Iterable[tuple[str, str]]) -> list[Demand]:
+    """Returns what somebody must be allowed who makes a stream of this node take the place of its source: the node then
+    makes the source its mirror, under its own name.
+
+    sources: the `host:port` and the name of each source.
+    """
+    demands = [Demand(Right.ADMIN, name)]
+    for source, source_name in sources:
+        demands += [Demand(Right.FORWARD, f"{source}/{source_name}"), Demand(Right.ADMIN, source_name)]
+    return demands
 
 
 NOTHING = Demand(NO_RIGHT, None)

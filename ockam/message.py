@@ -9,7 +9,7 @@ import msgspec
 from ockam.address import Address, Route
 from ockam.identity import ANONYMOUS, NODE, Identity
 from ockam.memory import UNCOUNTED, Holdings
-from ockam.usage import UNLIMITED, Usage
+from ockam.usage import UNLIMITED, Usage, party_key
 
 
 def _no_backlog() -> int:
@@ -42,6 +42,12 @@ class Origin(msgspec.Struct, frozen=True, eq=False):
     backlog_bytes_max: Callable[[], int] = _no_bound
     holdings: Holdings = UNCOUNTED
     usage: Usage = UNLIMITED
+
+    @property
+    def party(self) -> str:
+        """The text under which the sender counts: the same as for its limits. The identity of a channel that nobody has
+        named as trusted counts by its connection, because its owner can make more of them."""
+        return self.usage.key if self.usage is not UNLIMITED else party_key(self.identity, self.peer)
 
     def is_behind(self, backlog_bytes_max: int) -> bool:
         """Whether the other side has more unsent bytes than the parameter `backlog_bytes_max` allows, or more than the

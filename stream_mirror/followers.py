@@ -9,7 +9,7 @@ from contextlib import suppress
 import structlog
 import trio
 
-from access.rights import Right
+from access.rights import to_follow
 from ockam.message import Origin
 from storage.errors import StorageError
 from stream_mirror.errors import MirrorError
@@ -94,9 +94,12 @@ class Followers:
             # All others are there. One more would take the place of the next one with each request.
             return
         gate = self._directory.node.gate
-        refusal = refusal_of_name(mirror.stream_name) or refusal_of_source(mirror.address)
-        # Who is asked after a start can take the place of the stream, so a right to read is not enough.
-        if refusal is not None or (gate is not None and not gate.holds(origin, Right.ADMIN, identity[0])):
+        if refusal_of_name(mirror.stream_name) or refusal_of_source(mirror.address):
+            return
+        # Who is asked after a start can take the place of the stream. So this needs what it takes to make the stream a
+        # mirror of that one.
+        needed = to_follow(identity[0], mirror.address, mirror.stream_name)
+        if gate is not None and not all(gate.holds(origin, rights, str(name)) for rights, name in needed):
             return
         known[place] = now_us
         nursery.start_soon(self._write, identity, FollowerRow(stream_id, *place, now_us))

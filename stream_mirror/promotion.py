@@ -44,7 +44,10 @@ ASK_S_MAX = 2.0
 COPY_S_MAX = 60.0
 """The longest time without a copied message during a promotion, in seconds."""
 
-NO_ROLES = "it is a member of a cluster, or has several workers"
+NO_ROLES = (
+    "it is a member of a cluster, or has several workers, or gives this node no right to make it call here "
+    "(docs/mirror.md, Rights)"
+)
 WAY_WITHOUT_FENCE = "Stop its publishers, wait until nothing is missing here, and promote with --force --source-goes-on"
 
 logger = structlog.get_logger(__name__)

@@ -104,20 +104,20 @@ class Promotions:
             begun.failure, begun.is_known = MirrorError(f"an earlier promotion of {name!r} has failed"), True
         self._begin(name, begun)
 
-    async def force(self, name: str, source_goes_on: bool) -> list[MirrorState]:
-        """Promotes a stream without its source. Returns the states before the promotion. Raises MirrorError,
-        StorageError.
+    async def check_source_ends(self, name: str) -> None:
+        """Raises SourceGoesOn if the source of a stream would go on taking pushes beside it, and cannot be fenced.
+        Raises MirrorError if the stream is no mirror."""
+        reason = await self._promotion(name).find_why_source_goes_on(self._tasks.get_own_address)
+        if reason is not None:
+            raise SourceGoesOn(
+                f"the source of {name!r} answers, and this node cannot make it a mirror: {reason}. So it would "
+                f"take pushes beside this stream. {WAY_WITHOUT_FENCE}"
+            )
 
-        source_goes_on: whether it is right that the source takes pushes, too, and cannot be fenced.
-        """
+    async def force(self, name: str) -> list[MirrorState]:
+        """Promotes a stream without its source. Returns the states before the promotion. Raises MirrorError,
+        StorageError."""
         promotion = self._promotion(name)
-        if not source_goes_on:
-            reason = await promotion.find_why_source_goes_on(self._tasks.get_own_address)
-            if reason is not None:
-                raise SourceGoesOn(
-                    f"the source of {name!r} answers, and this node cannot make it a mirror: {reason}. So it would "
-                    f"take pushes beside this stream. {WAY_WITHOUT_FENCE}"
-                )
         # A planned promotion that is under way waits for the source.
         self._tasks.end(("promotion", name))
         before = await promotion.finish()

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -12,7 +13,7 @@ import trio
 
 from index_service.lease_groups import LeaseGroups
 from ockam.address import local
-from ockam.message import Message
+from ockam.message import Message, Origin
 from ockam.node import Node
 from ockam.protocol import ProtocolError, error_payload, failed_payload
 from storage.errors import StorageError
@@ -30,9 +31,21 @@ from stream_service.stored import StoredStream
 from stream_service.workers.directory import StreamDirectory
 
 REQUESTS_MAX = 64
-"""The largest number of requests of operators that are served at the same time. Further ones are refused."""
+"""The largest number of requests of operators that are served at the same time. Above it, the oldest request that waits
+for another node gives way, of the identity that has most of them."""
+GAVE_WAY = "too many requests about mirrors wait for other nodes; ask again later"
 
 logger = structlog.get_logger(__name__)
+
+
+class Waiting:
+    """A request that is being served. party: for whom it counts. asks: whether it has changed nothing yet and at most
+    waits for the source, so that it can give way to others. gave_way: whether it has."""
+
+    def __init__(self, party: str) -> None:
+        self.party = party
+        self.scope = trio.CancelScope()
+        self.asks, self.gave_way = True, False
 
 
 class MirrorService:
@@ -53,8 +66,8 @@ class MirrorService:
         self._promotions = Promotions(self._tasks, groups)
         self._nursery: trio.Nursery | None = None
         self._refusal: str | None = None
-        self._scopes: set[trio.CancelScope] = set()
-        self.serving = 0
+        # The oldest first.
+        self._serving: list[Waiting] = []
 
     def start(self, nursery: trio.Nursery, stored: Sequence[StoredStream], own_address: str | None) -> None:
         """Begins to follow and to fence what the table of mirrors says, and to serve operators.
@@ -63,7 +76,7 @@ class MirrorService:
         own_address: the `host:port` at which other nodes reach this node; None if it is not known.
         """
         self._nursery = nursery
-        self._node.register([local(ADDRESS)], lambda: MirrorWorker(self.start_serving))
+        self._node.register([local(ADDRESS)], lambda: MirrorWorker(self.start_serving, self._sources))
         self._tasks.start(nursery, stored, own_address)
         names = {each.record.name for each in stored if each.mirror is not None}
         promoted: dict[str, list[StoredStream]] = {name: [] for name in names if self._promotions.is_under_way(name)}
@@ -75,14 +88,14 @@ class MirrorService:
     def start_refusing(self, nursery: trio.Nursery, reason: str) -> None:
         """Begins to serve operators, and refuses mirrors for this reason."""
         self._nursery, self._refusal = nursery, reason
-        self._node.register([local(ADDRESS)], lambda: MirrorWorker(self.start_serving))
+        self._node.register([local(ADDRESS)], lambda: MirrorWorker(self.start_serving, self._sources))
 
     def stop(self) -> None:
         """Ends all tasks, because the node is stopping."""
         self._nursery = None
         self._tasks.stop()
-        for scope in self._scopes:
-            scope.cancel()
+        for each in self._serving:
+            each.scope.cancel()
 
     def states(self, name: str = "") -> list[MirrorState]:
         """Returns the state of each partition that follows or fences. name: only this stream; empty: all."""
@@ -95,26 +108,30 @@ class MirrorService:
 
     # Requests of an operator
 
-    async def serve(self, request: MirrorRequest) -> MirrorResponse:
+    async def _do(self, request: MirrorRequest, origin: Origin, waiting: Waiting) -> MirrorResponse:
         """Does what an operator asks for. Raises MirrorError, StorageError."""
         name, done = request.stream_name, True
-        if self._refusal is not None and request.action is not MirrorAction.STATUS:
+        if self._refusal is not None:
             raise MirrorError(self._refusal)
         states = self.states(name)
         match request.action:
             case MirrorAction.ADD:
-                await self._add(request)
+                await self._add(request, origin, waiting)
                 states = self.states(name)
             case MirrorAction.PROMOTE:
                 if request.force:
-                    states = await self._promotions.force(name, request.source_goes_on)
+                    if not request.source_goes_on:
+                        await self._promotions.check_source_ends(name)
+                    waiting.asks = False
+                    states = await self._promotions.force(name)
                 else:
                     done, states = await self._promotions.plan(name, request.promotion_id)
             case MirrorAction.REMOVE:
+                waiting.asks = False
                 await self._remove(name)
         return MirrorResponse(request.request_id, done, states)
 
-    async def _add(self, request: MirrorRequest) -> None:
+    async def _add(self, request: MirrorRequest, origin: Origin, waiting: Waiting) -> None:
         name, source_name = request.stream_name, request.source_name or request.stream_name
         if name == source_name and request.source == self._tasks.own_address:
             raise MirrorError("a stream cannot be a mirror of itself")
@@ -128,8 +145,8 @@ class MirrorService:
             raise MirrorError(f"{request.source} has no stream {source_name!r}, or does not show it to this node")
         for partition in partitions:
             self._check_may_follow(name, partition, row, force=request.force)
-        for partition in partitions:
-            await self._tasks.make(name, partition, row, request.force)
+        waiting.asks = False
+        await self._tasks.make(name, partitions, row, force=request.force, origin=origin)
 
     def _check_may_follow(self, name: str, partition: int, source: MirrorRow, *, force: bool) -> None:
         """Raises MirrorError if this node has messages of its own in the stream, and `force` is False, or if it has
@@ -156,27 +173,51 @@ class MirrorService:
                 await self._tasks.stream(identity).change(lambda stream_id, done: EndFence(stream_id, None, done))
                 self._tasks.note_role(identity, None)
 
+    def _sources(self, name: str) -> list[tuple[str, str]]:
+        """Returns the `host:port` and the name of each source of a stream: that of its partitions."""
+        return sorted({(row.source, row.source_name) for row in self._tasks.rows(name).values()})
+
     def start_serving(self, message: Message, request: MirrorRequest, reply: Callable[[bytes], None]) -> None:
         """Serves a request in a task, and answers it at the end. Raises ProtocolError if too many are served."""
-        if self._nursery is None or self.serving >= REQUESTS_MAX:
-            raise ProtocolError("too many requests about mirrors are being served; ask again later")
-        self.serving += 1
-        self._nursery.start_soon(self._serve, message, request, reply)
+        if self._nursery is None:
+            raise ProtocolError("this node stops")
+        if request.action is MirrorAction.STATUS:
+            # It waits for nothing, so that an operator sees the mirrors whatever others ask for.
+            reply(MIRRORS.encode_response(MirrorResponse(request.request_id, True, self.states(request.stream_name))))
+            return
+        if len(self._serving) >= REQUESTS_MAX and not self._make_room():
+            raise ProtocolError(GAVE_WAY)
+        waiting = Waiting(message.origin.party)
+        self._serving.append(waiting)
+        self._nursery.start_soon(self._serve, message, request, reply, waiting)
 
-    async def _serve(self, message: Message, request: MirrorRequest, reply: Callable[[bytes], None]) -> None:
-        with trio.CancelScope() as scope:
-            self._scopes.add(scope)
+    def _make_room(self) -> bool:
+        """Ends a request that waits for another node. Returns False if there is none."""
+        asks = [each for each in self._serving if each.asks and not each.gave_way]
+        if not asks:
+            return False
+        count = Counter(each.party for each in asks)
+        chosen = max(asks, key=lambda each: count[each.party])
+        chosen.gave_way = True
+        chosen.scope.cancel()
+        return True
+
+    async def _serve(
+        self, message: Message, request: MirrorRequest, reply: Callable[[bytes], None], waiting: Waiting
+    ) -> None:
+        payload = error_payload(GAVE_WAY)
+        with waiting.scope:
             try:
-                payload = MIRRORS.encode_response(await self.serve(request))
-                if request.action is not MirrorAction.STATUS:
-                    action = request.action.name.lower()
-                    logger.info("mirror_request", action=action, stream=request.stream_name, peer=message.origin.peer)
+                payload = MIRRORS.encode_response(await self._do(request, message.origin, waiting))
+                who = {"identity": str(message.origin.identity), "peer": message.origin.peer}
+                logger.info("mirror_request", action=request.action.name.lower(), stream=request.stream_name, **who)
             except (MirrorError, StorageError, ProtocolError) as error:
                 payload = error_payload(str(error))
             except Exception as error:
                 # A mistake of this program must not end the node, which serves other streams.
                 logger.error("mirror_request_failed", stream=request.stream_name, exc_info=error)
                 payload = failed_payload(f"the node could not serve this: {type(error).__name__}; its log says more")
+        self._serving.remove(waiting)
+        # A node that stops answers nothing.
+        if waiting.gave_way or not waiting.scope.cancelled_caught:
             reply(payload)
-        self.serving -= 1
-        self._scopes.discard(scope)

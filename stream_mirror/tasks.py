@@ -6,13 +6,14 @@ of the node goes on with the same tasks. A task that fails with a mistake of thi
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
 import structlog
 import trio
 
+from ockam.message import HERE, Origin
 from ockam.node import Node
 from stream_mirror.errors import MirrorError
 from stream_mirror.fencer import Fencer
@@ -25,6 +26,7 @@ from stream_mirror.making import MakeMirror
 from stream_mirror.protocol import MirrorState
 from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import BeMirror
+from stream_service.names import stream_address
 from stream_service.role_operations import ChangeRole
 from stream_service.stored import StoredStream
 from stream_service.workers.directory import StreamDirectory
@@ -151,12 +153,29 @@ class MirrorTasks:
             return
         self.end(("keeper", name))
         keeper = self.keepers[name] = Keeper(
-            self.directory, name, row, self.new_id, lambda partition: self.make(name, partition, row)
+            self.directory, name, row, self.new_id, lambda partition: self.make(name, [partition], row)
         )
         self.begin(("keeper", name), keeper.run)
 
-    async def make(self, name: str, partition: int, row: MirrorRow, force: bool = False) -> None:
-        """Makes a partition of this node a mirror; makes it, if it is missing. Raises MirrorError, StorageError."""
+    async def make(
+        self, name: str, partitions: Sequence[int], row: MirrorRow, *, force: bool = False, origin: Origin = HERE
+    ) -> None:
+        """Makes partitions of this node mirrors; makes those that are missing. Raises MirrorError, StorageError.
+
+        origin: who asks for it, for whom the missing ones count.
+        """
+        addresses = [stream_address(name, partition) for partition in partitions]
+        missing = [address for address in addresses if not self._node.is_registered(address)]
+        refusal = self.directory.reserve(origin, missing) if missing else None
+        if refusal is not None:
+            raise MirrorError(refusal)
+        try:
+            for partition in partitions:
+                await self._make(name, partition, row, force)
+        finally:
+            self.directory.give_back(missing)
+
+    async def _make(self, name: str, partition: int, row: MirrorRow, force: bool) -> None:
         stream = self.stream((name, partition))
         if self._node.is_registered(stream.address):
             change = BeMirror(row.source, row.source_name)

@@ -4,30 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from access.rights import Demand, Right
-from ockam.address import split_host_port
-from ockam.errors import InvalidAddress
+from access.rights import Demand, Right, to_follow, to_replace
 from ockam.message import Message
 from ockam.protocol import ProtocolError, error_payload
 from ockam.worker import Worker
 from stream_mirror.protocol import MIRRORS, MirrorAction, MirrorRequest
+from stream_service.mirroring import refusal_of_source
 from stream_service.names import refusal_of_name
 
 
 class MirrorWorker(Worker):
     """Takes the requests of operators at the address `mirror`."""
 
-    def __init__(self, serve: Callable[[Message, MirrorRequest, Callable[[bytes], None]], None]) -> None:
-        """serve: serves a request and calls the function with the payload of the answer. Raises ProtocolError."""
+    def __init__(
+        self,
+        serve: Callable[[Message, MirrorRequest, Callable[[bytes], None]], None],
+        sources: Callable[[str], list[tuple[str, str]]],
+    ) -> None:
+        """serve: serves a request and calls the function with the payload of the answer. Raises ProtocolError.
+        sources: returns the nodes and the names of the sources of a stream."""
         self._serve = serve
+        self._sources = sources
 
-    def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs, see `access.authorizer.Guarded`. Raises
+    def demand(self, message: Message) -> Demand | list[Demand]:
+        """Returns the rights that the sender of this message needs, see `access.authorizer.Guarded`. Raises
         ProtocolError."""
         request = MIRRORS.decode_request(message.payload)
-        if request.action is MirrorAction.STATUS:
-            return Demand(Right.OPERATE | Right.ADMIN, request.stream_name or None)
-        return Demand(Right.ADMIN, request.stream_name)
+        _check(request)
+        name = request.stream_name
+        # The node calls the source in its own name, so the sender needs the rights for what it does there.
+        match request.action:
+            case MirrorAction.STATUS:
+                return Demand(Right.OPERATE | Right.ADMIN, name or None)
+            case MirrorAction.ADD:
+                return to_follow(name, request.source, request.source_name or name)
+            case MirrorAction.PROMOTE:
+                return to_replace(name, self._sources(name))
+            case MirrorAction.REMOVE:
+                return Demand(Right.ADMIN, name)
 
     def handle(self, message: Message) -> None:
         try:
@@ -55,7 +69,6 @@ def _check(request: MirrorRequest) -> None:
     if request.source_goes_on and not (request.action is MirrorAction.PROMOTE and request.force):
         raise ProtocolError("only a forced promotion can leave the source as it is")
     if request.action is MirrorAction.ADD:
-        try:
-            split_host_port(request.source)
-        except InvalidAddress as error:
-            raise ProtocolError(f"the source of a mirror is HOST:PORT: {error}") from error
+        refusal = refusal_of_source(request.source)
+        if refusal is not None:
+            raise ProtocolError(refusal)

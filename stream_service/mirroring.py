@@ -19,6 +19,7 @@ from ockam.address import split_host_port
 from ockam.errors import InvalidAddress
 from ockam.protocol import Protocol, ProtocolError
 from storage.history import ENTRIES_MAX, ENTRY_ID_MAX, History, HistoryEntry
+from stream_service.names import refusal_of_name
 
 MIRROR_MESSAGES_MAX = 4_096
 """The largest number of messages in one answer to a mirror."""
@@ -190,8 +191,8 @@ class RoleResponse(msgspec.Struct, frozen=True):
     next_index: the index that the next message will get. A stream that became a mirror has confirmed no push at this
     index or above.
     lag: how many messages the source had more than the mirror, when the mirror last heard of it.
-    can_change: whether the stream can get another role. A member of a cluster, and a node with several workers, have no
-    mirrors.
+    can_change: whether the asker can give the stream another role. A member of a cluster, and a node with several
+    workers, have no mirrors; and the asker needs the rights to make this node follow another one.
     """
 
     request_id: bare.UInt
@@ -206,6 +207,16 @@ class RoleResponse(msgspec.Struct, frozen=True):
 
 MIRROR = Protocol("node/stream_mirror/1", MirrorPull, MirrorPage)
 ROLE = Protocol("node/stream_role/1", RoleRequest, RoleResponse)
+
+
+def read_role(payload: bytes) -> RoleRequest:
+    """Decodes a request that changes or tells a role. Raises ProtocolError, also if a new source cannot be one."""
+    request = ROLE.decode_request(payload)
+    if isinstance(request.change, BeMirror):
+        refusal = refusal_of_name(request.change.stream_name) or refusal_of_source(request.change.source)
+        if refusal is not None:
+            raise ProtocolError(refusal)
+    return request
 
 
 def refusal_of_source(source: str) -> str | None:

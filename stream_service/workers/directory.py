@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+import trio
+
 from access.rights import Demand, Right
 from access.rules import ANYTHING_TO_ANYBODY, Rule, Rules
 from ockam.address import Address
@@ -123,6 +125,33 @@ class StreamDirectory:
         """Returns the reason why the sender of this message must not create the stream, or None if it is allowed to."""
         decision = self.kept.decide(message.origin.identity, Demand(Right.CREATE, name))
         return None if decision.allowed else decision.explanation
+
+    def may_follow(self, origin: Origin, name: str) -> bool:
+        """Whether a sender may make the stream of this name follow a stream of some other node."""
+        gate = self.node.gate
+        return gate is None or (
+            gate.holds(origin, Right.CREATE, name) and gate.find_next(origin, Right.FORWARD, "") is not None
+        )
+
+    def reserve(self, origin: Origin, addresses: Sequence[Address]) -> str | None:
+        """Counts partitions that are about to be made, for the node and for who has caused it. Returns None; the caller
+        calls `give_back` when they are made. If there are too many, counts nothing and returns the reason."""
+        # Partitions that are being created count too, each once. Otherwise many creates at the same time could exceed
+        # the limit, or creates of the same stream would use it up.
+        new = sum(address not in self.making for address in addresses)
+        if self.count + len(self.making) + new > self.limits.streams_max:
+            return f"this node serves at most {self.limits.streams_max} streams"
+        refusal = origin.usage.create(new, trio.current_time(), origin.peer)
+        if refusal is None:
+            self.making.update(addresses)
+        return refusal
+
+    def give_back(self, addresses: Sequence[Address]) -> None:
+        """Ends a reservation: the directory counts the partitions that exist now."""
+        for address in addresses:
+            self.making[address] -= 1
+            if not self.making[address]:
+                del self.making[address]
 
     def note_changed(self, record: StreamRecord) -> None:
         """Notifies the worker of a read-only stream that messages were appended or deleted. Starts the worker if none

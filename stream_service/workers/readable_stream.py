@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from access.authorizer import Frequent
-from access.rights import STREAM_RIGHTS, Demand, Right
+from access.rights import STREAM_RIGHTS, Demand, Right, to_follow, to_replace
 from access.rules import Rules
 from ockam.address import Address
 from ockam.message import Message, reply_to
@@ -22,7 +22,7 @@ from stream_service.appending import APPEND
 from stream_service.bulk import BULK
 from stream_service.copying import COPY
 from stream_service.extensions import DELETE, DELETED, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE, Outcome
-from stream_service.mirroring import MIRROR, ROLE
+from stream_service.mirroring import MIRROR, ROLE, BeMirror, BePrimary, read_role
 from stream_service.operations import EnsureStreams
 from stream_service.protocol import PULL, PUSH
 from stream_service.push_batch import PUSH_BATCH
@@ -121,8 +121,20 @@ class ReadableStream(Worker):
         self.admin.hand_over()
         return self._pulls.hand_over()
 
-    def demand(self, message: Message) -> Demand:
-        """Returns the right that the sender of this message needs (see `access.authorizer.Guarded`)."""
+    def demand(self, message: Message) -> Demand | list[Demand]:
+        """Returns the rights that the sender of this message needs (see `access.authorizer.Guarded`). Raises
+        ProtocolError."""
+        name, mirror = self.identity[0], self._bounds.mirror
+        # Whoever gives the stream another role makes this node follow a stream of another node, or fence it.
+        match read_role(message.payload).change if ROLE.is_in(message.payload) else None:
+            case BeMirror(source, source_name):
+                return to_follow(name, source, source_name)
+            case BePrimary(fences=True) if mirror is not None:
+                return to_replace(name, [(mirror.source, mirror.source_name)])
+        return self._demand_here(message)
+
+    def _demand_here(self, message: Message) -> Demand:
+        """Returns the right on this stream that the sender of this message needs."""
         payload = message.payload
         rights = next((right for protocol, right in NEEDED.items() if payload.startswith(protocol.tag)), STREAM_RIGHTS)
         return Demand(rights, self.identity[0])
@@ -216,7 +228,7 @@ class ReadOnlyStream(ReadableStream):
         answers: list[Message] = []
         for message in run:
             try:
-                decision = self._kept.decide(message.origin.identity, self.demand(message))
+                decision = self._kept.decide(message.origin.identity, self._demand_here(message))
                 if not decision.allowed:
                     refusal = Failure(Outcome.REFUSED, decision.explanation)
                     answers.append(reply_to(message, self.context.address, failure_payload(message, refusal)))

@@ -17,8 +17,7 @@ from ockam.worker import Context
 from stream_service.append_operation import AppendExpected
 from stream_service.appending import APPEND, AppendResponse, AppendStatus, read_append
 from stream_service.mirror_operations import StreamChange
-from stream_service.mirroring import ROLE, BeMirror, BePrimary, Role, RoleResponse, refusal_of_source
-from stream_service.names import refusal_of_name
+from stream_service.mirroring import ROLE, BePrimary, Role, RoleResponse, read_role
 from stream_service.role_operations import ChangeRole
 from stream_service.workers.stream_machine import StreamBounds
 from stream_service.workers.stream_services import StreamServices
@@ -55,15 +54,13 @@ class RoleRequests:
 
     def change_role(self, message: Message) -> bool:
         """Serves a request to change or tell the role. Raises ProtocolError if the request is not valid."""
-        request = ROLE.decode_request(message.payload)
+        request = read_role(message.payload)
         wanted = request.change
         if wanted is not None and self._services.role_changed is None:
             raise ProtocolError(
                 "the streams of this node cannot become mirrors: it is a member of a cluster, has several workers, or "
                 "stops"
             )
-        if isinstance(wanted, BeMirror):
-            self._check_source(wanted)
         if isinstance(wanted, BePrimary) and self._bounds.is_mirror and not request.force:
             raise ProtocolError("only the node itself knows whether it has everything; use force, or `mirror promote`")
 
@@ -78,7 +75,9 @@ class RoleRequests:
             if operation.error is not None or operation.record is None:
                 self._worker.reply(message, failed_payload(f"the role cannot be changed: {operation.error}"))
                 return
-            can_change = self._services.role_changed is not None
+            can_change = self._services.role_changed is not None and self._services.may_follow(
+                message.origin, self._identity[0]
+            )
             response = role_response(request.request_id, operation, can_change)
             if wanted is not None:
                 name, partition = self._identity
@@ -124,11 +123,6 @@ class RoleRequests:
         payload = failed_payload(reason)
         delay_s = self._services.limits.error_delay_s
         self._worker.context.call_later(delay_s, lambda: self._worker.reply(message, payload))
-
-    def _check_source(self, wanted: BeMirror) -> None:
-        refusal = refusal_of_name(wanted.stream_name) or refusal_of_source(wanted.source)
-        if refusal is not None:
-            raise ProtocolError(refusal)
 
 
 def log_given_up(identity: tuple[str, int], operation: ChangeRole) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import structlog
-import trio
 
 from access.rights import STREAM_RIGHTS, Demand, Right, rights_text
 from ockam.address import Address, local
@@ -155,16 +154,10 @@ class ServiceWorker(Worker):
         if not missing:
             self.context.send_run(requests)
             return partitions
-        # Partitions that are being created count too, each once. Otherwise many creates at the same time could exceed
-        # the limit, or creates of the same stream would use it up.
         directory, addresses = self._directory, [stream_address(name, partition) for partition in missing]
-        new = sum(address not in directory.making for address in addresses)
-        if directory.count + len(directory.making) + new > directory.limits.streams_max:
-            raise ProtocolError(f"this node serves at most {directory.limits.streams_max} streams")
-        refusal = message.origin.usage.create(new, trio.current_time(), message.origin.peer)
+        refusal = directory.reserve(message.origin, addresses)
         if refusal is not None:
             raise ProtocolError(refusal)
-        directory.making.update(addresses)
         # An Init promises that the stream exists, so the streams must be on disk before the requests are forwarded.
         made = self.context.guard(lambda operation: self._made(operation, message, requests, addresses))
         directory.storage.submit_write(EnsureStreams(name, missing, directory.now_us(), on_done=made))
@@ -196,11 +189,7 @@ class ServiceWorker(Worker):
         self, operation: EnsureStreams, message: Message, requests: Sequence[Message], addresses: Sequence[Address]
     ) -> None:
         # The reservation ends: the directory counts the streams that exist now.
-        making = self._directory.making
-        for address in addresses:
-            making[address] -= 1
-            if not making[address]:
-                del making[address]
+        self._directory.give_back(addresses)
         if operation.error is not None:
             self._directory.counters.creates_failed += 1
             logger.error("create_failed", stream=operation.name, reason=str(operation.error))

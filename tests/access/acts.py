@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from access.rights import STREAM_RIGHTS, Right, rights_text
+from access.rights import STREAM_RIGHTS, Demand, Right, rights_text
 from block_node.backfill.protocol import BACKFILL, BackfillAsk
 from block_node.protocol import PUBLISH, OpenRootSession, OpenSession
 from block_node.protocol_reading import GET, STATUS, SUBSCRIBE, GetBlock, StatusRequest, Subscribe
@@ -76,12 +76,15 @@ BATCH_REFUSED = "answer with REFUSED"
 CHAIN = "blocks"
 FAR = "127.0.0.1:9"
 """The address of another node to which peers may forward. Nothing listens there."""
+SOURCE = "source"
+"""The name of a stream of that node, from which a stream here may be copied."""
 
 
 class Act(NamedTuple):
     """One request. worker, does: who serves it, and what it asks for. rights: one of these is enough. name: the name on
     which the right is needed; None: any name. stream: the stream that must be there before. refusal: the form of the
-    answer to a sender that may not do this. answered: whether a sender that may do this gets an answer."""
+    answer to a sender that may not do this. answered: whether a sender that may do this gets an answer. beside: what
+    else the same request needs; each of these is an act of its own here."""
 
     worker: str
     does: str
@@ -92,6 +95,7 @@ class Act(NamedTuple):
     stream: str | None = None
     refusal: str = ERROR
     answered: bool = True
+    beside: tuple[Demand, ...] = ()
 
     @property
     def key(self) -> str:
@@ -118,9 +122,23 @@ def _block(address: str, does: str, rights: Right, payload: bytes) -> Act:
 
 
 def _mirrors(does: str, rights: Right, action: MirrorAction, name: str | None = "orders") -> Act:
-    source = FAR if action is MirrorAction.ADD else ""
-    request = MirrorRequest(1, action, name or "", source, "", False, 1 if action is MirrorAction.PROMOTE else 0)
+    source = (FAR, SOURCE) if action is MirrorAction.ADD else ("", "")
+    request = MirrorRequest(1, action, name or "", *source, False, 1 if action is MirrorAction.PROMOTE else 0)
     return Act("mirror", does, rights, name, local("mirror"), MIRRORS.encode_request(request))
+
+
+def _each(act: Act) -> list[Act]:
+    """An act by which a stream gets a source at another node, once for each of the rights that it needs."""
+    needed = [
+        Demand(Right.ADMIN, act.name),
+        Demand(Right.CREATE, act.name),
+        Demand(Right.FORWARD, f"{FAR}/{SOURCE}"),
+        Demand(Right.READ, SOURCE),
+    ]
+    return [
+        act._replace(rights=each.rights, name=each.name, beside=tuple(other for other in needed if other is not each))
+        for each in needed
+    ]
 
 
 KEY = PositionKey("app", "orders", 0)
@@ -163,7 +181,7 @@ ACTS = (
     _stream("append", Right.WRITE, APPEND.encode_request(AppendRequest(1, 1, None, [AppendedMessage(None, [], b"x")]))),
     _stream("read as a mirror", Right.READ, MIRROR.encode_request(MirrorPull(1, 0, 1000, 0, 0))),
     _stream("ask for the role", Right.ADMIN, ROLE.encode_request(RoleRequest(1, None, False))),
-    _stream("make it a mirror", Right.ADMIN, ROLE.encode_request(RoleRequest(1, BeMirror(FAR, "orders"), False))),
+    *_each(_stream("make it a mirror", Right.ADMIN, ROLE.encode_request(RoleRequest(1, BeMirror(FAR, SOURCE), False)))),
     _stream("make it a primary", Right.ADMIN, ROLE.encode_request(RoleRequest(1, BePrimary(False), True))),
     _stream("set the retention", Right.ADMIN, RETENTION.encode_request(RetentionRequest(1, Retention(None, 1, None)))),
     _stream("truncate", Right.DELETE, TRUNCATE.encode_request(TruncateRequest(1, BeforeIndex(1)))),
@@ -208,7 +226,7 @@ ACTS = (
     _block("block_backfill", "start a search", Right.OPERATE, BACKFILL.encode_request(BackfillAsk(1, run=True))),
     _mirrors("see all mirrors", Right.OPERATE | Right.ADMIN, MirrorAction.STATUS, None),
     _mirrors("see the mirror of a stream", Right.OPERATE | Right.ADMIN, MirrorAction.STATUS),
-    _mirrors("add a mirror", Right.ADMIN, MirrorAction.ADD),
+    *_each(_mirrors("add a mirror", Right.ADMIN, MirrorAction.ADD)),
     _mirrors("promote a mirror", Right.ADMIN, MirrorAction.PROMOTE),
     _mirrors("remove a mirror", Right.ADMIN, MirrorAction.REMOVE),
     Act("forwarding", "send to another node", Right.FORWARD, FAR, tcp(FAR), b"x", None, NOTHING),
@@ -221,6 +239,8 @@ def table() -> str:
     on = {
         None: "any",
         FAR: "of the address",
+        f"{FAR}/{SOURCE}": "`HOST:PORT/STREAM` of the source",
+        SOURCE: "of the source",
         CHAIN: "of the chain",
         "app": "of the client",
         GENERATED_PREFIX: f"`{GENERATED_PREFIX}`",
@@ -233,7 +253,11 @@ def table() -> str:
 
 def rights_table() -> str:
     """The table of docs/security.md by right: the acts, and the endpoints of HTTP, that one right is enough for."""
-    demands = [(f"{act.worker}: {act.does}", act.rights) for act in ACTS if act.rights != STREAM_RIGHTS]
+    demands = [
+        (f"{act.worker}: {act.does}" + " (with others)" * bool(act.beside), act.rights)
+        for act in ACTS
+        if act.rights != STREAM_RIGHTS
+    ]
     demands += [(f"`{each.method} {each.path}`", each.demand.rights) for each in ENDPOINTS if each.demand is not None]
     rows = ["| Right | Is enough for |", "|---|---|"]
     for right in Right:

@@ -83,14 +83,14 @@ class Token(Way):
     name = "token"
     documented = "token:NAME"
 
-    def __init__(self, folder: Path) -> None:
-        self.identity = "token:spark"
+    def __init__(self, folder: Path, who: str = "spark") -> None:
+        self.identity = f"token:{who}"
         self.settings = {}
-        self._token = create_token(token_file(str(folder / "data")), "spark", int(time.time()))[0]
+        self.token = create_token(token_file(str(folder / "data")), who, int(time.time()))[0]
 
     async def peer(self, node: Guarded, wire: Wire) -> StreamPeer:
         peer = await node.running.peer(wire)
-        answer = await peer.ask((NODE_AUTHENTICATE,), AUTHENTICATE.encode_request(AuthenticateRequest(1, self._token)))
+        answer = await peer.ask((NODE_AUTHENTICATE,), AUTHENTICATE.encode_request(AuthenticateRequest(1, self.token)))
         assert AUTHENTICATE.decode_response(answer.payload).identity == self.identity
         return peer
 

@@ -37,11 +37,18 @@ async def test_a_mirror_reads_with_the_right_to_read_and_is_promoted_with_admin(
             assert (await peer.push(await peer.create("s"), b"goes on")).index == 5
         # Nor is it enough to be asked by the source after its next start.
         assert [entry["event"] for entry in a.audit() if entry["event"] == "admitted"] == []
+        # To promote it, the source has to follow this node: that is an act of its own in the name of the source.
         a.allow(may(CLIENT | Right.ADMIN, "s"))
         await wait_for(b.address, follows_to(6))
+        with pytest.raises(MirrorRefused, match="no right to make it call here"):
+            await request(b.address, MirrorAction.PROMOTE, "s", force=True)
+        a.allow(may(CLIENT | Right.ADMIN, "s"), may(Right.FORWARD, f"{b.address}/s", name="calls"))
+        async with stream_peer(source) as peer:
+            assert (await peer.push(await peer.create("s"), b"goes on")).index == 6
+        await wait_for(b.address, follows_to(7))
         await request(b.address, MirrorAction.PROMOTE, "s")
         async with stream_peer(b.address) as peer:
-            assert (await peer.push(await peer.create("s"), b"here")).index == 6
+            assert (await peer.push(await peer.create("s"), b"here")).index == 7
         roles = [entry for entry in a.audit() if entry.get("request") == "node/stream_role/1"]
         assert {entry["event"] for entry in roles} == {"admitted", "refused"}
 
@@ -87,7 +94,7 @@ async def test_an_operator_needs_admin_for_the_mirrors_of_a_stream(tmp_path: Pat
             with pytest.raises(MirrorRefused, match="access denied"):
                 await request(mirror, action, "s", a.address if action is MirrorAction.ADD else "")
         assert (await request(mirror, MirrorAction.STATUS)).mirrors == []
-        b.allow(may(CLIENT | Right.ADMIN, ""))
+        b.allow(may(CLIENT | Right.ADMIN | Right.FORWARD, ""))
         await add(mirror, "s", a.address)
         await wait_for(mirror, follows_to(5))
         assert await contents(mirror, "s") == await contents(a.address, "s")

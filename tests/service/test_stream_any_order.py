@@ -90,6 +90,9 @@ class Around:
     def mirror_seen(self, identity: tuple[str, int], origin: object, mirror: object) -> None:
         raise AssertionError("no mirror asks here")
 
+    def may_follow(self, origin: object, name: str) -> bool:
+        raise AssertionError("nobody asks for a role here")
+
     # As a context
 
     def send(self, message: Message) -> bool:
