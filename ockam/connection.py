@@ -23,6 +23,7 @@ from ockam.errors import FrameTooLarge, RemoteProtocolError
 from ockam.forward_filter import ForwardFilter
 from ockam.forwarding import OpenRequests
 from ockam.identity import ANONYMOUS, Identity
+from ockam.link_waits import stuck_watch, wait_rooms
 from ockam.listener import has_unread
 from ockam.mailbox import Mailbox
 from ockam.memory import Holdings, PeerMemory
@@ -104,15 +105,13 @@ class Connection(Worker):
             self._use(tls)
             self._machine.encrypt_hello(tls.encrypt)
         self._partial_frames = partial_frames
-        self._on_spoken, self._turns = on_spoken, turns
-        self._mailbox = Mailbox()
+        self._on_spoken, self._turns, self._mailbox = on_spoken, turns, Mailbox()
         self._nursery: trio.Nursery | None = None
         self._sends = False
         self._wake_reader = trio.Event()
         self._closing = trio.Event()
         self._filter = ForwardFilter(node, peer)
-        self._scope = trio.CancelScope()
-        self._read_scope = trio.CancelScope()
+        self._scope, self._read_scope = trio.CancelScope(), trio.CancelScope()
         # Requests of other peers are forwarded only to nodes that we called. A peer that called us gets only answers.
         self.open_requests = OpenRequests() if wire is not None else None
 
@@ -120,6 +119,8 @@ class Connection(Worker):
         mailbox = self._node.find_mailbox(self.own_address)
         if mailbox is not None:
             self._mailbox = mailbox
+            mailbox.is_link = self.open_requests is not None and self.link is None
+            mailbox.on_stuck = stuck_watch(self._machine, self._close_slow)
         self._note_held()
 
     def _use(self, tls: TlsLayer) -> None:
@@ -143,13 +144,13 @@ class Connection(Worker):
         machine.sent_at_s = trio.current_time()
         if self.link is not None:
             # Another member of the cluster gets everything in order, also what this node sends itself.
-            machine.backlog.forwarded.extend(run)
+            machine.backlog.forward(run)
             return self._send_forwarded()
         # Our own workers send no answers while the backlog is large, so the answers that they do send never wait here.
         # Messages from other peers must wait, also those behind an answer. Else two peers could fill our memory here.
         forwarded = [message for message in run if message.origin is not HERE and message.origin.kind != "local"]
         if forwarded or machine.backlog.size_bytes > machine.soft_bytes():
-            machine.backlog.forwarded.extend(self._filter.passed(forwarded))
+            machine.backlog.forward(self._filter.passed(forwarded, is_full=machine.backlog.refuses))
             run = [message for message in run if message.origin.kind == "local"]
             self._send_forwarded()
         self._send_run(run)
@@ -406,11 +407,10 @@ class Connection(Worker):
         # A bad frame ends the connection, but the messages before it are delivered.
         if failure is not None:
             raise failure
-        # While no bytes are read here, TCP stops the peer from sending.
-        for mailbox in full:
-            await mailbox.wait_room()
+        await wait_rooms(full, messages, is_link=self.open_requests is not None)
         await self._usage.wait_room()
-        while machine.must_hold_back():
+        # A link is read whatever waits for the node at its other end, which may read only while we do.
+        while self.open_requests is None and machine.must_hold_back():
             self._wake_reader = trio.Event()
             await self._wake_reader.wait()
         # This waiting time must not count against the peer either.

@@ -39,6 +39,9 @@ BACKLOG_BYTES_HARD = 64 * 1024 * 1024
 """The hard limit of the unsent bytes of one connection. Above this limit, the connection is closed, because the peer is
 a slow consumer.
 """
+FORWARDED_BYTES_MAX = 16 * 1024 * 1024
+"""The size of the messages of other peers that wait for one connection, in bytes, above which messages that another
+node has passed on are refused."""
 SEND_BYTES = 1024 * 1024
 """The largest number of bytes in one send. The time limit `send_s` applies to each send."""
 LINGER_QUIET_S = 1.0
@@ -146,16 +149,18 @@ class Backlog:
     A forwarded message is encoded only when there is room. So the peers that send to a slow peer have to wait, and
     their messages do not fill our memory.
 
+    forwarded_bytes: the size of their payloads.
+
     Invariant: `size_bytes` is the size of all `chunks` plus `sending_bytes`, the bytes that were taken and are not sent
     yet.
     """
 
-    __slots__ = ("chunks", "forwarded", "sending_bytes", "size_bytes")
+    __slots__ = ("chunks", "forwarded", "forwarded_bytes", "sending_bytes", "size_bytes")
 
     def __init__(self) -> None:
         self.chunks: list[bytes] = []
         self.forwarded: deque[Message] = deque()
-        self.size_bytes = self.sending_bytes = 0
+        self.size_bytes = self.sending_bytes = self.forwarded_bytes = 0
 
     def add(self, data: bytes) -> None:
         self.chunks.append(data)
@@ -173,6 +178,15 @@ class Backlog:
         self.sending_bytes -= sent_bytes
         self.size_bytes -= sent_bytes
 
+    @property
+    def refuses(self) -> bool:
+        """Whether so many forwarded messages wait that only those are taken whose senders wait themselves."""
+        return self.forwarded_bytes > FORWARDED_BYTES_MAX
+
+    def forward(self, run: Sequence[Message]) -> None:
+        self.forwarded.extend(run)
+        self.forwarded_bytes += sum([len(message.payload) for message in run])
+
     def take_forwarded(self, room_bytes: int) -> list[Message]:
         """Removes and returns the oldest forwarded messages, until their payloads exceed `room_bytes`. The last message
         can exceed the room.
@@ -180,7 +194,9 @@ class Backlog:
         run: list[Message] = []
         while self.forwarded and room_bytes >= 0:
             run.append(self.forwarded.popleft())
-            room_bytes -= len(run[-1].payload)
+            size_bytes = len(run[-1].payload)
+            room_bytes -= size_bytes
+            self.forwarded_bytes -= size_bytes
         return run
 
     def clear(self) -> int:
@@ -188,13 +204,14 @@ class Backlog:
         dropped = len(self.forwarded)
         self.chunks.clear()
         self.forwarded.clear()
-        self.size_bytes = self.sending_bytes = 0
+        self.size_bytes = self.sending_bytes = self.forwarded_bytes = 0
         return dropped
 
     def check(self) -> None:
         """Raises AssertionError if the invariant does not hold."""
         assert self.size_bytes == sum(map(len, self.chunks)) + self.sending_bytes
         assert self.sending_bytes >= 0
+        assert self.forwarded_bytes == sum(len(message.payload) for message in self.forwarded)
 
 
 class ConnectionMachine:

@@ -1,8 +1,10 @@
 """ForwardFilter: decides which messages of other peers may leave this node over one connection.
 
-It drops two kinds of messages, and answers their senders if they understand an answer (`forwarding.is_sender_told`):
+It drops three kinds of messages, and answers their senders if they understand an answer (`forwarding.is_sender_told`):
 
 - a message that has passed through this node before, because nodes that forward to each other would send it forever
+- a message that another node has passed on to this one, while too much waits for the node that it goes to: if this node
+  waited instead, two nodes that forward to each other could wait for each other
 - an authentication of another peer, because the next node would take it for an authentication of this node
 """
 
@@ -14,11 +16,12 @@ import structlog
 
 from ockam.address import Route
 from ockam.authentication import has_authentication_beyond
-from ockam.forwarding import forward_refused, has_looped, is_sender_told
+from ockam.forwarding import forward_refused, has_looped, is_passed_on, is_sender_told
 from ockam.message import Message
 from ockam.node import Node
 
 CIRCLE = "forward_circle", "it has passed through this node before"
+FULL = "forward_full", "too much waits for that node already; ask again later"
 AUTHENTICATION = "forward_authentication", "an authentication is for the node at the other end of its own connection"
 
 logger = structlog.get_logger(__name__)
@@ -35,8 +38,11 @@ class ForwardFilter:
         self._peer = peer
         self._told: set[str] = set()
 
-    def passed(self, run: Iterable[Message]) -> list[Message]:
-        """Returns those of these messages of other peers that may leave, in order. Counts and answers the others."""
+    def passed(self, run: Iterable[Message], *, is_full: bool) -> list[Message]:
+        """Returns those of these messages of other peers that may leave, in order. Counts and answers the others.
+
+        is_full: whether too much waits for the peer of the connection, so that only messages are taken whose senders
+        wait themselves."""
         passed: list[Message] = []
         onward: Route | None = None
         back: Route | None = None
@@ -49,6 +55,8 @@ class ForwardFilter:
                     why = AUTHENTICATION
                 else:
                     why = CIRCLE if has_looped(back, self._node.is_registered) else None
+                    if why is None and is_full and is_passed_on(back):
+                        why = FULL
             if why is None:
                 passed.append(message)
             else:

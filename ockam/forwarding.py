@@ -84,6 +84,12 @@ def has_looped(return_route: Route, is_here: Callable[[Address], bool]) -> bool:
     )
 
 
+def is_passed_on(return_route: Route) -> bool:
+    """Whether another node has passed a message with this return route on to this one: a connection of that node is
+    behind the hop that this node has added. A sender can pretend this, and then its messages can be refused sooner."""
+    return any(hop.type == LOCAL and hop.value.startswith(CONNECTION_PREFIX) for hop in return_route[1:])
+
+
 class OpenRequests:
     """The return routes of the unanswered requests that were forwarded over one connection, and their senders.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 import trio
@@ -49,12 +49,15 @@ class Mailbox:
     `full`. So a mailbox exceeds its limits by at most one read of each connection that delivers to it. A worker that
     cannot take more messages calls `hold`; then its mailbox counts as full until `admit` is called.
 
+    is_link: whether it is that of a connection that this node has made, by which it passes messages on.
+    on_stuck: called by a link that waits for room here, after a while; None: nothing can be done.
+
     Invariant: if an identity has a limit on the bytes that the node holds for it, its usage counts the bytes of its
     waiting messages. `_counted` lists these messages, oldest first. Each entry is for messages that arrived together:
     the value of `_received` after them, their bytes, and the usage.
     """
 
-    __slots__ = ("_counted", "_held", "_messages", "_received", "_room", "_size_bytes")
+    __slots__ = ("_counted", "_held", "_messages", "_received", "_room", "_size_bytes", "is_link", "on_stuck")
 
     def __init__(self) -> None:
         self._messages: deque[Message] = deque()
@@ -63,6 +66,8 @@ class Mailbox:
         self._received = 0
         self._held = False
         self._room: trio.Event | None = None
+        self.is_link = False
+        self.on_stuck: Callable[[], None] | None = None
 
     def __len__(self) -> int:
         return len(self._messages)

@@ -324,7 +324,7 @@ class Model:
         """A message of another peer."""
         if self.machine.writer is not None and self.machine.state is not State.CLOSED:
             message = Message((US, local("worker")), (local("me"),), bytes(size_bytes), ELSEWHERE)
-            self.machine.backlog.forwarded.append(message)
+            self.machine.backlog.forward([message])
             self.forwarded.append(message.payload)
             self.pump()
 
@@ -400,6 +400,6 @@ def test_bytes_that_are_counted_wrong_are_found() -> None:
     with pytest.raises(AssertionError):
         made.check()
     lost = opened()
-    lost.backlog.forwarded.append(Message((US,), (), b"waits behind nothing", ELSEWHERE))
+    lost.backlog.forward([Message((US,), (), b"waits behind nothing", ELSEWHERE)])
     with pytest.raises(AssertionError):
         lost.check()

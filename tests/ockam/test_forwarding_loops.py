@@ -5,11 +5,14 @@ does not notice many such messages. Method: two real nodes, a peer whose routes 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from functools import partial
 
+import pytest
 import trio
 
 import bare
+from ockam import connection_machine, link_waits
 from ockam.address import Route, local, tcp
 from ockam.message import Message, Origin
 from ockam.protocol import ERROR
@@ -119,3 +122,70 @@ async def test_a_good_client_is_answered_during_and_after_a_flood_of_circles() -
         await all_stopped(first, second, FLOOD)
         await good.send((tcp(second.address), local("echo")), b"after")
         assert (await good.receive()).payload == b"after"
+
+
+async def test_nodes_that_forward_to_each_other_do_not_stop_each_other() -> None:
+    """The attack: four connections send large frames that go there and back, at both nodes, without reading an answer.
+    A good client goes the same way and is answered during and after it."""
+    async with two_nodes() as (first, second):
+        ends = [(first, second), (second, first)] * 2
+        good = await first.peer(HEAD)
+        body = OWN + bytes(60_000)
+        async with trio.open_nursery() as nursery:
+            stop = trio.Event()
+
+            async def attack(here: Server, there: Server, *, has_worker: bool) -> None:
+                bad = await here.peer(HEAD)
+                # At its second visit a message is refused; with a worker before that, it is answered.
+                route = (tcp(there.address), tcp(here.address), local("echo")) if has_worker else circle(here, there)
+                frame = bad.frame(route, body)
+                # The node closes those that do not take their answers.
+                with suppress(trio.BrokenResourceError), trio.CancelScope() as scope:
+                    nursery.start_soon(cancel_at, stop, scope)
+                    for _ in range(600):
+                        await bad.stream.send_all(frame)
+
+            async def cancel_at(event: trio.Event, scope: trio.CancelScope) -> None:
+                await event.wait()
+                scope.cancel()
+
+            for at, (here, there) in enumerate(ends):
+                nursery.start_soon(partial(attack, here, there, has_worker=at > 1))
+            for asked in range(30):
+                await good.send((tcp(second.address), local("echo")), b"%d" % asked)
+                assert (await good.receive(patience_s=25)).payload == b"%d" % asked
+            stop.set()
+        await good.send((tcp(second.address), local("echo")), b"after")
+        assert (await good.receive(patience_s=25)).payload == b"after"
+
+
+async def test_what_another_node_has_passed_on_is_refused_where_too_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sender is told. The sender of what comes here first waits instead, and loses nothing."""
+    monkeypatch.setattr(connection_machine, "FORWARDED_BYTES_MAX", -1)
+    async with two_nodes() as (first, second):
+        peer = await first.peer(HEAD)
+        await peer.send((tcp(second.address), tcp(first.address), local("echo")), OWN)
+        reason = ERROR.decode_response((await peer.receive()).payload).reason
+        assert reason == "Invalid request: not passed on: too much waits for that node already; ask again later"
+        assert second.node.statistics().dropped == {"forward_full": 1}
+        await peer.send((tcp(second.address), local("echo")), b"directly")
+        assert (await peer.receive()).payload == b"directly"
+
+
+async def test_a_peer_that_takes_nothing_does_not_hold_the_answers_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_waits, "LINK_WAIT_S", 0.2)
+    async with two_nodes() as (first, second):
+        good, bad = await first.peer(HEAD), await first.peer(HEAD)
+        frame = bad.frame((tcp(second.address), local("echo")), bytes(1_000_000))
+        async with trio.open_nursery() as nursery:
+
+            async def ask_and_not_read() -> None:
+                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                    for _ in range(60):
+                        await bad.stream.send_all(frame)
+
+            nursery.start_soon(ask_and_not_read)
+            await first.wait_closed_because("slow_consumer")
+            await good.send((tcp(second.address), local("echo")), b"answered")
+            assert (await good.receive(patience_s=25)).payload == b"answered"
+            nursery.cancel_scope.cancel()
