@@ -106,7 +106,8 @@ CARDINAL = (
 )
 """The columns of the option `decode=cardinal`. Each row describes one message of Cardinal Streams.
 
-kind: batch, header, item, value, delete, reorg, reorg_complete or ping; null for a message that cannot be decoded.
+kind: batch, header, item, value, delete, reorg, reorg_complete, reorg_abandoned or ping; null for a message that cannot
+be decoded.
 problem: why the message cannot be decoded, else null.
 weight: a number of up to 256 bits, in decimal digits."""
 
@@ -152,11 +153,12 @@ def cardinal_row(message: Any) -> dict[str, Any]:
         "BatchDeleteMsg": "delete",
         "Reorg": "reorg",
         "ReorgComplete": "reorg_complete",
+        "ReorgAbandoned": "reorg_abandoned",
         "Ping": "ping",
     }
     kind = kinds[type(message).__name__]
     row: dict[str, Any] = {"kind": kind, "block_hash": getattr(message, "hash", None)}
-    if kind in ("batch", "reorg", "reorg_complete"):
+    if kind in ("batch", "reorg", "reorg_complete", "reorg_abandoned"):
         row["block_number"] = message.number
     if kind == "batch":
         row |= {"parent_hash": message.parent, "weight": str(message.weight)}

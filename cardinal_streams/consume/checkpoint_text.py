@@ -3,9 +3,10 @@
     {"version": 1, "start": {"hash": "0x…", "number": 7, "weight": "0x…"},
      "position": "topic:partition=offset;…", "history": "",
      "open_reorgs": [{"hash": "0x…", "number": 5, "offset": 0, "is_begun": true, "removed_weight": "0x…"}],
-     "finished_reorgs": [{"ancestor": "0x…", "first_block": "0x…"}],
+     "finished_reorgs": [{"ancestor": "0x…"}],
      "read": "topic:partition=offset;…", "needed": ["0x…"]}
 
+Older programs wrote a `first_block` with each finished reorg; nobody reads it any more.
 `position`, `history` and `read` are resumption tokens (see the module `resumption`). `Checkpoint` explains the fields.
 A `CheckpointStore` saves the text; this module does not.
 """
@@ -19,7 +20,7 @@ import msgspec
 from cardinal_streams.errors import CheckpointError, ResumptionError
 from cardinal_streams.limits import HASH_BYTES, U64_MAX
 from cardinal_streams.machines.chain_events import Start
-from cardinal_streams.machines.consumer_events import Checkpoint, FinishedReorg, OpenReorg
+from cardinal_streams.machines.consumer_events import Checkpoint, OpenReorg
 from cardinal_streams.resumption import format_token, parse_token
 
 VERSION = 1
@@ -41,9 +42,9 @@ class OpenText(msgspec.Struct, forbid_unknown_fields=True):
     removed_weight: str
 
 
-class FinishedText(msgspec.Struct, forbid_unknown_fields=True):
+class FinishedText(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
     ancestor: str
-    first_block: str
+    first_block: str = ""
 
 
 class CheckpointText(msgspec.Struct, forbid_unknown_fields=True):
@@ -69,7 +70,7 @@ def format_checkpoint(checkpoint: Checkpoint) -> bytes:
             format_token(checkpoint.position),
             format_token(checkpoint.history),
             [_open_text(reorg) for reorg in checkpoint.open_reorgs],
-            [FinishedText(_hex(each.ancestor), _hex(each.first_block)) for each in checkpoint.finished_reorgs],
+            [FinishedText(_hex(ancestor)) for ancestor in checkpoint.finished_reorgs],
             format_token(checkpoint.read),
             [_hex(hash_) for hash_ in checkpoint.needed],
         )
@@ -92,9 +93,7 @@ def parse_checkpoint(text: bytes) -> Checkpoint:
         position=position,
         history=history,
         open_reorgs=tuple(map(_open_reorg, found.open_reorgs)),
-        finished_reorgs=tuple(
-            FinishedReorg(_hash(each.ancestor), _hash(each.first_block)) for each in found.finished_reorgs
-        ),
+        finished_reorgs=tuple(_hash(each.ancestor) for each in found.finished_reorgs),
         read=read,
         needed=tuple(map(_hash, found.needed)),
     )

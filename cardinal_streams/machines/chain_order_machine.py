@@ -41,6 +41,8 @@ import enum
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
+import msgspec
+
 from cardinal_streams.limits import DEFAULT_CHAIN_LIMITS, ChainLimits
 from cardinal_streams.machines.chain_events import ChainEvent, ChainStatistics, DropReason, NeedsReorg, Start
 from cardinal_streams.machines.chain_state import ChainState, Fate
@@ -63,6 +65,18 @@ class Place(enum.Enum):
     FORKS = "forks"
     WAITS = "waits"
     FOLLOWS = "follows"
+
+
+class ReorgEnd(msgspec.Struct, frozen=True):
+    """The result of `ChainOrder.end_reorg`.
+
+    `removed_weight`: 0 if the blocks of the reorg are on the chain, else the weight of the blocks that they removed.
+    `read_again`: whether those blocks must return by a new reading of the normal feed.
+    """
+
+    events: list[ChainEvent]
+    removed_weight: int
+    read_again: bool
 
 
 class ChainOrder:
@@ -92,7 +106,6 @@ class ChainOrder:
         self._has_start = start is not None
         # The blocks of the running reorg, or None. A value is True if this reorg delivered the block first.
         self._told: RecentMap[bytes, bool] | None = None
-        self._given_up_weight = 0
         if start is not None:
             self._state.begin_at(Node.known_by_hash(start.hash, start.number, start.weight))
 
@@ -123,15 +136,16 @@ class ChainOrder:
             self._state.bury(hash_, events)
         return events
 
-    def can_revert(self, hash_: bytes, number: int) -> bool:
-        """Whether `revert` can go back to this block. True if the block is on the chain or on a fork of it, if its
-        number is lower than all numbers on the chain, or if the chain is empty."""
+    def can_revert(self, hash_: bytes, number: int, *, is_whole: bool = True) -> bool:
+        """Whether `revert` can go back to this block. True if the block is on the chain or on a fork of it, or if the
+        chain is empty. Also True if its number is lower than all numbers on the chain, and the chain `is_whole`: it has
+        all blocks that it must hold."""
         state = self._state
         node = state.tree.find(hash_)
         if node is not None and state.is_connected(node):
             return True
         lowest = next((other.number for other in state.chain if other.number is not None), None)
-        return state.chain.head is None or (lowest is not None and number < lowest)
+        return state.chain.head is None or (is_whole and lowest is not None and number < lowest)
 
     def revert(self, hash_: bytes, number: int) -> list[ChainEvent]:
         """Goes back to the common ancestor of a reorg (specification, "Reorg"). Returns a `Revert`. If the ancestor
@@ -140,8 +154,6 @@ class ChainOrder:
         state = self._state
         events: list[ChainEvent] = []
         state.reverted_weight = max((other.weight for other in state.chain), default=0)
-        # After a reorg was given up, the blocks that it removed may not have returned yet.
-        state.reverted_weight = max(state.reverted_weight, self._given_up_weight)
         node = state.tree.find(hash_)
         if node is not None and node.hash not in state.chain and state.is_connected(node):
             state.adopt(state.path_to(node), events)
@@ -151,46 +163,51 @@ class ChainOrder:
         state.keep_limits(events)
         return events
 
-    def end_reorg(self) -> list[ChainEvent]:
-        """Ends the reorg. From now on the heaviest branch decides again: if waiting blocks descend from the last block
-        of the chain, the heaviest branch of them is added. Returns the events."""
-        events: list[ChainEvent] = []
+    def end_reorg(self, hash_: bytes, number: int) -> ReorgEnd:
+        """Ends the section of the reorg to this common ancestor, complete or not. From now on the heaviest branch
+        decides again. If the chain is then lighter than the blocks that the reorg removed, these blocks are not in
+        memory any more: a `Revert` to the ancestor removes the blocks of the reorg."""
+        state, told, tip = self._state, self._told, self._state.chain.head
+        assert told is not None
+        assert tip is not None
         self._told = None
-        self._given_up_weight = 0
-        head = self._state.chain.head
-        if head is not None:
-            tree = self._state.tree
-            self._state.weigh([[head, *tree.best_path(child)] for child in tree.children(head.hash)], events)
-        return events
+        events: list[ChainEvent] = []
+        state.weigh(state.branches_off(state.chain), events)
+        read_again = state.weight_of_head < state.reverted_weight
+        if read_again and tip.hash != hash_:
+            state.go_back_to(hash_, number, tip.weight, events)
+            for node in tuple(state.waiting):
+                if told.find(node.hash):
+                    state.drop(node, DropReason.OLD, events)
+        is_kept = not read_again and tip.hash != hash_ and tip.hash in state.chain
+        return ReorgEnd(events, 0 if is_kept else state.reverted_weight, read_again)
 
     def resume_reorg(self, removed_weight: int) -> None:
         """Continues a reorg whose `revert` took place before a restart. `removed_weight`: the weight of the heaviest
         block that was removed then. The removed blocks are not in memory."""
         self._told = RecentMap(self._state.limits.remembered_max)
         self._state.reverted_weight = removed_weight
-        self._state.is_cut_off = True
 
-    def abandon_reorg(self, hash_: bytes, number: int) -> tuple[list[ChainEvent], bool]:
-        """Gives up the running reorg, whose common ancestor is this block. The reorg's blocks stay on the chain if they
-        outweigh the blocks that they replaced. Otherwise a `Revert` removes them, and the replaced blocks return.
-        Returns the events, and True if the replaced blocks must return but are not in memory any more. Then the normal
-        feed must be read again."""
-        state, told, head = self._state, self._told, self._state.chain.head
-        assert told is not None
-        assert head is not None
-        self._told = None
-        events: list[ChainEvent] = []
-        goes_back = head.weight <= state.reverted_weight
-        self._given_up_weight = state.reverted_weight if goes_back else 0
-        if goes_back and head.hash != hash_:
-            was_cut_off = state.is_cut_off
-            state.go_back_to(hash_, number, head.weight, events)
-            state.is_cut_off = state.is_cut_off or was_cut_off
-            for node in tuple(state.waiting):
-                if told.find(node.hash):
-                    state.drop(node, DropReason.OLD, events)
-        state.weigh(state.branches_off(state.chain), events)
-        return events, goes_back and state.is_cut_off
+    def has_place(self, batch: CompleteBatch) -> bool:
+        """Whether `receive` would use this block: it does not fork off before the final block."""
+        return self._place_of(batch) not in (Place.TOO_DEEP, Place.BURIED)
+
+    def outweighs(self, batch: CompleteBatch, weight_to_beat: int) -> bool:
+        """Whether a block that is not on the chain, or a waiting block that descends from it, is heavier than the head
+        and than `weight_to_beat`."""
+        state = self._state
+        if self.is_on_chain(batch.hash):
+            return False
+        below = [node.weight for child in state.tree.children(batch.hash) for node in state.tree.subtree(child)]
+        return max([batch.weight, *below]) > max(state.weight_of_head, weight_to_beat)
+
+    def is_on_chain(self, hash_: bytes) -> bool:
+        """Whether this block is on the chain, or was when it became final."""
+        return hash_ in self._state.chain or self.is_final(hash_)
+
+    def is_final(self, hash_: bytes) -> bool:
+        """Whether this block became final, and is remembered."""
+        return self._state.fates.find(hash_) is Fate.FINAL
 
     def held(self) -> Iterator[CompleteBatch]:
         """Returns the blocks that another `ChainOrder` needs in order to reach the same state."""

@@ -49,9 +49,6 @@ class ChainState:
         self.updates = self.updates_with_removals = self.added = self.removed = self.depth_max = 0
         self.dropped = dict.fromkeys(DropReason, 0)
         self.reverted_weight = 0
-        # Whether the last revert went back to a block that was not on the chain. Then the removed blocks are not
-        # connected to the chain.
-        self.is_cut_off = False
 
     def begin_at(self, node: Node) -> None:
         """Adds this node to the tree, as the first and only block of the chain."""
@@ -249,7 +246,6 @@ class ChainState:
         `Revert` with `removed_weight` to `events`.
         """
         node = self.tree.find(hash_)
-        self.is_cut_off = node is None or hash_ not in self.chain
         if node is not None and hash_ in self.chain:
             cut = self.chain.cut_above(node)
         else:

@@ -39,7 +39,7 @@ class ReadAgain(msgspec.Struct, frozen=True):
     """The I/O code must read the normal feed (the application's topics) again, from the earliest message that the
     transport has.
 
-    A reorg was given up, and the blocks that it had removed are not in memory any more.
+    A reorg ended lighter than the blocks that it had removed, and these blocks are not in memory any more.
     """
 
 
@@ -70,22 +70,13 @@ class Feeds(msgspec.Struct, frozen=True):
     channels: tuple[bytes, ...]
 
 
-class FinishedReorg(msgspec.Struct, frozen=True):
-    """A finished reorg, named by its common ancestor and the first block after it.
-
-    A new reorg to the same ancestor begins with another first block; a repetition begins with the same one.
-    """
-
-    ancestor: bytes
-    first_block: bytes
-
-
 class OpenReorg(msgspec.Struct, frozen=True):
-    """A reorg that was announced and is not finished. `hash` and `number` are those of its common ancestor.
+    """A reorg whose channel is read, or will be read. `hash` and `number` are those of its common ancestor.
 
-    `offset`: the offset in the reorg's channel at which reading begins. It is after all attempts that were given up.
-    `is_begun`: whether the application has gone back to the ancestor.
-    `removed_weight`: the weight of the heaviest block that the application removed then.
+    `offset`: the offset in the reorg's channel at which reading begins.
+    `is_begun`: whether the application has gone back to the ancestor, and the section of the channel has not ended.
+    `removed_weight`: the weight of the heaviest block that the application removed then. If `is_begun` is False, these
+    blocks have returned, and 0 means that there are none.
     """
 
     hash: bytes
@@ -102,6 +93,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     `position`: where reading the normal feed continues.
     `history`: where reading the channels of finished reorgs continues, because some of their blocks can still be
     needed; after a restart these channels are read by `receive_history`.
+    `finished_reorgs`: the common ancestors of the reorgs of which a section has ended, complete or not.
     `read`: the offset up to which a source was read before the restart. Messages before that offset arrive again, and
     count only if their block is in `needed` (see the module `reread`).
     The dicts have one offset for each source ("topic:partition").
@@ -111,7 +103,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     position: dict[str, int] = {}
     history: dict[str, int] = {}
     open_reorgs: tuple[OpenReorg, ...] = ()
-    finished_reorgs: tuple[FinishedReorg, ...] = ()
+    finished_reorgs: tuple[bytes, ...] = ()
     read: dict[str, int] = {}
     needed: tuple[bytes, ...] = ()
 
@@ -120,6 +112,9 @@ class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):
     """The statistics of a `ChainConsumer`.
 
     `held`, `unfinished` and `open_reorgs` describe the present state; all other fields count since the start.
+    `reorgs_finished`: the reorgs that ended and whose blocks were then on the chain.
+    `reorgs_abandoned`: the reorgs that ended lighter than the blocks that they had removed.
+    `reorgs_repeated`: the Reorg messages that came on a channel after such an end.
     `held`: the complete blocks that wait until a reorg ends.
     `unfinished`: the updates that the application has not finished.
     """

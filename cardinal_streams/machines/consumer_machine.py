@@ -11,7 +11,7 @@ The normal feed is the application's topics. A Reorg message on the normal feed 
 with the blocks of one reorg. The channel is opened when the chain has reached the common ancestor. The normal feed
 continues until the Reorg message on the channel itself is read. Then the chain goes back to the ancestor, and takes
 blocks only from the channel until the ReorgComplete of the channel. Meanwhile, blocks that become complete on the
-normal feed are kept and wait for that ReorgComplete.
+normal feed are kept and wait for that ReorgComplete. The module `reorg_machine` has the rest of the protocol.
 
 The shell reads the feeds that `feeds` names, gives the machine one message at a time, and calls `done` for each update
 that the application has finished. `checkpoint` returns the state to be saved. Another consumer that begins with this
@@ -37,19 +37,13 @@ from cardinal_streams.machines.consumer_events import (
     ReadAgain,
 )
 from cardinal_streams.machines.missing import Missing
-from cardinal_streams.machines.reassembly_events import Completed, Outdated
+from cardinal_streams.machines.reassembly_events import Completed, Evicted, Outdated, ReassemblyEvent
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.machines.reorg_machine import (
-    ReorgBlock,
-    ReorgGivenUp,
-    ReorgOver,
-    ReorgProtocol,
-    ReorgStep,
-    RevertTo,
-)
+from cardinal_streams.machines.reorg_machine import ReorgProtocol
+from cardinal_streams.machines.reorg_steps import ReorgBlock, ReorgOver, ReorgStep, RevertTo, WeighBlock
 from cardinal_streams.machines.reread import NOTHING_READ, Reread
 from cardinal_streams.message.messages import decode
-from cardinal_streams.message.types import Reorg, ReorgComplete
+from cardinal_streams.message.types import OF_REORGS, Reorg, ReorgAbandoned, ReorgComplete
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
 from cardinal_streams.recent import RecentMap
@@ -82,6 +76,10 @@ class ChainConsumer:
         self._tracked = tracked
         self._normal = Reassembler(tracked, limits.reassembly)
         self._reread = Reread(checkpoint.read, checkpoint.needed)
+        # By source, the offset up to which it must be read again until the chain has all blocks that it had.
+        self._to_reread = {
+            source: end for source, end in checkpoint.read.items() if checkpoint.position.get(source, end) < end
+        }
         self._chain = ChainOrder(checkpoint.start, reorg_threshold, wanted=wanted, limits=limits.chain)
         self._reorgs = ReorgProtocol(tracked, limits, checkpoint.open_reorgs, checkpoint.finished_reorgs)
         self._held: deque[CompleteBatch] = deque()
@@ -98,7 +96,7 @@ class ChainConsumer:
         self._next_settles = False
         if self._reverted is not None:
             self._chain.resume_reorg(self._reverted.removed_weight)
-        self._reorgs.open_channels(self._chain.can_revert)
+        self._reorgs.open_channels(self._can_revert)
 
     @property
     def feeds(self) -> Feeds:
@@ -125,30 +123,35 @@ class ChainConsumer:
             message = decode(key, value, self._message_limits)
         except MessageError as error:
             return self._bad_message(source, offset, error)
+        events: Sequence[ReassemblyEvent] = ()
         if self._reread.left and self._reread.is_done(message, source, offset):
             self._normal.skip(source, offset)
-            return out
-        for event in self._normal.receive(message, source, offset):
+        else:
+            events = self._normal.receive(message, source, offset)
+        for event in events:
             if isinstance(event, Completed):
                 self._complete(event.batch, out)
             elif isinstance(event, Reorg):
                 self._follow(self._reorgs.announce(event), out)
-                self._follow(self._reorgs.open_channels(self._chain.can_revert), out)
-            elif isinstance(event, ReorgComplete):
+                self._follow(self._reorgs.open_channels(self._can_revert), out)
+            elif isinstance(event, ReorgComplete | ReorgAbandoned):
                 steps: list[ReorgStep] = []
-                self._reorgs.refuse(event.hash, "a ReorgComplete on the normal feed", steps)
+                self._reorgs.refuse(event.hash, f"a {type(event).__name__} on the normal feed", steps)
                 self._follow(steps, out)
             elif isinstance(event, Outdated):
                 self._publish(self._chain.bury(event.hash), out)
             else:
                 out.append(event)
+        if self._to_reread and offset + 1 >= self._to_reread.get(source, offset + 2):
+            del self._to_reread[source]
+            self._follow(self._reorgs.open_channels(self._can_revert), out)
         return out
 
     def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent]:
-        """Takes a message that is read again from the channel of a finished reorg (`Checkpoint.history`). Reorg and
-        ReorgComplete messages are ignored."""
+        """Takes a message that is read again from the channel of a finished reorg (`Checkpoint.history`). Messages that
+        begin or end a section are ignored."""
         self._channel_sources.put(source, None)
-        if key[:1] in (b"\x05", b"\x06"):
+        if key[:1] in OF_REORGS:
             return []
         return self.receive(key, value, source, offset)
 
@@ -166,8 +169,8 @@ class ChainConsumer:
 
     def abandon_reorg(self, ancestor: bytes) -> list[ConsumerEvent]:
         """Gives up the reorg with this common ancestor, because its producer will not complete it. The consumer
-        returns to the normal feed and to the heaviest chain. The channel stays open, so that a producer can try
-        again. If no such reorg is active, the chain does not change."""
+        returns to the normal feed and to the heaviest chain. The channel stays open. If its blocks get heavier than the
+        chain, they return. If no such reorg is active, the chain does not change."""
         out: list[ConsumerEvent] = []
         self._follow(self._reorgs.abandon(ancestor), out)
         return out
@@ -255,6 +258,11 @@ class ChainConsumer:
         assert self._reorgs.active is not None or not self._held
         assert len(self._held) <= self.limits.held_max
 
+    def _can_revert(self, hash_: bytes, number: int) -> bool:
+        """Whether the chain can go back to this block. After a restart, only the last block of the chain is known until
+        the others are read again; until then a lower number does not prove that the block is on the chain."""
+        return self._chain.can_revert(hash_, number, is_whole=not self._to_reread)
+
     def _bad_message(self, source: str, offset: int, error: MessageError) -> list[ConsumerEvent]:
         self._bad_messages += 1
         return [BadMessage(source, offset, error)]
@@ -263,6 +271,10 @@ class ChainConsumer:
         """Gives a complete block to the chain, or keeps the block while a reorg is active."""
         if self._reorgs.active is None:
             self._publish(self._chain.receive(batch), out)
+            if not self._chain.is_on_chain(batch.hash):
+                # The block can make a reorg outweigh the chain, if it follows the blocks that the reorg's channel had.
+                for ancestor in self._reorgs.with_kept_blocks():
+                    self._adopt_heavier(ancestor, out)
             return
         self._held.append(batch)
         if len(self._held) > self.limits.held_max:
@@ -279,40 +291,49 @@ class ChainConsumer:
                 self._publish(events, out)
             elif isinstance(step, ReorgBlock):
                 self._publish(self._chain.receive(step.batch), out)
-            elif isinstance(step, ReorgOver | ReorgGivenUp):
-                if isinstance(step, ReorgOver):
-                    self._settle(step.hash)
-                    self._publish(self._chain.end_reorg(), out)
-                else:
-                    self._give_up(step, out)
-                held = tuple(self._held)
-                self._held.clear()
-                for batch in held:
-                    self._publish(self._chain.receive(batch), out)
-            else:
+            elif isinstance(step, WeighBlock):
+                if self._chain.has_place(step.batch) and not self._reorgs.is_beaten(step):
+                    self._publish(self._chain.receive(step.batch), out)
+                self._adopt_heavier(step.ancestor, out)
+            elif isinstance(step, ReorgOver):
+                self._end_reorg(step, out)
+            elif not (isinstance(step, Evicted) and self._chain.is_on_chain(step.hash)):
                 out.append(step)
+
+    def _adopt_heavier(self, ancestor: bytes, out: list[ConsumerEvent]) -> None:
+        """Puts the blocks that the channel of this reorg has kept on the chain, if they are heavier."""
+        self._follow(self._reorgs.adopt(ancestor, self._chain.outweighs), out)
 
     def _note_revert(self, step: RevertTo, events: Iterable[ChainEvent]) -> None:
         """Makes checkpoints list the reorg of `step` as begun, after the application has finished its `Revert`."""
         for event in events:
-            if isinstance(event, Revert):
+            if isinstance(event, Revert) and step.offset is not None:
                 reorg = OpenReorg(step.hash, step.number, step.offset, True, event.removed_weight)
                 self._reverts[id(event)] = reorg
 
-    def _give_up(self, step: ReorgGivenUp, out: list[ConsumerEvent]) -> None:
-        """Gives up a reorg and returns to the heaviest chain. If the blocks of that chain are not in memory any more,
-        asks for a new reading of the normal feed (`ReadAgain`). After a restart before the application has finished the
-        resulting updates, the consumer begins this reorg again and gives it up again."""
-        events, read_again = self._chain.abandon_reorg(step.hash, step.number)
-        if read_again:
+    def _end_reorg(self, step: ReorgOver, out: list[ConsumerEvent]) -> None:
+        """Ends a section of a reorg, and returns to the heaviest chain. If blocks of that chain are not in memory any
+        more, asks for a new reading of the normal feed (`ReadAgain`). If the reorg did not win, and the consumer is
+        restarted before the application has finished the resulting updates, it takes the section once more."""
+        end = self._chain.end_reorg(step.hash, step.number)
+        self._reorgs.settle(step.hash, end.removed_weight)
+        if end.removed_weight:
+            self._next_settles = True
+        else:
+            self._settle(step.hash)
+        if end.read_again:
             known = self._before.position.keys() | self._normal.high_water().keys()
             self._before = Checkpoint(start=None, position=dict.fromkeys(known - self._channel_sources.keys(), 0))
             self._normal = Reassembler(self._tracked, self.limits.reassembly)
             self._reread = NOTHING_READ
+            self._to_reread.clear()
+            self._set_floor(out)
             out.append(ReadAgain())
-        self._next_settles = True
-        self._set_floor(out)
-        self._publish(events, out)
+        self._publish(end.events, out)
+        held = tuple(self._held)
+        self._held.clear()
+        for batch in held:
+            self._complete(batch, out)
 
     def _settle(self, hash_: bytes) -> None:
         """Notes the end of the reorg with this common ancestor. Later checkpoints do not list it as begun."""
@@ -332,7 +353,8 @@ class ChainConsumer:
                     self._next_settles = False
                 self._unfinished.append(event)
                 self._set_floor(out)
-                self._follow(self._reorgs.open_channels(self._chain.can_revert), out)
+                self._reorgs.release(self._chain.is_final)
+                self._follow(self._reorgs.open_channels(self._can_revert), out)
             elif isinstance(event, Dropped) and event.reason is DropReason.MEMORY:
                 self._normal.forget(event.hash)
 

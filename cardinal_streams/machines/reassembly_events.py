@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from cardinal_streams.machines.missing import Missing
-from cardinal_streams.message.types import Reorg, ReorgComplete
+from cardinal_streams.message.types import Reorg, ReorgAbandoned, ReorgComplete
 from cardinal_streams.payload import CompleteBatch
 
 
@@ -90,7 +90,7 @@ class Evicted(msgspec.Struct, frozen=True):
     missing: Missing
 
 
-ReassemblyEvent: TypeAlias = Completed | Refused | Evicted | Outdated | Reorg | ReorgComplete
+ReassemblyEvent: TypeAlias = Completed | Refused | Evicted | Outdated | Reorg | ReorgComplete | ReorgAbandoned
 
 
 class ReassemblyStatistics(msgspec.Struct, frozen=True, kw_only=True):

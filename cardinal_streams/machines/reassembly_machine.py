@@ -52,6 +52,7 @@ from cardinal_streams.message.types import (
     Message,
     Ping,
     Reorg,
+    ReorgAbandoned,
     ReorgComplete,
     SubBatchHeader,
     SubBatchMsg,
@@ -95,7 +96,7 @@ class Reassembler:
         """Takes a message, and returns the events that it causes.
 
         `source` is the name of the message's partition ("topic:partition"), and `offset` is the message's offset in it.
-        Reorg and ReorgComplete messages do not belong to a block, and are returned unchanged. A Ping is only counted.
+        Messages of the Reorg protocol do not belong to a block, and are returned unchanged. A Ping is only counted.
         """
         self._messages += 1
         if offset > self._high_water.get(source, -1):
@@ -207,7 +208,7 @@ class Reassembler:
         assert all(block.batch is None or block.missing_count > 0 for block in self._blocks.values())
 
     def _pass_on(self, message: Message) -> Sequence[ReassemblyEvent]:
-        if isinstance(message, Reorg | ReorgComplete):
+        if isinstance(message, Reorg | ReorgComplete | ReorgAbandoned):
             return (message,)
         self._pings += 1
         return NOTHING
@@ -343,4 +344,4 @@ TRANSITIONS: Mapping[BlockState, Mapping[type[Message], Action]] = {
 _EARLY = TRANSITIONS[BlockState.EARLY]
 _OPEN = TRANSITIONS[BlockState.OPEN]
 _FINISHED = TRANSITIONS[BlockState.FINISHED]
-_OF_NO_BLOCK = frozenset((Reorg, ReorgComplete, Ping))
+_OF_NO_BLOCK = frozenset((Reorg, ReorgComplete, ReorgAbandoned, Ping))

@@ -3,30 +3,29 @@
 It keeps the state of each reorg channel, i.e. the topic with the blocks of one reorg. It returns the steps that the
 chain must take, and does not store the chain. The table shows the next state after each message:
 
-    state        Reorg                     a block                          ReorgComplete
-    LISTENING    ACTIVE, or EXAMINING if   dropped                          ignored
-                 a reorg to this ancestor
-                 was finished before
-    EXAMINING    ignored                   a child of the ancestor:         LISTENING
-                                           SKIPPING if a finished reorg
-                                           had it, else ACTIVE
-    SKIPPING     ignored                   dropped                          LISTENING
-    ACTIVE       ignored                   put on the chain                 finished, and closed
+    state        Reorg      a block                         ReorgComplete   ReorgAbandoned
+    LISTENING    ACTIVE     ACTIVE, and put on the chain    ignored         ignored
+    ACTIVE       ignored    put on the chain                WEIGHING        WEIGHING
+    WEIGHING     ignored    weighed                         ignored         ignored
 
-A ReorgComplete that names the ancestor gives the reorg up. The application can give it up too. Then the states ACTIVE,
-EXAMINING and SKIPPING become LISTENING, and the producer can try the reorg again on the same channel. If the state was
-ACTIVE, the chain returns to its heaviest branch.
+A channel is ANNOUNCED, and is not read, until the chain has reached the common ancestor. Then it is LISTENING. Its
+first section, from the Reorg (or from the first block, if the Reorg came on the normal feed only) to the end, is
+believed at once: the chain goes back to the ancestor, and takes blocks from this channel only. A section ends by a
+ReorgComplete, whatever hash it has, by a ReorgAbandoned, or because the application gives the reorg up. All three mean
+the same for the chain: the heaviest chain wins.
 
-A channel is ANNOUNCED, and is not read, until the chain has reached the common ancestor. If the application went back
-for a reorg before a restart, the channel of that reorg is ACTIVE at once, so that the chain takes no block of the
-normal feed first.
+Everything after the first end of a section is WEIGHING, because it can be a repetition: producers that are redundant
+write to the same channel, their sections can be mixed, and a message can come twice. A block that the chain can place
+is placed like any other block. The channel also keeps it. When kept blocks lead from the ancestor to a block that is
+heavier than the chain, the chain goes back to the ancestor and takes these blocks in one step, so that the normal feed
+never rests for a repetition. The blocks of the first section are kept too, if the section ended and did not win.
 
-Several producers can write to one channel. A second Reorg before the ReorgComplete is a repetition. The messages after
-the first ReorgComplete can repeat the whole reorg. The first block shows whether such messages are a repetition or
-another reorg to the same ancestor: another reorg begins with another child of the ancestor.
+If the application went back for a reorg before a restart, the channel of that reorg is ACTIVE at once, so that the
+chain takes no block of the normal feed first.
 
-Memory. The machine knows at most `announced_max` channels. Beyond this limit it gives up a channel that is not active:
-the oldest one whose ancestor had a finished reorg, else the oldest one. It remembers `reorgs_max` finished reorgs.
+Memory. The machine knows at most `announced_max` channels. Beyond this limit it closes a channel that is not active:
+the oldest one that is WEIGHING, else the oldest one. A channel keeps at most `held_max` blocks. The machine remembers
+the ancestors of `reorgs_max` ended reorgs.
 """
 
 from __future__ import annotations
@@ -35,30 +34,23 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-import msgspec
-
 from cardinal_streams.limits import ConsumerLimits
-from cardinal_streams.machines.consumer_events import (
-    CloseReorgChannel,
-    FinishedReorg,
-    OpenReorg,
-    OpenReorgChannel,
-    ReorgRefused,
-)
+from cardinal_streams.machines.consumer_events import CloseReorgChannel, OpenReorg, OpenReorgChannel, ReorgRefused
 from cardinal_streams.machines.reassembly_events import Completed, Evicted, Refused
 from cardinal_streams.machines.reassembly_machine import Reassembler
-from cardinal_streams.message.types import Message, Reorg, ReorgComplete
+from cardinal_streams.machines.reorg_steps import (
+    Channel,
+    ChannelState,
+    ReorgBlock,
+    ReorgOver,
+    ReorgStep,
+    RevertTo,
+    WeighBlock,
+)
+from cardinal_streams.message.types import Message, Ping, Reorg, ReorgAbandoned, ReorgComplete
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
 from cardinal_streams.recent import RecentMap
-
-
-class ChannelState(enum.Enum):
-    ANNOUNCED = "announced"
-    LISTENING = "listening"
-    EXAMINING = "examining"
-    SKIPPING = "skipping"
-    ACTIVE = "active"
 
 
 class ChannelInput(enum.Enum):
@@ -68,66 +60,10 @@ class ChannelInput(enum.Enum):
     ABANDON = "given up"
 
 
-class RevertTo(msgspec.Struct, frozen=True):
-    """A step: the chain must go back to this block, and then takes the blocks of the reorg.
-
-    `offset`: the offset on the reorg's channel at which the reorg begins.
-    """
-
-    hash: bytes
-    number: int
-    offset: int
-
-
-class ReorgBlock(msgspec.Struct, frozen=True):
-    """A step: the chain must take this block of the active reorg."""
-
-    batch: CompleteBatch
-
-
-class ReorgOver(msgspec.Struct, frozen=True):
-    """A step: the reorg to the ancestor `hash` is complete. The chain again takes blocks from the
-    application's topics."""
-
-    hash: bytes
-
-
-class ReorgGivenUp(msgspec.Struct, frozen=True):
-    """A step: the reorg was given up. The chain returns to its heaviest branch from the common ancestor on, and again
-    takes blocks from the application's topics."""
-
-    hash: bytes
-    number: int
-
-
-ChainStep: TypeAlias = RevertTo | ReorgBlock | ReorgOver | ReorgGivenUp
-ReorgStep: TypeAlias = ChainStep | OpenReorgChannel | CloseReorgChannel | ReorgRefused | Refused | Evicted
-
-
-class Channel:
-    """The channel (topic) of one reorg. Each attempt, from Reorg to ReorgComplete, has its own reassembler.
-
-    `offset`: where the present attempt begins, or where the next one can begin. `next_offset`: the offset after the
-    last message that was read.
-    """
-
-    __slots__ = ("examined", "first_block", "hash", "next_offset", "number", "offset", "reassembler", "state")
-
-    def __init__(self, reorg: OpenReorg) -> None:
-        self.hash = reorg.hash
-        self.number = reorg.number
-        self.offset = self.next_offset = reorg.offset
-        self.state = ChannelState.ANNOUNCED
-        self.reassembler: Reassembler | None = None
-        self.first_block: bytes | None = None
-        self.examined: list[CompleteBatch] = []
-
-
 class ReorgProtocol:
     """The reorg machine: it keeps the state of each reorg channel; see the module's docstring.
 
-    Invariant: at most one channel is ACTIVE, and `active` is that channel or None. A channel has a reassembler in all
-    states except ANNOUNCED and LISTENING.
+    Invariant: at most one channel is ACTIVE, and `active` is that channel or None.
     """
 
     def __init__(
@@ -135,31 +71,30 @@ class ReorgProtocol:
         tracked: Tracked,
         limits: ConsumerLimits,
         open_reorgs: Sequence[OpenReorg] = (),
-        finished_reorgs: Iterable[FinishedReorg] = (),
+        finished_reorgs: Iterable[bytes] = (),
     ) -> None:
         self.active: Channel | None = None
         self.finished_count = self.repeated_count = self.refused_count = self.abandoned_count = 0
         self._tracked = tracked
         self._limits = limits
-        self._channels = {reorg.hash: Channel(reorg) for reorg in open_reorgs}
-        self._finished: RecentMap[FinishedReorg, None] = RecentMap(limits.reorgs_max)
-        for finished in finished_reorgs:
-            self._finished.put(finished, None)
+        self._channels = {reorg.hash: self._channel(reorg) for reorg in open_reorgs}
+        self._finished: RecentMap[bytes, None] = RecentMap(limits.reorgs_max)
+        for ancestor in finished_reorgs:
+            self._finished.put(ancestor, None)
         begun = next((reorg.hash for reorg in open_reorgs if reorg.is_begun), None)
         if begun is not None:
             self.active = self._channels[begun]
             self.active.state = ChannelState.ACTIVE
-            self.active.reassembler = Reassembler(tracked, limits.reassembly)
 
     def announce(self, message: Reorg) -> list[ReorgStep]:
         """Takes a Reorg message of the normal feed, which announces a reorg channel. Repetitions are ignored."""
         steps: list[ReorgStep] = []
         if message.hash in self._channels:
             return steps
-        if len(self._channels) >= self._limits.announced_max and not self._give_one_up(steps):
+        if len(self._channels) >= self._limits.announced_max and not self._close_one(steps):
             self.refuse(message.hash, f"more than {self._limits.announced_max} reorgs are announced", steps)
             return steps
-        self._channels[message.hash] = Channel(OpenReorg(message.hash, message.number))
+        self._channels[message.hash] = self._channel(OpenReorg(message.hash, message.number))
         return steps
 
     def open_channels(self, can_revert: Callable[[bytes, int], bool]) -> list[ReorgStep]:
@@ -167,7 +102,8 @@ class ReorgProtocol:
         steps: list[ReorgStep] = []
         for channel in self._channels.values():
             if channel.state is ChannelState.ANNOUNCED and can_revert(channel.hash, channel.number):
-                channel.state = ChannelState.LISTENING
+                is_known = channel.hash in self._finished
+                channel.state = ChannelState.WEIGHING if is_known else ChannelState.LISTENING
                 steps.append(OpenReorgChannel(channel.hash, channel.number))
         return steps
 
@@ -182,16 +118,22 @@ class ReorgProtocol:
             return steps
         if self.active not in (None, channel):
             raise RuntimeError(f"the channel of {ancestor.hex()} was read while another reorg is going on")
+        if channel.state is ChannelState.LISTENING:
+            channel.offset = offset
         channel.next_offset = max(channel.next_offset, offset + 1)
         if isinstance(message, ReorgComplete):
-            given = ChannelInput.ABANDON if message.hash == ancestor else ChannelInput.END
-            self._step(channel, given, None, steps)
+            self._step(channel, ChannelInput.END, None, steps)
+        elif isinstance(message, ReorgAbandoned):
+            self._step(channel, ChannelInput.ABANDON, None, steps)
         elif isinstance(message, Reorg):
             if message.hash == ancestor:
                 self._step(channel, ChannelInput.BEGIN, None, steps)
             else:
                 self.refuse(message.hash, f"a Reorg on the channel of {ancestor.hex()}", steps)
-        elif channel.reassembler is not None:
+        elif not isinstance(message, Ping):
+            if channel.state is ChannelState.LISTENING:
+                # The Reorg came on the normal feed only, which announced this channel.
+                self._step(channel, ChannelInput.BEGIN, None, steps)
             for event in channel.reassembler.receive(message, source, offset):
                 if isinstance(event, Completed):
                     self._step(channel, ChannelInput.BLOCK, event.batch, steps)
@@ -203,9 +145,49 @@ class ReorgProtocol:
         """Gives up the reorg with this common ancestor. Returns no steps if the reorg is not active."""
         steps: list[ReorgStep] = []
         channel = self._channels.get(ancestor)
-        if channel is not None and channel.state is not ChannelState.ANNOUNCED:
+        if channel is not None and channel.state is ChannelState.ACTIVE:
             self._step(channel, ChannelInput.ABANDON, None, steps)
         return steps
+
+    def settle(self, ancestor: bytes, removed_weight: int) -> None:
+        """Notes the result of a section that is over: 0 if its blocks are on the chain, else the weight of the chain
+        that it had removed, and that is on the chain or returns there."""
+        channel = self._channels.get(ancestor)
+        if channel is not None:
+            channel.weight_to_beat = removed_weight
+        self.abandoned_count += removed_weight > 0
+        self.finished_count += removed_weight == 0
+
+    def release(self, is_final: Callable[[bytes], bool]) -> None:
+        """Drops the kept blocks of each channel that is not active, if the last of them is final."""
+        for channel in self._channels.values():
+            if channel.kept and channel.state is ChannelState.WEIGHING and is_final(next(reversed(channel.kept))):
+                channel.forget()
+
+    def is_beaten(self, step: WeighBlock) -> bool:
+        """Whether this block belongs to a section that ended and did not win. Only its weight can bring it back."""
+        channel = self._channels.get(step.ancestor)
+        return channel is not None and channel.weight_to_beat > 0 and bool(channel.path_to(step.batch))
+
+    def with_kept_blocks(self) -> list[bytes]:
+        """Returns the common ancestors of the channels that keep blocks, while no channel is active."""
+        return [] if self.active else [channel.hash for channel in self._channels.values() if channel.kept]
+
+    def adopt(self, ancestor: bytes, outweighs: Callable[[CompleteBatch, int], bool]) -> list[ReorgStep]:
+        """Returns the steps that put the kept blocks of this channel on the chain. No steps if no kept block that the
+        ancestor leads to is heavy enough: `outweighs` gets the block and the weight to beat."""
+        channel = self._channels.get(ancestor)
+        if channel is None:
+            return []
+        for batch in channel.kept.values():
+            path = channel.path_to(batch) if outweighs(batch, channel.weight_to_beat) else []
+            if path:
+                # The path comes first, because the chain follows the first child that comes.
+                blocks = dict.fromkeys((*(each.hash for each in path), *channel.kept))
+                steps: list[ReorgStep] = [RevertTo(channel.hash, channel.number, None)]
+                steps += [ReorgBlock(channel.kept[hash_]) for hash_ in blocks]
+                return [*steps, ReorgOver(channel.hash, channel.number)]
+        return []
 
     def refuse(self, hash_: bytes, why: str, steps: list[ReorgStep]) -> None:
         self.refused_count += 1
@@ -222,10 +204,13 @@ class ReorgProtocol:
         return tuple(hash_ for hash_, channel in self._channels.items() if channel.state is not ChannelState.ANNOUNCED)
 
     def known(self) -> tuple[OpenReorg, ...]:
-        return tuple(OpenReorg(channel.hash, channel.number, channel.offset) for channel in self._channels.values())
+        return tuple(
+            OpenReorg(channel.hash, channel.number, channel.resume_offset, False, channel.weight_to_beat)
+            for channel in self._channels.values()
+        )
 
-    def finished(self) -> tuple[FinishedReorg, ...]:
-        return tuple(finished for finished, _ in self._finished.items())
+    def finished(self) -> tuple[bytes, ...]:
+        return tuple(ancestor for ancestor, _ in self._finished.items())
 
     def check(self) -> None:
         """Raises AssertionError if the invariant of the class does not hold, or if a limit is exceeded."""
@@ -233,115 +218,95 @@ class ReorgProtocol:
         active = [channel for channel in channels if channel.state is ChannelState.ACTIVE]
         assert active == ([] if self.active is None else [self.active])
         assert len(channels) <= self._limits.announced_max
-        for channel in channels:
-            idle = channel.state in (ChannelState.ANNOUNCED, ChannelState.LISTENING)
-            assert (channel.reassembler is None) == idle
+        assert all(len(channel.kept) <= self._limits.held_max for channel in channels)
+
+    def _channel(self, reorg: OpenReorg) -> Channel:
+        return Channel(reorg, Reassembler(self._tracked, self._limits.reassembly))
 
     def _step(self, channel: Channel, given: ChannelInput, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
         TRANSITIONS[channel.state, given](self, channel, batch, steps)
 
-    def _begin(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
-        channel.reassembler = Reassembler(self._tracked, self._limits.reassembly)
-        channel.first_block = None
-        channel.examined = []
-        if self._had_reorg(channel.hash):
-            channel.state = ChannelState.EXAMINING
-        else:
-            self._activate(channel, steps)
-
-    def _activate(self, channel: Channel, steps: list[ReorgStep]) -> None:
+    def _activate(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
         channel.state = ChannelState.ACTIVE
         self.active = channel
         steps.append(RevertTo(channel.hash, channel.number, channel.offset))
 
-    def _examine(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
-        assert batch is not None
-        if batch.parent != channel.hash:
-            channel.examined.append(batch)
-            if len(channel.examined) > self._limits.held_max:
-                self.refuse(channel.hash, f"none of {self._limits.held_max} blocks follows the ancestor", steps)
-                self._listen(channel, None, steps)
-        elif FinishedReorg(channel.hash, batch.hash) in self._finished:
-            self.repeated_count += 1
-            channel.state = ChannelState.SKIPPING
-            channel.examined = []
-        else:
-            self._activate(channel, steps)
-            for known in (batch, *channel.examined):
-                self._apply(channel, known, steps)
-            channel.examined = []
-
     def _apply(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
         assert batch is not None
-        if channel.first_block is None and batch.parent == channel.hash:
-            channel.first_block = batch.hash
+        self._keep(channel, batch)
         steps.append(ReorgBlock(batch))
 
-    def _finish(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
-        assert channel.reassembler is not None
-        steps.extend(event for event in channel.reassembler.close() if isinstance(event, Evicted))
-        if channel.first_block is None:
-            self.refuse(channel.hash, "the channel brought no block that follows the ancestor", steps)
+    def _weigh(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
+        assert batch is not None
+        path = channel.path_to(batch)
+        if len(channel.kept) < self._limits.held_max:
+            self._keep(channel, batch)
+            steps.append(WeighBlock(channel.hash, batch))
+        elif channel.weight_to_beat and path:
+            # Another attempt at a reorg that was given up has more blocks than may be kept. It is believed at once, as
+            # the first attempt was.
+            channel.offset = channel.resume_offset
+            self._activate(channel, None, steps)
+            steps.extend(map(ReorgBlock, path))
+            channel.forget()
         else:
-            self._finished.put(FinishedReorg(channel.hash, channel.first_block), None)
-        self.finished_count += 1
+            channel.forget()
+            self.refuse(
+                channel.hash, f"more than {self._limits.held_max} blocks of it are lighter than the chain", steps
+            )
+
+    def _keep(self, channel: Channel, batch: CompleteBatch) -> None:
+        channel.has_first = channel.has_first or batch.parent == channel.hash
+        if len(channel.kept) >= self._limits.held_max:
+            channel.forget()
+        channel.kept[batch.hash] = batch
+
+    def _end(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
+        if not channel.has_first:
+            self.refuse(channel.hash, "the channel brought no block that follows the ancestor", steps)
+        self._leave(channel, None, steps)
+
+    def _leave(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
+        self._finished.put(channel.hash, None)
         self.active = None
-        del self._channels[channel.hash]
-        steps.append(CloseReorgChannel(channel.hash))
-        steps.append(ReorgOver(channel.hash))
+        channel.state = ChannelState.WEIGHING
+        steps.append(ReorgOver(channel.hash, channel.number))
 
-    def _give_up(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
-        """Ends an attempt at the reorg that its producer or the application gave up.
-
-        The reorg does not count as finished, and its channel stays open for another attempt.
-        """
-        assert channel.reassembler is not None
-        steps.extend(event for event in channel.reassembler.close() if isinstance(event, Evicted))
-        self.abandoned_count += 1
-        self.active = None
-        self._listen(channel, None, steps)
-        steps.append(ReorgGivenUp(channel.hash, channel.number))
-
-    def _listen(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
-        channel.state = ChannelState.LISTENING
-        channel.offset = channel.next_offset
-        channel.reassembler = None
-        channel.examined = []
+    def _repeat(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
+        self.repeated_count += 1
 
     def _ignore(self, channel: Channel, batch: CompleteBatch | None, steps: list[ReorgStep]) -> None:
         """Does nothing. Handles an input that has no effect in the present state of the channel."""
 
-    def _had_reorg(self, hash_: bytes) -> bool:
-        return any(finished.ancestor == hash_ for finished in self.finished())
-
-    def _give_one_up(self, steps: list[ReorgStep]) -> bool:
+    def _close_one(self, steps: list[ReorgStep]) -> bool:
+        """Closes a channel to make room for another. Returns False if there is none that may be closed."""
         others = [channel for channel in self._channels.values() if channel is not self.active]
         if not others:
             return False
-        victim = next((channel for channel in others if self._had_reorg(channel.hash)), others[0])
-        del self._channels[victim.hash]
-        self.refuse(victim.hash, f"more than {self._limits.announced_max} reorgs are announced", steps)
-        steps.append(CloseReorgChannel(victim.hash))
+        victim = next((channel for channel in others if channel.state is ChannelState.WEIGHING), others[0])
+        if victim.state is not ChannelState.WEIGHING:
+            self.refuse(victim.hash, f"more than {self._limits.announced_max} reorgs are announced", steps)
+        self._close(victim, steps)
         return True
+
+    def _close(self, channel: Channel, steps: list[ReorgStep]) -> None:
+        del self._channels[channel.hash]
+        steps.extend(event for event in channel.reassembler.close() if isinstance(event, Evicted))
+        steps.append(CloseReorgChannel(channel.hash))
 
 
 Action: TypeAlias = Callable[[ReorgProtocol, Channel, CompleteBatch | None, list[ReorgStep]], None]
 
 TRANSITIONS: Mapping[tuple[ChannelState, ChannelInput], Action] = {
-    (ChannelState.LISTENING, ChannelInput.BEGIN): ReorgProtocol._begin,
-    (ChannelState.LISTENING, ChannelInput.BLOCK): ReorgProtocol._ignore,
+    (ChannelState.LISTENING, ChannelInput.BEGIN): ReorgProtocol._activate,
     (ChannelState.LISTENING, ChannelInput.END): ReorgProtocol._ignore,
     (ChannelState.LISTENING, ChannelInput.ABANDON): ReorgProtocol._ignore,
-    (ChannelState.EXAMINING, ChannelInput.BEGIN): ReorgProtocol._ignore,
-    (ChannelState.EXAMINING, ChannelInput.BLOCK): ReorgProtocol._examine,
-    (ChannelState.EXAMINING, ChannelInput.END): ReorgProtocol._listen,
-    (ChannelState.EXAMINING, ChannelInput.ABANDON): ReorgProtocol._listen,
-    (ChannelState.SKIPPING, ChannelInput.BEGIN): ReorgProtocol._ignore,
-    (ChannelState.SKIPPING, ChannelInput.BLOCK): ReorgProtocol._ignore,
-    (ChannelState.SKIPPING, ChannelInput.END): ReorgProtocol._listen,
-    (ChannelState.SKIPPING, ChannelInput.ABANDON): ReorgProtocol._listen,
     (ChannelState.ACTIVE, ChannelInput.BEGIN): ReorgProtocol._ignore,
     (ChannelState.ACTIVE, ChannelInput.BLOCK): ReorgProtocol._apply,
-    (ChannelState.ACTIVE, ChannelInput.END): ReorgProtocol._finish,
-    (ChannelState.ACTIVE, ChannelInput.ABANDON): ReorgProtocol._give_up,
+    (ChannelState.ACTIVE, ChannelInput.END): ReorgProtocol._end,
+    (ChannelState.ACTIVE, ChannelInput.ABANDON): ReorgProtocol._leave,
+    (ChannelState.WEIGHING, ChannelInput.BEGIN): ReorgProtocol._repeat,
+    (ChannelState.WEIGHING, ChannelInput.BLOCK): ReorgProtocol._weigh,
+    (ChannelState.WEIGHING, ChannelInput.END): ReorgProtocol._ignore,
+    (ChannelState.WEIGHING, ChannelInput.ABANDON): ReorgProtocol._ignore,
 }

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from cardinal_streams.message.types import Message, Ping, Reorg, ReorgComplete
+from cardinal_streams.message.types import Message, Ping, Reorg, ReorgAbandoned, ReorgComplete
 
-OF_NO_BLOCK = (Reorg, ReorgComplete, Ping)
+OF_NO_BLOCK = (Reorg, ReorgComplete, ReorgAbandoned, Ping)
 
 
 class Reread:

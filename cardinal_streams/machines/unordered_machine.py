@@ -2,8 +2,8 @@
 
 Blocks of forks are returned too. The machine does no I/O: other code, its shell, reads topics and saves checkpoints.
 Blocks are taken from the normal feed (the application's topics) and from reorg channels, each block once. A reorg
-channel is a topic with the blocks of one reorg. It is read beside the normal feed, from its announcement to its
-ReorgComplete message.
+channel is a topic with the blocks of one reorg. It is read beside the normal feed from its announcement on, until too
+many others were announced after it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cardinal_streams.machines.reassembly_events import Completed, Outdated
 from cardinal_streams.machines.reassembly_machine import Reassembler
 from cardinal_streams.machines.reread import Reread
 from cardinal_streams.message.messages import decode
-from cardinal_streams.message.types import Reorg, ReorgComplete
+from cardinal_streams.message.types import OF_REORGS, Reorg, ReorgAbandoned, ReorgComplete
 from cardinal_streams.prefixes import TRACK_ALL, Tracked
 from cardinal_streams.recent import RecentMap
 
@@ -87,7 +87,7 @@ class UnorderedConsumer:
         for event in self._machine.receive(message, source, offset):
             if isinstance(event, Reorg):
                 self._announce(event, out)
-            elif not isinstance(event, ReorgComplete | Outdated):
+            elif not isinstance(event, ReorgComplete | ReorgAbandoned | Outdated):
                 if isinstance(event, Completed):
                     self._unfinished[event.batch.hash] = event
                 out.append(event)
@@ -96,22 +96,20 @@ class UnorderedConsumer:
     def receive_history(self, key: bytes, value: bytes, source: str, offset: int) -> list[ConsumerEvent | Completed]:
         """Takes a message that is read again from a closed reorg channel (`Checkpoint.history`).
 
-        Reorg and ReorgComplete messages are ignored.
+        Messages that begin or end a section are ignored.
         """
         self._channel_sources.put(source, None)
-        return [] if key[:1] in (b"\x05", b"\x06") else self.receive(key, value, source, offset)
+        return [] if key[:1] in OF_REORGS else self.receive(key, value, source, offset)
 
     def receive_reorg(
         self, ancestor: bytes, key: bytes, value: bytes, source: str, offset: int
     ) -> list[ConsumerEvent | Completed]:
         """Takes a message from the channel of the reorg with this common ancestor.
 
-        A ReorgComplete closes the channel.
+        Messages that begin or end a section are ignored, because a redundant producer can still write to the channel.
         """
         self._channel_sources.put(source, ancestor)
-        if key[:1] == b"\x06":
-            return [CloseReorgChannel(ancestor)] if self._open.pop(ancestor, None) is not None else []
-        return [] if key[:1] == b"\x05" else self.receive(key, value, source, offset)
+        return [] if key[:1] in OF_REORGS else self.receive(key, value, source, offset)
 
     def done(self, event: Completed) -> None:
         """Notes that the application has finished this block. Raises `ValueError` at a second call."""

@@ -9,7 +9,9 @@ prefix byte, and its fields follow without separators:
     03 hash(32) UTF-8 key                BatchMsg         raw bytes of the application, can be empty
     04 hash(32) UTF-8 key                BatchDeleteMsg   empty
     05 hash(32)                          Reorg            Avro long: number of the common ancestor
-    06 hash(32)                          ReorgComplete    Avro long: number
+    06 hash(32)                          ReorgComplete    Avro long: number of the common ancestor
+    fe hash(32)                          ReorgAbandoned   Avro long: number of the common ancestor; not in the
+                                                          specification (see the module `reorg_channel`)
     ff producer id(32)                   Ping             opaque; not in the specification, but the reference producer
                                                           puts one on the default topic every 30 s
 
@@ -36,6 +38,7 @@ from cardinal_streams.message.types import (
     Ping,
     Record,
     Reorg,
+    ReorgAbandoned,
     ReorgComplete,
     SubBatchHeader,
     SubBatchMsg,
@@ -51,6 +54,7 @@ __all__ = [
     "Ping",
     "Record",
     "Reorg",
+    "ReorgAbandoned",
     "ReorgComplete",
     "SubBatchHeader",
     "SubBatchMsg",

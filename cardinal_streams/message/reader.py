@@ -17,6 +17,7 @@ from cardinal_streams.message.types import (
     Message,
     Ping,
     Reorg,
+    ReorgAbandoned,
     ReorgComplete,
     SubBatchHeader,
     SubBatchMsg,
@@ -90,15 +91,23 @@ def _decode_delete(key: bytes, value: bytes) -> BatchDeleteMsg:
 
 
 def _decode_reorg(key: bytes, value: bytes) -> Reorg:
-    return Reorg(_hash_of(key), _unsigned(avro_reader.decode_varint(value), "the number", NUMBER_ON_WIRE_MAX))
+    return Reorg(_hash_of(key), _ancestor_number(value))
 
 
 def _decode_complete(key: bytes, value: bytes) -> ReorgComplete:
-    return ReorgComplete(_hash_of(key), _unsigned(avro_reader.decode_varint(value), "the number", NUMBER_ON_WIRE_MAX))
+    return ReorgComplete(_hash_of(key), _ancestor_number(value))
+
+
+def _decode_abandoned(key: bytes, value: bytes) -> ReorgAbandoned:
+    return ReorgAbandoned(_hash_of(key), _ancestor_number(value))
 
 
 def _decode_ping(key: bytes, value: bytes) -> Ping:
     return Ping(_hash_of(key), value)
+
+
+def _ancestor_number(value: bytes) -> int:
+    return _unsigned(avro_reader.decode_varint(value), "the number", NUMBER_ON_WIRE_MAX)
 
 
 def _hash_of(key: bytes) -> bytes:
@@ -144,5 +153,6 @@ DECODERS: dict[int, Callable[[bytes, bytes], Message]] = {
     0x04: _decode_delete,
     0x05: _decode_reorg,
     0x06: _decode_complete,
+    0xFE: _decode_abandoned,
     0xFF: _decode_ping,
 }

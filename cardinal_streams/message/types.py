@@ -78,10 +78,18 @@ class Reorg(msgspec.Struct, frozen=True, gc=False):
 
 
 class ReorgComplete(msgspec.Struct, frozen=True, gc=False):
-    """The last message of a reorg channel (the topic of one reorg).
+    """The last message of a section of a reorg channel (the topic of one reorg). The reorg is complete.
 
-    `hash` and `number` identify the last block of the new branch, or the common ancestor if the reorg is given up.
+    `hash` and `number` are those of the common ancestor, as in the Reorg. Consumers do not look at them.
     """
+
+    hash: bytes
+    number: int
+
+
+class ReorgAbandoned(msgspec.Struct, frozen=True, gc=False):
+    """The last message of a section whose producer gives the reorg up. `hash` and `number` are those of the common
+    ancestor. The specification has no such message; other consumers drop it."""
 
     hash: bytes
     number: int
@@ -98,4 +106,6 @@ class Ping(msgspec.Struct, frozen=True, gc=False):
 
 
 BlockMessage: TypeAlias = Batch | SubBatchHeader | SubBatchMsg | BatchMsg | BatchDeleteMsg
-Message: TypeAlias = BlockMessage | Reorg | ReorgComplete | Ping
+Message: TypeAlias = BlockMessage | Reorg | ReorgComplete | ReorgAbandoned | Ping
+OF_REORGS = (b"\x05", b"\x06", b"\xfe")
+"""The first bytes of the keys of Reorg, ReorgComplete and ReorgAbandoned."""

@@ -20,6 +20,7 @@ from cardinal_streams.message.types import (
     Ping,
     Record,
     Reorg,
+    ReorgAbandoned,
     ReorgComplete,
     SubBatchHeader,
     SubBatchMsg,
@@ -145,13 +146,19 @@ def _encode_delete(message: BatchDeleteMsg) -> Record:
 
 
 def _encode_reorg(message: Reorg) -> Record:
-    key = b"\x05" + check_hash(message.hash, "the hash")
-    return Record(key, avro_writer.encode_varint(check_number(message.number)))
+    return _with_number(b"\x05", message.hash, message.number)
 
 
 def _encode_complete(message: ReorgComplete) -> Record:
-    key = b"\x06" + check_hash(message.hash, "the hash")
-    return Record(key, avro_writer.encode_varint(check_number(message.number)))
+    return _with_number(b"\x06", message.hash, message.number)
+
+
+def _encode_abandoned(message: ReorgAbandoned) -> Record:
+    return _with_number(b"\xfe", message.hash, message.number)
+
+
+def _with_number(prefix: bytes, hash_: bytes, number: int) -> Record:
+    return Record(prefix + check_hash(hash_, "the hash"), avro_writer.encode_varint(check_number(number)))
 
 
 def _encode_ping(message: Ping) -> Record:
@@ -166,5 +173,6 @@ ENCODERS: dict[type[Message], Callable[[Any], Record]] = {
     BatchDeleteMsg: _encode_delete,
     Reorg: _encode_reorg,
     ReorgComplete: _encode_complete,
+    ReorgAbandoned: _encode_abandoned,
     Ping: _encode_ping,
 }

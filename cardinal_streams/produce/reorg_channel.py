@@ -5,9 +5,10 @@ ancestor, then a ReorgComplete message. One of the blocks must be heavier than t
 message is sent both to the channel and to the default topic, where it announces the channel. Each block is sent to the
 channel with all its messages, whatever their prefixes, even if it was sent before.
 
-The specification does not say which hash and number a ReorgComplete has. This module sends the hash and number of the
-last block. A ReorgComplete with the hash and number of the ancestor means that the producer gives the reorg up.
-Consumers then return to the chain that they had before, if that chain is heavier.
+The ReorgComplete has the hash and the number of the common ancestor, as the Reorg (specification: "as described above
+with the Reorg message"; so does the reference producer). A producer that gives a reorg up sends a ReorgAbandoned, a
+message of this package with a prefix byte that nobody else uses. Its consumers then return to the heaviest chain. Other
+consumers drop it, and still wait for the ReorgComplete of another attempt.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from collections.abc import Collection, Mapping
 
 from cardinal_streams.errors import ReorgOrder, UnknownSubBatch
 from cardinal_streams.message.messages import encode
-from cardinal_streams.message.types import Record, Reorg, ReorgComplete
+from cardinal_streams.message.types import Record, Reorg, ReorgAbandoned, ReorgComplete
 from cardinal_streams.message.writer import check_hash, check_number, check_weight
 from cardinal_streams.payload import Payload
 from cardinal_streams.produce.producer import Producer
@@ -101,10 +102,10 @@ class ReorgChannel:
         if self._weight <= self.removed_weight:
             raise ReorgOrder(f"the new chain weighs {self._weight}, the removed one {self.removed_weight}")
         self.state = ChannelState.COMPLETE
-        return [encode(ReorgComplete(self._tip, self._tip_number))]
+        return [encode(ReorgComplete(self.ancestor, self.number))]
 
     def abandon(self) -> list[Record]:
-        """Gives the reorg up. Returns the ReorgComplete message that names the ancestor; no message before `begin`.
+        """Gives the reorg up. Returns the ReorgAbandoned message; no message before `begin`.
 
         To try the reorg again, make a new `ReorgChannel` with the same ancestor.
         """
@@ -113,7 +114,7 @@ class ReorgChannel:
             return []
         self._expect(ChannelState.OPEN, "abandoned")
         self.state = ChannelState.ABANDONED
-        return [encode(ReorgComplete(self.ancestor, self.number))]
+        return [encode(ReorgAbandoned(self.ancestor, self.number))]
 
     def _expect(self, state: ChannelState, step: str) -> None:
         if self.state is not state:

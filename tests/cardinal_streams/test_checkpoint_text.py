@@ -11,7 +11,7 @@ from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_ch
 from cardinal_streams.errors import CheckpointError
 from cardinal_streams.limits import U64_MAX, WEIGHT_MAX
 from cardinal_streams.machines.chain_events import Start
-from cardinal_streams.machines.consumer_events import Checkpoint, FinishedReorg, OpenReorg
+from cardinal_streams.machines.consumer_events import Checkpoint, OpenReorg
 
 HASHES = st.binary(min_size=32, max_size=32)
 NUMBERS = st.integers(0, U64_MAX)
@@ -27,7 +27,7 @@ CHECKPOINTS = st.builds(
     open_reorgs=st.lists(OPEN_REORGS, max_size=3)
     .filter(lambda reorgs: sum(reorg.is_begun for reorg in reorgs) < 2)
     .map(tuple),
-    finished_reorgs=st.lists(st.builds(FinishedReorg, HASHES, HASHES), max_size=3).map(tuple),
+    finished_reorgs=st.lists(HASHES, max_size=3).map(tuple),
     read=POSITIONS,
     needed=st.lists(HASHES, max_size=3).map(tuple),
 )

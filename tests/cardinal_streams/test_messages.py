@@ -179,7 +179,7 @@ def test_no_cut_key_is_the_same_message(message: Message, data: st.DataObject) -
         ("06" + HEX, "0000", TrailingBytes),
         ("06" + HEX[:-2], "00", TruncatedMessage),
         ("07" + HEX, "00", UnknownPrefixByte),
-        ("fe" + HEX, "00", UnknownPrefixByte),
+        ("fd" + HEX, "00", UnknownPrefixByte),
         ("ff", "00", TruncatedMessage),
     ],
 )

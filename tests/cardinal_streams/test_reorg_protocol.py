@@ -34,7 +34,7 @@ class TestReorg:
         assert shell.application.hashes == world.expected
         assert shell.application.reverts == 1
         kinds = [type(event) for event in shell.events if not isinstance(event, ChainUpdate)]
-        assert kinds == [OpenReorgChannel, Revert, CloseReorgChannel]
+        assert kinds == [OpenReorgChannel, Revert]
         assert shell.consumer.statistics().reorgs_finished == 1
         for block in (*world.new, *world.after):
             contents = shell.application.contents[block.hash].values
@@ -142,14 +142,28 @@ class TestReorg:
         assert [event for event in shell.events if isinstance(event, ReorgRefused)]
         assert shell.consumer.feeds.normal
 
-    def test_a_channel_that_ends_within_a_block_is_told(self) -> None:
+    def test_what_a_channel_has_of_a_block_is_told_when_it_is_closed(self) -> None:
+        """Goal: an incomplete block is told, and not at the end of a section: another producer can send the rest.
+        Method: the last message of the last block is missing; then many reorgs are announced, so that the channel is
+        closed."""
         world = World()
         shell = world.shell()
-        records = world.logs.channels[world.old[1].hash]
-        del records[-2]
+        ancestor = world.old[1].hash
+        lost = world.logs.channels[ancestor].pop(-2)
         shell.run()
-        (evicted,) = [event for event in shell.events if isinstance(event, Evicted)]
+        assert not [event for event in shell.events if isinstance(event, Evicted)]
+        events = []
+        for number in range(1, shell.consumer.limits.announced_max + 1):
+            events += shell.consumer.receive(*encode(Reorg(hash_of(number), 900 + number)), "default:9", number)
+        (evicted,) = [event for event in events if isinstance(event, Evicted)]
         assert (evicted.hash, evicted.reason) == (world.new[-1].hash, EvictionReason.CLOSED)
+        assert CloseReorgChannel(ancestor) in events
+        whole = World()
+        whole.logs.channels[ancestor].pop(-2)
+        whole.logs.send_on(ancestor, [lost])
+        shell = whole.shell()
+        shell.run()
+        assert shell.application.hashes == whole.expected
 
     def test_a_block_too_deep_is_told(self) -> None:
         logs = Logs()
@@ -246,7 +260,7 @@ class TestProducersSide:
         with pytest.raises(UnknownSubBatch):
             channel.send_sub_batch(hash_of("b"), hash_of(2))
         assert len(channel.send_sub_batch(hash_of("b"), hash_of(1))) == 1
-        assert channel.complete() == [encode(ReorgComplete(hash_of("b"), 3))]
+        assert channel.complete() == [encode(ReorgComplete(hash_of("a"), 1))], "the ancestor, as the Reorg"
         with pytest.raises(ReorgOrder, match="that is complete"):
             channel.complete()
 

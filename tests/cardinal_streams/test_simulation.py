@@ -87,18 +87,24 @@ def test_a_seed_is_a_seed() -> None:
 
 
 def test_channels_stay_in_order() -> None:
-    """A section of a channel begins with its Reorg message and ends with its ReorgComplete."""
-    simulation = made(1, blocks=60, deep_reorgs=2, producers=2, delay_max=300)
-    channels: dict[str, str] = {}
+    """On the first channel two producers write at once; each one's messages stay in order. On the second channel a
+    section begins with its Reorg message and ends with its ReorgComplete."""
+    simulation = made(1, blocks=60, deep_reorgs=2, producers=2, delay_max=300, duplicate_rate=0)
+    channels: dict[str, list[bytes]] = {}
     for step in simulation.steps:
         if is_reorg_topic(step.topic):
-            kind = "(" if step.record.key[0] == 5 else ")" if step.record.key[0] == 6 else "."
-            channels[step.topic] = channels.get(step.topic, "") + kind
+            channels.setdefault(step.topic, []).append(step.record.key)
     assert len(channels) == 2
-    for text in channels.values():
-        assert text.replace(".", "") == "()()"
-        assert text.startswith("(.")
-        assert text.endswith(".)")
+    both, in_turn = channels.values()
+    text = "".join("(" if key[0] == 5 else ")" if key[0] == 6 else "." for key in in_turn)
+    assert text.replace(".", "") == "()()"
+    assert text.startswith("(.")
+    assert text.endswith(".)")
+    assert in_turn[: len(in_turn) // 2] == in_turn[len(in_turn) // 2 :]
+    assert both[: len(both) // 2] != both[len(both) // 2 :]
+    assert sorted(both) == sorted(2 * list(dict.fromkeys(both)))
+    firsts = list(dict.fromkeys(both))
+    assert [key[0] for key in firsts][:: len(firsts) - 1] == [5, 6]
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,122 @@
+"""The state of one reorg channel, and the steps that the chain must take for the Reorg protocol.
+
+The module `reorg_machine` decides which step follows from which message.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TypeAlias
+
+import msgspec
+
+from cardinal_streams.machines.consumer_events import CloseReorgChannel, OpenReorg, OpenReorgChannel, ReorgRefused
+from cardinal_streams.machines.reassembly_events import Evicted, Refused
+from cardinal_streams.machines.reassembly_machine import Reassembler
+from cardinal_streams.payload import CompleteBatch
+
+
+class ChannelState(enum.Enum):
+    ANNOUNCED = "announced"
+    LISTENING = "listening"
+    ACTIVE = "active"
+    WEIGHING = "weighing"
+
+
+class RevertTo(msgspec.Struct, frozen=True):
+    """A step: the chain must go back to this block, and then takes the blocks of the reorg.
+
+    `offset`: the offset on the reorg's channel at which the reorg begins. None if all blocks of the reorg and its end
+    follow in the same steps.
+    """
+
+    hash: bytes
+    number: int
+    offset: int | None
+
+
+class ReorgBlock(msgspec.Struct, frozen=True):
+    """A step: the chain must take this block of the active reorg."""
+
+    batch: CompleteBatch
+
+
+class WeighBlock(msgspec.Struct, frozen=True):
+    """A step: this block came on the channel of the reorg to `ancestor` after the end of a section. The chain takes it
+    if it can place it."""
+
+    ancestor: bytes
+    batch: CompleteBatch
+
+
+class ReorgOver(msgspec.Struct, frozen=True):
+    """A step: the section of the reorg to this ancestor is over, complete or not. The heaviest chain wins, and the
+    chain again takes blocks from the application's topics."""
+
+    hash: bytes
+    number: int
+
+
+ChainStep: TypeAlias = RevertTo | ReorgBlock | WeighBlock | ReorgOver
+ReorgStep: TypeAlias = ChainStep | OpenReorgChannel | CloseReorgChannel | ReorgRefused | Refused | Evicted
+
+
+class Channel:
+    """The channel (topic) of one reorg.
+
+    `offset`: where the section that is ACTIVE begins. `next_offset`: the offset after the last message that was read.
+    `kept`: by hash, the complete blocks that can still be put on the chain, in the order in which they came.
+    `weight_to_beat`: the weight of the chain that the reorg had removed and that has returned, or returns while the
+    normal feed is read again; 0 if there is no such chain.
+    `has_first`: whether a child of the common ancestor came.
+    """
+
+    __slots__ = (
+        "has_first",
+        "hash",
+        "kept",
+        "next_offset",
+        "number",
+        "offset",
+        "reassembler",
+        "state",
+        "weight_to_beat",
+    )
+
+    def __init__(self, reorg: OpenReorg, reassembler: Reassembler) -> None:
+        self.hash = reorg.hash
+        self.number = reorg.number
+        self.offset = self.next_offset = reorg.offset
+        self.state = ChannelState.ANNOUNCED
+        self.reassembler = reassembler
+        self.kept: dict[bytes, CompleteBatch] = {}
+        self.weight_to_beat = 0 if reorg.is_begun else reorg.removed_weight
+        self.has_first = False
+
+    @property
+    def resume_offset(self) -> int:
+        """The offset at which another consumer begins to read the channel, so that it misses no block that this one
+        still needs."""
+        if self.state is ChannelState.ACTIVE:
+            return self.offset
+        needed = [offset for batch in self.kept.values() for offset in batch.offsets.values()]
+        return min([self.next_offset, *needed, *self.reassembler.low_water().values()])
+
+    def forget(self) -> None:
+        """Drops the kept blocks. They come again if their messages come again."""
+        for hash_ in self.kept:
+            self.reassembler.forget(hash_)
+        self.kept.clear()
+
+    def path_to(self, batch: CompleteBatch) -> list[CompleteBatch]:
+        """Returns the kept blocks from the child of the common ancestor up to this block; an empty list if a block
+        between them is missing."""
+        path: list[CompleteBatch] = []
+        at: CompleteBatch | None = batch
+        while at is not None and len(path) <= len(self.kept):
+            path.append(at)
+            if at.parent == self.hash:
+                path.reverse()
+                return path
+            at = self.kept.get(at.parent)
+        return []
