@@ -27,7 +27,7 @@ from sqlalchemy import (
 from cluster.shards import SHARDS
 from cluster.view import Member, Shard, View
 from storage.contract import Operation, Session
-from storage.errors import NodeReplaced
+from storage.errors import MemberFenced
 from storage.statement import compiled, upsert
 
 metadata = MetaData()
@@ -142,7 +142,7 @@ class Join(ClusterOperation):
 
 
 class Beat(ClusterOperation):
-    """Writes that this process lives. Raises NodeReplaced if another one has taken its name."""
+    """Writes that this process lives. Raises MemberFenced if another one has taken its name."""
 
     __slots__ = ("_process",)
 
@@ -152,7 +152,7 @@ class Beat(ClusterOperation):
 
     def change(self, session: Session) -> None:
         if session.execute(_BEAT, self._process).rowcount != 1:
-            raise NodeReplaced
+            raise MemberFenced
 
 
 class MoveShards(ClusterOperation):

@@ -142,6 +142,16 @@ class ConnectionLost(StorageError):
         )
 
 
+class ServerRefused(ConnectionLost):
+    """The error of a connection that the database server runs but does not accept: the role, the database or the
+    password is wrong, or the rules of the server exclude the node."""
+
+    def __init__(self, reason: str) -> None:
+        StorageError.__init__(
+            self, f"the database server refused the node: {reason}; correct the URL or the password, or let the role in"
+        )
+
+
 class StandbyMissing(ConnectionLost):
     """The error of an operation that had to wait for a commit, while the commit waited for a standby of the database
     server. Nothing of the operation is stored."""
@@ -187,6 +197,18 @@ class NodeReplaced(StorageError):
 
     def __init__(self) -> None:
         super().__init__("another node has taken over this database; stop this node, or give it another database")
+
+
+class MemberFenced(NodeReplaced):
+    """The error of writing after another member of the cluster has taken what this member served, since this member was
+    silent, or after a new process has taken its name. Nothing of the operation is stored."""
+
+    def __init__(self) -> None:
+        StorageError.__init__(
+            self,
+            "another node has taken over what this member of the cluster served, since it did not write in time or a "
+            "new process has its name; start it again, and it joins as a new member",
+        )
 
 
 class ConfirmedLost(StorageError):
@@ -244,15 +266,29 @@ class MemberNameTaken(DatabaseTaken):
 class UnsafeDatabase(StorageError):
     """The error of a database server that would confirm what it has not synced.
 
-    settings: the settings of the server that allow it.
+    settings: the settings of the server that allow it, and the tables that a crash of the server empties (UNLOGGED).
     """
 
     def __init__(self, settings: Sequence[str]) -> None:
         super().__init__(
-            f"the database server can lose what it has confirmed ({', '.join(settings)}); set them to on, or start "
-            "with the setting `database_unsafe` if that may happen"
+            f"the database server can lose what it has confirmed ({', '.join(settings)}); set settings to on and "
+            "tables to LOGGED, or start with the setting `database_unsafe` if that may happen"
         )
         self.settings = settings
+
+
+class RightsMissing(StorageError):
+    """The error of starting a node whose role lacks rights in the database.
+
+    rights: what the role lacks.
+    """
+
+    def __init__(self, rights: Sequence[str]) -> None:
+        super().__init__(
+            f"the role of the node lacks rights in the database: {'; '.join(rights)}; grant them, or start the node "
+            "once with the role that owns the tables (docs/postgres.md, 'The rights of the role')"
+        )
+        self.rights = rights
 
 
 class NoRoomToUpgrade(DiskFull):

@@ -61,7 +61,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     SQLite file in `data_dir`. With several HOST:PORT, separated by commas, the node finds the one that takes writes."""
     database_unsafe: bool = False
     """Whether the node also starts if the PostgreSQL server can lose what it has confirmed (`fsync`, `full_page_writes`
-    or `synchronous_commit` is off)."""
+    or `synchronous_commit` is off, or a table of the node is UNLOGGED)."""
     database_wait_s: Seconds = 30.0
     """For how long a push waits for a PostgreSQL server that takes writes, before it fails and is not stored."""
     database_call_s: Seconds = 10.0

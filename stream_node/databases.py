@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import structlog
 
@@ -61,7 +61,7 @@ def check_url(url: str) -> None:
             "database: the node knows postgresql://USER@HOST:PORT/DATABASE; without this setting, it keeps an SQLite "
             "file in its data directory"
         )
-    if parts.password is not None or "password=" in parts.query:
+    if parts.password or any("password" in name for name, _ in parse_qsl(parts.query)):
         raise ConfigError(
             "database: the URL contains a password, and settings are shown; put the password into a file for libpq, "
             "and name it by PGPASSFILE or ?passfile=FILE"

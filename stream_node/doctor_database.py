@@ -33,8 +33,7 @@ def examine_server(url: str, config: Config) -> Finding:
         server.close()
     durability = found.kept(unsafe=config.database_unsafe)
     values: Values = {"database": server.name, "version": version, "waits_for_standby": durability.waits_for_standby}
-    told = f"PostgreSQL {version} at {server.name}: {durability.meaning}"
+    told = f"PostgreSQL {version} at {server.name}"
     if found.unsafe:
-        unsafe = f"{', '.join(found.unsafe)}: a confirmed message can be lost when the server crashes"
-        return Finding(CHECK, "warning" if config.database_unsafe else "wrong", f"{told}; {unsafe}", values)
-    return Finding(CHECK, "ok", told, values)
+        return Finding(CHECK, "warning" if config.database_unsafe else "wrong", f"{told}: {found.meaning}", values)
+    return Finding(CHECK, "ok", f"{told}: {durability.meaning}", values)

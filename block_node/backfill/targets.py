@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, Column, Table, Text, bindparam, select
-from sqlalchemy.schema import CreateTable
 
 from storage.contract import Operation, Session
 from storage.schema import metadata
@@ -28,7 +27,6 @@ backfill_targets = Table(
 announced block.
 """
 
-_CREATE: Final = compiled(CreateTable(backfill_targets, if_not_exists=True))
 _FIND: Final = compiled(
     select(backfill_targets.c.newest_known, backfill_targets.c.seal).where(
         backfill_targets.c.chain == bindparam("chain")
@@ -49,8 +47,6 @@ _SAVE: Final = compiled(
 class LoadTarget(Operation):
     """LoadTarget: a storage operation that reads the highest announced block of a chain.
 
-    It must run as a write, because it creates the table if the table is missing.
-
     newest_known: the result. None if nothing valid is stored.
     """
 
@@ -62,7 +58,6 @@ class LoadTarget(Operation):
         self.newest_known: int | None = None
 
     def apply(self, session: Session) -> None:
-        session.execute(_CREATE)
         row = session.execute(_FIND, (self.chain,)).fetchone()
         # A damaged row is ignored, because publishers and source nodes will announce the newest block again.
         sound = row is not None and row[1] == seal_of(backfill_targets.name, (self.chain, row[0]))

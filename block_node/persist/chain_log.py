@@ -124,7 +124,6 @@ class ChainLog:
         staged parts (parts that were kept on disk before verification). Must run in a writing transaction. Creates no
         stream, so that a node that receives no blocks leaves no trace of a chain.
         """
-        sql.ensure_tables(session)
         stream = session.log.find_stream(stream_name(self.chain), 0)
         if stream is None:
             return None, StoredChain(BlockRanges(), BlockRanges(), 0, 0, None, b"")

@@ -29,7 +29,6 @@ from sqlalchemy import (
 )
 from sqlalchemy import delete as delete_from
 from sqlalchemy import insert as insert_into
-from sqlalchemy.schema import CreateIndex, CreateTable
 
 from storage.contract import Session
 from storage.errors import DatabaseCorrupt, corrupt_text
@@ -92,8 +91,6 @@ block_staged = Table(
 """The table of staged parts: parts of blocks that are too large to wait in memory for their verification. The rows of
 an earlier process are deleted when the chain is opened."""
 
-TABLES: Final = (block_chains, block_index, block_evicted, block_staged)
-
 
 class BlockPlace(msgspec.Struct, frozen=True):
     """The location of a stored block in its stream: `parts` consecutive messages, the first one at index `first_index`.
@@ -109,18 +106,6 @@ class BlockPlace(msgspec.Struct, frozen=True):
     size_bytes: int
     root: bytes
 
-
-def ensure_tables(session: Session) -> None:
-    """Creates the tables that are missing, because the database could have been opened before this package was loaded.
-    Must run in a transaction."""
-    for statement in CREATE_TABLES:
-        session.execute(statement)
-
-
-CREATE_TABLES: Final = (
-    *(compiled(CreateTable(table, if_not_exists=True)) for table in TABLES),
-    *(compiled(CreateIndex(index, if_not_exists=True)) for table in TABLES for index in table.indexes),
-)
 
 _zero: ColumnElement[int] = literal_column("0")
 _places = block_index.c

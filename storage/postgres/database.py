@@ -10,13 +10,13 @@ from sqlalchemy import Table
 from storage.contract import Session
 from storage.directory_lock import DirectoryLock
 from storage.durable_files import make_folder
-from storage.errors import DatabaseTooNew, system_error
+from storage.errors import DatabaseTooNew, RightsMissing, StorageReadOnly, system_error
 from storage.postgres.commands import command
 from storage.postgres.deadlines import Deadlines
 from storage.postgres.durability import Durability, KeptDurability, check_safe, read_durability
 from storage.postgres.freshness import Freshness
 from storage.postgres.ownership import LOCK, Ownership
-from storage.postgres.schema import SCHEMA_VERSION, create_statements
+from storage.postgres.schema import SCHEMA_VERSION, create_statements, own_tables
 from storage.postgres.server import Connection, Server, check_version
 from storage.postgres.session import PostgresSession
 from storage.upkeep import NoUpkeep
@@ -27,6 +27,8 @@ CALL_S = 10.0
 """The time that one call of the server may take, in seconds."""
 
 
+RIGHTS = ("SELECT", "INSERT", "UPDATE", "DELETE")
+"""What the role of a node must be allowed on every table."""
 _RELATIONS = b"SELECT relname::text FROM pg_class WHERE pg_table_is_visible(oid)"
 """Asks for the names of all tables and indexes."""
 
@@ -152,7 +154,16 @@ def _create_tables(connection: Connection, deadlines: Deadlines, further: Sequen
     there = {found.get_value(row, 0).decode() for row in range(found.ntuples)}
     for name, statement in create_statements(further).items():
         if name not in there:
-            command(connection, deadlines, statement.encode())
+            try:
+                command(connection, deadlines, statement.encode())
+            except StorageReadOnly as error:
+                raise RightsMissing([f"CREATE on the schema, for {name}"]) from error
+    # Without this check, the first operation that lacks a right would fail, and again and again.
+    lacking = ", ".join(f"CASE WHEN NOT has_table_privilege(oid, '{right}') THEN '{right}' END" for right in RIGHTS)
+    found = command(connection, deadlines, f"SELECT relname, concat_ws(', ', {lacking}) {own_tables(further)}".encode())
+    rows = [[(found.get_value(row, column) or b"").decode() for column in (0, 1)] for row in range(found.ntuples)]
+    if missing := sorted(f"{rights} on {name}" for name, rights in rows if rights):
+        raise RightsMissing(missing)
     version = command(connection, deadlines, b"SELECT version FROM schema_version")
     if not version.ntuples:
         command(connection, deadlines, b"INSERT INTO schema_version VALUES (%d)" % SCHEMA_VERSION)

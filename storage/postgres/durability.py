@@ -13,21 +13,25 @@ import structlog
 from storage.errors import UnsafeDatabase
 from storage.postgres.commands import command
 from storage.postgres.deadlines import Deadlines
+from storage.postgres.schema import own_tables
 from storage.postgres.server import Connection, Server
 
 STRONG = ("on", "remote_apply")
 """The values of synchronous_commit with which a commit that returns is synced on the standby, if there is one."""
 
+_SETTINGS = ("fsync", "full_page_writes", "synchronous_commit", "synchronous_standby_names")
 logger = structlog.get_logger(__name__)
 
 
 class Durability(NamedTuple):
-    """The settings of a server on which the meaning of a confirm depends, as the server shows them."""
+    """What the meaning of a confirm depends on: settings of the server, as the server shows them, and the tables of the
+    node that a crash of the server empties, separated by commas."""
 
     fsync: str
     full_page_writes: str
     synchronous_commit: str
     synchronous_standby_names: str
+    unlogged: str = ""
 
     @property
     def waits_for_standby(self) -> bool:
@@ -36,6 +40,8 @@ class Durability(NamedTuple):
     @property
     def meaning(self) -> str:
         """What a confirm means, as a sentence."""
+        if self.unsafe:
+            return f"a confirmed message can be lost when the server crashes ({', '.join(self.unsafe)})"
         on_primary = "a confirmed message is synced on the primary"
         if not self.waits_for_standby:
             return f"{on_primary}, and on no other machine: set synchronous_standby_names to survive its loss"
@@ -47,12 +53,9 @@ class Durability(NamedTuple):
 
     @property
     def unsafe(self) -> list[str]:
-        """The settings with which a confirmed message can be lost when the primary crashes."""
-        return [
-            f"{name} = {value}"
-            for name, value in zip(self._fields, self, strict=True)
-            if value == "off" and name != "synchronous_standby_names"
-        ]
+        """The settings and tables with which a confirmed message can be lost when the primary crashes."""
+        off = [f"{name} = off" for name, value in zip(_SETTINGS[:-1], self, strict=False) if value == "off"]
+        return off + [f"table {name} is UNLOGGED" for name in self.unlogged.split(",") if name]
 
     def kept(self, *, unsafe: bool) -> Durability:
         """Returns the settings that hold for a connection that writes. Such a connection sets `synchronous_commit`
@@ -98,10 +101,11 @@ class KeptDurability:
 
 
 def read_durability(connection: Connection, deadlines: Deadlines) -> Durability:
-    """Reads the settings of the server on which the meaning of a confirm depends. Raises StorageError."""
-    columns = ", ".join(f"current_setting('{name}')" for name in Durability._fields)
-    result = command(connection, deadlines, f"SELECT {columns}".encode())
-    return Durability(*((result.get_value(0, column) or b"").decode() for column in range(len(Durability._fields))))
+    """Reads what the meaning of a confirm depends on. Raises StorageError."""
+    columns = ", ".join(f"current_setting('{name}')" for name in _SETTINGS)
+    unlogged = f"SELECT string_agg(relname, ',' ORDER BY relname) {own_tables()} AND relpersistence = 'u'"
+    result = command(connection, deadlines, f"SELECT {columns}, ({unlogged})".encode())
+    return Durability(*((result.get_value(0, column) or b"").decode() for column in range(result.nfields)))
 
 
 def check_safe(durability: Durability) -> None:

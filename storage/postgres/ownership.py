@@ -40,6 +40,7 @@ from storage.errors import (
     ConnectionLost,
     DatabaseTaken,
     LoneNodeThere,
+    MemberFenced,
     MemberNameTaken,
     NodeReplaced,
     StandbyMissing,
@@ -116,7 +117,7 @@ class Ownership:
             change = f"UPDATE {self._table} SET owner = '{self.token}', epoch = epoch + 1 WHERE {self._row}"
         result = command(connection, self._deadlines, f"{change} RETURNING epoch, commits".encode())
         if result.ntuples != 1:
-            raise NodeReplaced
+            raise self.replaced()
         if self._taken:
             self._lock(connection)
         return Taken(*(int(result.get_value(0, column) or b"0") for column in (0, 1)))
@@ -146,6 +147,10 @@ class Ownership:
         by zero, so that the server does nothing that comes after it (`storage.postgres.errors.REPLACED_STATE`)."""
         self.number += 1
         return b"BEGIN; EXECUTE begin_write(%d, %d)" % (self.number, self.epoch)
+
+    def replaced(self) -> NodeReplaced:
+        """Returns the error of writing after another node has taken over."""
+        return NodeReplaced() if self._member is None else MemberFenced()
 
     def _lock(self, connection: Connection) -> None:
         shared = "" if self._member is None else "_shared"

@@ -40,6 +40,16 @@ LOG_TABLES = {
 """The tables of the log, by their names. They have the columns of `storage.schema`."""
 
 
+def own_tables(further: Sequence[Table] = ()) -> str:
+    """Returns the FROM and WHERE of a query of `pg_class` for the tables of a node. Further conditions can follow.
+
+    further: tables that are not in `metadata`.
+    """
+    names = sorted({*LOG_TABLES, *metadata.tables, *(table.name for table in further)})
+    listed = ", ".join(f"'{name}'" for name in names)
+    return f"FROM pg_class WHERE relkind = 'r' AND relname IN ({listed}) AND pg_table_is_visible(oid)"
+
+
 def create_statements(further: Sequence[Table] = ()) -> dict[str, str]:
     """Returns the statements that create the tables and indexes, by the name of what they create. A table comes before
     its indexes.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -13,7 +14,7 @@ from psycopg.types.array import ListBinaryDumper
 from psycopg.types.numeric import Int8BinaryDumper, NumericBinaryLoader
 from psycopg.types.string import BytesBinaryDumper
 
-from storage.errors import ConnectionLost, StandbyMissing, StorageError
+from storage.errors import ConnectionLost, ServerRefused, StandbyMissing, StorageError
 from storage.postgres.deadlines import Deadlines
 from storage.postgres.errors import one_line, storage_error
 
@@ -58,6 +59,13 @@ last setting also ends a statement that waits for a lock, when the node has clos
 write would leave one connection behind at the server while a commit waits for a standby."""
 COMMIT_WAITS_S = 2.0
 """A commit that has waited for so long for a standby is told as one that lacks its standby."""
+
+_REFUSED = re.compile(
+    'role ".*" (does not exist|is not permitted to log in)|database ".*" (does not exist|is not currently accepting)|'
+    "authentication failed|no password supplied|no pg_hba.conf entry|permission denied for database"
+)
+"""What servers say to a node that they do not let in. The driver tells no SQLSTATE of a connection that failed. A
+server that speaks another language than English is waited for like one that is away."""
 
 logger = structlog.get_logger(__name__)
 
@@ -124,8 +132,9 @@ class Server:
         try:
             connection = psycopg.connect(conninfo, autocommit=True, cursor_factory=psycopg.RawCursor)
         except psycopg.Error as error:
-            refused = error.sqlstate is not None and error.sqlstate.startswith("28")
-            raise storage_error(error, broken=not refused) from error
+            if _REFUSED.search(str(error)):
+                raise ServerRefused(one_line(str(error))) from error
+            raise storage_error(error, broken=True) from error
         connection.adapters.register_dumper(int, Int8BinaryDumper)
         connection.adapters.register_dumper(bytes, BytesBinaryDumper)
         # As text, the driver would send all lists of one statement as arrays of the type that fits the first list.
@@ -142,7 +151,8 @@ class Server:
         return connection
 
     def wait_connected(self, adopt: Callable[[Connection], None] | None = None) -> Connection:
-        """Makes a connection, and waits at most `wait_s` for a server that takes writes. Raises StorageError.
+        """Makes a connection, and waits at most `wait_s` for a server that takes writes. Raises StorageError, and at
+        once if a server does not let the node in.
 
         adopt: the first thing to do with the connection; if the connection is lost in it, this is tried again.
         """
@@ -151,6 +161,8 @@ class Server:
         while True:
             try:
                 return self.connect_and(adopt)
+            except ServerRefused:
+                raise
             except ConnectionLost as error:
                 if time.monotonic() > end_s:
                     raise

@@ -10,7 +10,15 @@ from typing import Any
 import psycopg
 import structlog
 
-from storage.errors import ConfirmedLost, ConnectionLost, OperationFailed, PartFailed, StorageError, UnsafeDatabase
+from storage.errors import (
+    ConfirmedLost,
+    ConnectionLost,
+    NodeReplaced,
+    OperationFailed,
+    PartFailed,
+    StorageError,
+    UnsafeDatabase,
+)
 from storage.histogram import SECONDS, Histogram
 from storage.postgres.commands import check_open, command
 from storage.postgres.dialect import compile_statement, in_order
@@ -30,6 +38,8 @@ QUIET_S = 1.0
 doubt."""
 QUEUED_S = 0.1
 """Operations that follow within this time after others have waited for a server in vain were in the queue meanwhile."""
+EXAMINE_S = 10.0
+"""How often a session that writes looks at what the meaning of a confirm depends on."""
 CANCELLED_WAIT = "01000"
 """The SQLSTATE of the warning with which a COMMIT succeeds though no standby has confirmed it."""
 
@@ -69,7 +79,7 @@ class PostgresSession:
         self._in_transaction = False
         self._unsent = Unsent()
         self._defers = False
-        self._answered_s = 0.0
+        self._answered_s = self._examined_s = 0.0
         self._cancelled_wait: str | None = None
         self._lost_since_s: float | None = None
         self._unreached: ConnectionLost | None = None
@@ -139,6 +149,7 @@ class PostgresSession:
         else:
             try:
                 check_open(self._connection)
+                self._examine()
             except ConnectionLost as error:
                 self._lose(error)
                 raise self._unreached or error from None
@@ -259,6 +270,17 @@ class PostgresSession:
             error.__cause__ = raised
         return error
 
+    def _examine(self) -> None:
+        """Looks from time to time whether a commit still keeps the promise of a confirm. Raises ConnectionLost if it
+        does not, since a new connection is what waits until it does."""
+        if self._durability is None or time.monotonic() - self._examined_s < EXAMINE_S:
+            return
+        try:
+            self._durability.adopt(self._connection)
+        except UnsafeDatabase as error:
+            raise ConnectionLost(str(error)) from error
+        self._examined_s = time.monotonic()
+
     def _begin_reading(self) -> None:
         """Begins a transaction that sees all confirmed writes. Raises StorageError."""
         freshness = self._freshness
@@ -302,6 +324,9 @@ class PostgresSession:
         except ConnectionLost as error:
             self._lose(error)
             raise
+        except NodeReplaced as error:
+            assert self._ownership is not None, "only a session that writes can be replaced"
+            raise self._ownership.replaced() from error
 
     def _call(self, call: Callable[[], object]) -> None:
         """Makes a call of the driver, which may take as long as `Deadlines` allows. Raises StorageError."""
@@ -360,6 +385,7 @@ class PostgresSession:
         self._cancelled_wait = None
         if self._durability is not None:
             self._durability.adopt(connection)
+            self._examined_s = time.monotonic()
         if self._freshness is not None:
             self._freshness.renew()
         if self._ownership is not None:

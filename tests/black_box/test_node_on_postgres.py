@@ -215,6 +215,7 @@ def test_doctor_says_what_a_confirm_means(url: str, command: Command, tmp_path: 
     ("url", "reason"),
     [
         ("postgresql://me:secret@127.0.0.1/x", "the URL contains a password"),
+        ("postgresql://me@127.0.0.1/x?sslpassword=secret", "the URL contains a password"),
         ("mysql://me@127.0.0.1/x", "the node knows postgresql://USER@HOST:PORT/DATABASE"),
         ("postgresql://me@127.0.0.1:port/x", "the URL of the database is not valid"),
     ],

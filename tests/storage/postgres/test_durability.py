@@ -15,9 +15,12 @@ from structlog.testing import capture_logs
 
 from storage.commit import commit_batch
 from storage.contract import Append, Operation
-from storage.errors import ConnectionLost
+from storage.errors import ConnectionLost, UnsafeDatabase
+from storage.postgres import session as session_module
 from storage.postgres.database import PostgresDatabase
 from storage.postgres.session import PostgresSession
+from stream_node.config import Config
+from stream_node.doctor_database import examine_server
 from tests.storage.postgres.failover import PATIENCE_S, Pair
 from tests.storage.storage_samples import Call
 from tests.support.postgres import PostgresServer
@@ -127,3 +130,45 @@ def make_stream(session: PostgresSession) -> int:
     stream_id = session.log.ensure_stream("s", 0, 1).stream_id
     session.commit()
     return stream_id
+
+
+def test_tables_that_a_crash_empties_are_refused_and_told(server: PostgresServer) -> None:
+    """The tables of others may be as they like."""
+    PostgresDatabase.open(server.url).close()
+    server.ask("CREATE UNLOGGED TABLE scratch (value int)")
+    PostgresDatabase.open(server.url).close()
+    server.ask("ALTER TABLE messages SET UNLOGGED")
+    with pytest.raises(UnsafeDatabase, match="table messages is UNLOGGED"):
+        PostgresDatabase.open(server.url)
+    finding = examine_server(server.url, Config())
+    assert (finding.status, "table messages is UNLOGGED" in finding.text) == ("wrong", True)
+    database = PostgresDatabase.open(server.url, unsafe=True)
+    assert database.durability.meaning == (
+        "a confirmed message can be lost when the server crashes (table messages is UNLOGGED)"
+    )
+    database.close()
+
+
+def test_a_table_that_becomes_unlogged_beside_a_running_node_gets_no_more_messages(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: the node looks before each transaction, in place of every ten seconds."""
+    database = PostgresDatabase.open(server.url, wait_s=0.5)
+    session = database.session()
+    stream_id = make_stream(session)
+    monkeypatch.setattr(session_module, "EXAMINE_S", 0.0)
+    assert commit_batch(session, [nothing()]) is None
+    server.ask("ALTER TABLE messages SET UNLOGGED")
+    refused = Append(stream_id, 0, 7, [b"a"])
+    assert commit_batch(session, [refused]) is None
+    assert isinstance(refused.error, ConnectionLost)
+    assert server.ask("SELECT count(*) FROM messages") == "0"
+    again = nothing()
+    commit_batch(session, [again])
+    assert "table messages is UNLOGGED" in str(again.error)
+    server.ask("ALTER TABLE messages SET LOGGED")
+    stored = Append(stream_id, 0, 7, [b"a"])
+    assert commit_batch(session, [stored]) is None
+    assert stored.error is None
+    session.close()
+    database.close()
