@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ from spark_export.decode.json_text import Malformed
 from spark_export.decode.registry import Registry, split_header
 from spark_export.decode.rows import Load, NamedColumns, RowRules
 from spark_export.decode.schema_options import SchemaOptions
+from spark_export.decode.value_text import Day, Instant, LocalTime, TimeOfDay, scaled
 from spark_export.errors import OptionError
 
 STEPS_MAX = 10_000
@@ -112,7 +114,7 @@ def registered(registry: Registry, number: int) -> Any:
             continue
         if is_ready:
             try:
-                schema = _fastavro().parse_schema(json.loads(each["schema"]), names)
+                schema = _parsed(each["schema"], names)
             except Exception as error:
                 raise Malformed(f"schema {number} of the registry is no Avro schema: {error}") from error
             done.add(name)
@@ -128,11 +130,62 @@ def registered(registry: Registry, number: int) -> Any:
 def parsed(text: str) -> Any:
     """Parses the schema of the option `avroSchema`. Raises OptionError."""
     try:
-        return _fastavro().parse_schema(json.loads(text))
+        return _parsed(text, {})
     except OptionError:
         raise
     except Exception as error:
         raise OptionError(f"avroSchema is no Avro schema: {error or type(error).__name__}") from error
+
+
+def _parsed(text: str, names: dict[str, Any]) -> Any:
+    """Parses a schema, so that its logical types are read by READERS. Raises an error of fastavro.
+
+    names: the schemas to which this schema may refer, by name. Its own are added.
+    """
+    fastavro = _fastavro()
+    fastavro.parse_schema(json.loads(text), dict(names))
+    # The readers are added under names of our own, since other code in this process may use fastavro, too.
+    for kind, reader in READERS.items():
+        base, _, logical = kind.partition("-")
+        fastavro.read.LOGICAL_READERS[f"{base}-{OWN_NAMES}{logical}"] = reader
+    return fastavro.parse_schema(json.loads(text, object_hook=_with_own_names), names)
+
+
+def _with_own_names(part: dict[str, Any]) -> dict[str, Any]:
+    """Gives a part of a schema our own name of its logical type, and turns the default of such a field into a value of
+    that type."""
+    logical = part.get("logicalType")
+    if f"{part.get('type')}-{logical}" in READERS:
+        return {**part, "logicalType": f"{OWN_NAMES}{logical}"}
+    # The default of a union is of its first type.
+    kind, default = part.get("type"), part.get("default")
+    first = kind[0] if isinstance(kind, list) and kind else kind
+    if isinstance(first, dict) and type(default) is int:
+        reader = READERS.get(f"{first.get('type')}-{str(first.get('logicalType')).removeprefix(OWN_NAMES)}")
+        return {**part, "default": default if reader is None else reader(default, first)}
+    return part
+
+
+def _decimal(data: bytes, schema: Mapping[str, Any], *_: Any) -> Decimal:
+    return scaled(int.from_bytes(data, "big", signed=True), -schema.get("scale", 0))
+
+
+OWN_NAMES = "stream-node:"
+"""The beginning of the names of logical types in schemas that were parsed here."""
+READERS: Mapping[str, Callable[..., Any]] = {
+    "long-timestamp-millis": lambda data, *_: Instant(data * 1000),
+    "long-timestamp-micros": lambda data, *_: Instant(data),
+    "long-local-timestamp-millis": lambda data, *_: LocalTime(data * 1000),
+    "long-local-timestamp-micros": lambda data, *_: LocalTime(data),
+    "int-date": lambda data, *_: Day(data),
+    "int-time-millis": lambda data, *_: TimeOfDay(data * 1000),
+    "long-time-micros": lambda data, *_: TimeOfDay(data),
+    "bytes-decimal": _decimal,
+    "fixed-decimal": _decimal,
+    "string-uuid": lambda data, *_: data,
+}
+"""By Avro type and logical type, the function that reads a value. The readers of fastavro refuse the whole message for
+a time that Python's times do not reach, and change what the logical type does not allow."""
 
 
 def _fastavro() -> Any:

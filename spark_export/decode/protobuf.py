@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Mapping, Sequence
-from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
@@ -23,7 +22,7 @@ from spark_export.decode.json_text import Malformed
 from spark_export.decode.registry import Registry, RegistryFailed, split_header
 from spark_export.decode.rows import Load, NamedColumns, RowRules
 from spark_export.decode.schema_options import SchemaOptions
-from spark_export.decode.typed_values import EPOCH
+from spark_export.decode.value_text import Instant
 from spark_export.errors import OptionError
 
 WELL_KNOWN = "google/protobuf/"
@@ -157,7 +156,7 @@ def _key(name: Any) -> str:
 def plain_value(value: Any, field: Any) -> Any:
     """Converts one value of a field to a basic Python type.
 
-    An enum value becomes its name, a Timestamp becomes a datetime, a wrapper becomes its value, and any other message
+    An enum value becomes its name, a Timestamp becomes an Instant, a wrapper becomes its value, and any other message
     becomes a dict.
     """
     if field.enum_type is not None:
@@ -167,10 +166,7 @@ def plain_value(value: Any, field: Any) -> Any:
     if kind is None:
         return value
     if kind.full_name == "google.protobuf.Timestamp":
-        try:
-            return EPOCH + timedelta(seconds=value.seconds, microseconds=value.nanos // 1000)
-        except OverflowError:
-            pass
+        return Instant(value.seconds * 1_000_000 + value.nanos // 1000)
     if kind.file.name == "google/protobuf/wrappers.proto":
         return value.value
     return {each.name: field_value(value, each) for each in kind.fields}

@@ -1,4 +1,4 @@
-"""Parses dates and times in text, in the forms that Spark's `from_json` accepts if no format is given.
+"""Parses and writes dates and times in text. It parses the forms that Spark's `from_json` accepts without a format.
 
 A date has the form `2026`, `2026-01` or `2026-1-5`. After the third form, a blank or `T` and any text can follow. A
 time consists of a date, a blank or `T`, hours, minutes, seconds with a fraction, and a time zone. All parts after the
@@ -87,6 +87,22 @@ def local_us_of(text: str) -> int | None:
     """
     found = TIME.fullmatch(text.strip(TRIMMED))
     return None if found is None or found[9] is not None else _local_us(found)
+
+
+def day_text(days: int) -> str:
+    """Returns the date that is `days` after 1970-01-01 in the form of ISO 8601: `2026-01-05` or `+12026-01-05`."""
+    cycles, within = divmod(days, CYCLE_DAYS)
+    near = date.fromordinal(UNIX_DAY + within)
+    year = near.year + 400 * cycles
+    sign = "-" if year < 0 else "+" * (year > 9999)
+    return f"{sign}{abs(year):04}-{near.month:02}-{near.day:02}"
+
+
+def clock_text(us_of_day: int) -> str:
+    """Returns a time of a day, in microseconds since midnight, in the form `10:00:00` or `10:00:00.000005`."""
+    seconds, micros = divmod(us_of_day, 1_000_000)
+    text = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return f"{text}.{micros:06}" if micros else text
 
 
 def find_zone(name: str) -> ZoneInfo | int:

@@ -14,15 +14,23 @@ import binascii
 import re
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, date, datetime
 from decimal import ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from spark_export.decode.json_text import FloatText
-from spark_export.decode.time_texts import INT64_MAX, UNIX_DAY, days_of, local_us_of, time_reader
-from spark_export.decode.value_text import DECIMAL_DIGITS_MAX, Unfit, json_text, members_of, unfit
+from spark_export.decode.time_texts import INT32_MAX, INT64_MAX, days_of, local_us_of, time_reader
+from spark_export.decode.value_text import (
+    DECIMAL_DIGITS_MAX,
+    Day,
+    Instant,
+    LocalTime,
+    Unfit,
+    json_text,
+    members_of,
+    unfit,
+)
 
 Convert: TypeAlias = Callable[[Any], Any]
 """A function that converts a value of a message, except null, to a value for Arrow. The function raises Unfit."""
@@ -31,7 +39,6 @@ DECIMALS = Context(prec=80, rounding=ROUND_HALF_UP, Emin=-(10**9), Emax=10**9)
 DECIMAL_TEXT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 BASE64 = re.compile(r"(?:[\0- ]*[A-Za-z0-9+/]{4})*(?:[\0- ]*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=))?[\0- ]*")
 NOT_FINITE = {"NaN": "nan", "+INF": "inf", "+Infinity": "inf", "Infinity": "inf", "-INF": "-inf", "-Infinity": "-inf"}
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Converters:
@@ -80,10 +87,10 @@ class Converters:
         if kind is str:
             found = self._read_time(value)
         elif kind is int:
-            found = value * 1_000_000 if abs(value) <= INT64_MAX // 1_000_000 else None
-        elif kind is datetime and value.tzinfo is not None:
-            found = microseconds(value - EPOCH)
-        if found is None:
+            found = value * 1_000_000
+        elif kind is Instant:
+            found = int(value)
+        if found is None or abs(found) > INT64_MAX:
             raise unfit(value, "TIMESTAMP")
         return found
 
@@ -236,8 +243,8 @@ def to_days(value: Any) -> int:
     found = None
     if type(value) is str:
         found = days_of(value)
-    elif type(value) is date:
-        found = value.toordinal() - UNIX_DAY
+    elif type(value) is Day and abs(value) <= INT32_MAX:
+        found = int(value)
     if found is None:
         raise unfit(value, "DATE")
     return found
@@ -247,13 +254,8 @@ def to_local_time(value: Any) -> int:
     found = None
     if type(value) is str:
         found = local_us_of(value)
-    elif type(value) is datetime and value.tzinfo is None:
-        found = microseconds(value - EPOCH.replace(tzinfo=None))
+    elif type(value) is LocalTime:
+        found = int(value)
     if found is None or abs(found) > INT64_MAX:
         raise unfit(value, "TIMESTAMP_NTZ")
     return found
-
-
-def microseconds(passed: Any) -> int:
-    """Returns a timedelta in microseconds, exactly."""
-    return int((passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds)

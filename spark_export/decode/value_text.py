@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from datetime import date, time
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
 
 from spark_export.decode.json_text import FloatText, Pairs
+from spark_export.decode.time_texts import DAY_US, INT64_MAX, clock_text, day_text
 
 TEXT_PARTS_MAX = 5_000_000
 """The largest number of parts (values and punctuation) of a value that is formatted as text.
@@ -37,6 +37,51 @@ class Unfit(ValueError):
     """A value does not fit the type of its column. The text names the value and the type."""
 
 
+def scaled(number: int, exponent: int) -> Decimal:
+    """Returns the number times a power of ten, with all digits."""
+    sign, digits, _ = Decimal(number).as_tuple()
+    return Decimal((sign, digits, exponent))
+
+
+class Moment(int):
+    """The base of the times of binary formats: a number of microseconds. It can be one that Python's times do not
+    reach, or none that the format allows. The text of `unit` says since when the microseconds count."""
+
+    unit = "µs after 1970"
+
+
+class Instant(Moment):
+    """The time in microseconds since 1970 (UTC)."""
+
+
+class LocalTime(Moment):
+    """The time in microseconds since 1970-01-01 00:00 of a clock without a zone."""
+
+
+class TimeOfDay(Moment):
+    """The time in microseconds since midnight."""
+
+    unit = "µs after midnight"
+
+
+class Day(Moment):
+    """The number of days since 1970-01-01."""
+
+    unit = "days after 1970"
+
+
+def moment_text(value: Moment) -> str | None:
+    """Returns a time in the form of ISO 8601; None if it has none."""
+    if isinstance(value, TimeOfDay):
+        return clock_text(value) if 0 <= value < DAY_US else None
+    if abs(value) > INT64_MAX:
+        return None
+    if isinstance(value, Day):
+        return day_text(value)
+    days, us_of_day = divmod(value, DAY_US)
+    return f"{day_text(days)}T{clock_text(us_of_day)}{'+00:00' if isinstance(value, Instant) else ''}"
+
+
 def unfit(value: Any, wanted: str) -> Unfit:
     shown = value_text(value)
     return Unfit(f"{shown if len(shown) <= 60 else shown[:57] + '...'} is no {wanted}")
@@ -48,8 +93,10 @@ def value_text(value: Any) -> str:
         return "an object" if isinstance(value, Pairs) else "an array"
     if isinstance(value, Mapping):
         return "an object"
-    if type(value) is int and value.bit_length() > TEXT_BITS_MAX:
+    if isinstance(value, int) and value.bit_length() > TEXT_BITS_MAX:
         return f"a number of {value.bit_length()} bits"
+    if isinstance(value, Moment):
+        return moment_text(value) or f"{int(value)} {value.unit}"
     if isinstance(value, FloatText | int | float | str | bytes):
         return str(value) if type(value) in (FloatText, int) else repr(value)
     return f"a {type(value).__name__}"
@@ -90,8 +137,10 @@ def json_text(value: Any) -> str:
             for at, (name, item) in enumerate(members_of(each, "STRING")):
                 ahead += [("," * bool(at) + quoted(name) + ":",), item]
             waiting += reversed([*ahead, ("}",)])
-        elif isinstance(each, date | time | UUID):
-            text = str(each) if isinstance(each, UUID) else each.isoformat()
+        elif isinstance(each, Moment | UUID):
+            text = str(each) if isinstance(each, UUID) else moment_text(each)
+            if text is None:
+                raise unfit(each, "STRING")
             parts.append(text if each is value else quoted(text))
         else:
             parts.append(scalar_text(each))
