@@ -190,18 +190,18 @@ class FlatTable:
     ) -> tuple[list[RunFile], list[RunFile]]:
         """Returns the files that a rewrite removes from the log, and the files that it adds.
 
-        Raises TableChanged if the table lists a file that is not in `before`.
+        Raises TableChanged if the table has other files than `before`.
 
         listed: the paths of all files that the table lists, relative to the data folder.
         """
-        if strange := sorted(set(listed) - {file.entry.path for file in before}):
+        known, kept = {file.entry.path for file in before}, {file.entry.path for file in after}
+        if other := sorted(known ^ set(listed)):
             raise TableChanged(
-                f"{self._path_to(strange[0])} is in the table, and no run wrote it: another program changed the table "
-                "meanwhile; the table is as that program left it"
+                f"another program changed the table meanwhile, first {self._path_to(other[0])}; the table is as that "
+                "program left it"
             )
-        kept = {file.entry.path for file in after}
-        removed = [file for file in before if file.entry.path in listed and file.entry.path not in kept]
-        return removed, [file for file in after if file.entry.path not in listed]
+        removed = [file for file in before if file.entry.path not in kept]
+        return removed, [file for file in after if file.entry.path not in known]
 
     def _check_generation(self, generation: int, current: int, fenced: int) -> None:
         """Raises TakenOver if the rewrite with the number `generation` must not be published any more.

@@ -163,7 +163,7 @@ class IcebergLog(IcebergUpkeep):
         with told(what):
             listed = {self._path_of(task.file.file_path): task.file for task in table.scan().plan_files()}
         old, new = self._changes(listed.keys(), before, after)
-        # After a rollback, the snapshots no longer name all runs whose files are listed again.
+        # The snapshots may no longer name all runs, since they expire.
         latest = max({*self._runs_of(table), *(file.run_id for file in after)}, default=0)
         try:
             with told(what), table.transaction() as change:

@@ -1,7 +1,7 @@
 """Repair: reads the rows of damaged and missing files again from the node, and replaces these files atomically.
 
-An undamaged file that the table no longer lists, for example after another program has put the table back to an earlier
-state, is listed again.
+A table of Delta or Iceberg that another program has changed is not repaired, since rows that somebody deleted would
+come back.
 
 The ledger, the record of all runs, lists every exported index. Repair subtracts the indexes that are in undamaged
 files, and reads the messages with the remaining indexes from the node. It never uses a damaged file. Readers of the
@@ -43,14 +43,12 @@ class Repair:
     """The result of a repair.
 
     damaged: a description of the damage of each damaged or missing file. These files are no longer in the table.
-    listed_again: a description of each undamaged file that the table did not list, and lists again.
     rows: the number of rows of damaged files that were read from the node again.
     losses: the rows of damaged files that were given up.
     generation: the number of the table's new version, or None if there was nothing to repair.
     """
 
     damaged: tuple[str, ...] = ()
-    listed_again: tuple[str, ...] = ()
     rows: int = 0
     losses: tuple[Loss, ...] = ()
     generation: int | None = None
@@ -96,9 +94,7 @@ class Repairer:
         await self._rewriter.recover()
         listed, unlisted = await self._rewriter.load_listed()
         sound, damaged, there = await self._sort_out([*listed, *unlisted], on_file)
-        known = {id(file) for file in sound}
-        hidden = [file for file in unlisted if id(file) in known]
-        if not damaged and not hidden:
+        if not damaged:
             return Repair()
         account = await self._ledger.load_account(await self._ledger.current_generation())
         ranges = [each for _, each in account.ranges]
@@ -124,7 +120,6 @@ class Repairer:
         await self._rewriter.replace(sound, lambda folder: self._take(folder, pieces, runs), lost)
         return Repair(
             tuple(problem for _, problem in damaged),
-            tuple(map(_tell_hidden, hidden)),
             sum(each.rows for each in pieces),
             tuple(lost),
             await self._ledger.current_generation(),
@@ -179,11 +174,6 @@ class Repairer:
         }:
             raise ExportError("the node gave other indexes than those of the damaged files; the table is as before")
         return [RunFile(runs[entry.stream, entry.era], entry) for entry in written.files]
-
-
-def _tell_hidden(file: RunFile) -> str:
-    name = file.entry.path.rpartition("/")[2]
-    return f"run {file.run_id}: {name} was not listed by the table; the file is undamaged, and is listed again"
 
 
 def find_missing(ranges: Sequence[Range], losses: Sequence[Loss], there: Mapping[Place, list[Interval]]) -> Intervals:

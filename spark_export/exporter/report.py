@@ -122,7 +122,6 @@ def compaction_line(done: Compaction) -> str:
 def repair_row(done: Repair) -> dict[str, Any]:
     return {
         "damaged": list(done.damaged),
-        "listed_again": list(done.listed_again),
         "rows": done.rows,
         "lost": done.lost,
         "losses": [asdict(each) for each in done.losses],
@@ -132,11 +131,8 @@ def repair_row(done: Repair) -> dict[str, Any]:
 
 def repair_lines(done: Repair) -> Iterator[str]:
     yield from done.damaged
-    yield from done.listed_again
     if done.generation is None:
         yield "every file is as it was written, and the table lists it"
-    if done.listed_again:
-        yield f"{_counted(len(done.listed_again), 'undamaged file')} listed again"
     if done.damaged:
         files = _counted(len(done.damaged), "damaged or missing file")
         yield f"{files} taken out; {_counted(done.rows, 'row')} of them read again from the node"

@@ -41,6 +41,12 @@ KEEP_S = {"parquet": 3600.0, "delta": 5 * 86_400.0, "iceberg": 5 * 86_400.0}
 A reader of plain Parquet reads the files of one version of the table. Users of Delta and Iceberg also query earlier
 versions, so these formats keep files longer.
 """
+CHANGED = (
+    "another program has changed the table (by a DELETE, UPDATE, MERGE, OPTIMIZE or rollback), and this command cannot "
+    "tell its changes from damage; the table stays as it is, and `export run` goes on: use that program's own means to "
+    "compact or restore it"
+)
+"""Why a table is neither compacted nor repaired that another program has changed."""
 REPAIR = "`stream-node export repair` takes its rows from the node again"
 
 
@@ -88,8 +94,8 @@ class Rewriter:
     async def load_listed(self) -> tuple[list[RunFile], list[RunFile]]:
         """Checks that a repair can begin. Returns the files of the ledger: those that the table lists, and the others.
 
-        Readers do not see the rows of a file that the table does not list. Raises ExportError if a crash interrupted a
-        run before its publication, and ExportMismatch if the ledger and the table disagree.
+        The others are files that a plain Parquet table has lost. Raises ExportError if a crash interrupted a run before
+        its publication, and ExportMismatch if the ledger and the table disagree, as after a commit of another program.
         """
         for run in await self._ledger.load_unfinished():
             if run.state not in COUNTED:
@@ -101,10 +107,10 @@ class Rewriter:
         known = [self._table.locate(file).resolve() for file in files]
         listed = await asyncio.to_thread(lambda: {path.resolve() for path in self._table.list_files()})
         if strange := sorted(listed - set(known)):
-            raise ExportMismatch(
-                f"{strange[0]} is in the table, and no run wrote it: another program changed the table; take the file "
-                "out, or use that program's own means"
-            )
+            raise ExportMismatch(f"{strange[0]} is in the table, and no run wrote it: {CHANGED}")
+        # A file leaves the log of a table only by a commit. What somebody deleted must not come back.
+        if self._ledger.identity.format != "parquet" and (gone := sorted(set(known) - listed)):
+            raise ExportMismatch(f"{gone[0]} was written by a run, and is not in the table any more: {CHANGED}")
         pairs = list(zip(files, known, strict=True))
         return (
             [file for file, path in pairs if path in listed],

@@ -125,9 +125,8 @@ class Table(Protocol):
     def rewrite(self, generation: int, before: Sequence[RunFile], after: Sequence[RunFile], expires_s: float) -> None:
         """Replaces the files `before` by the files `after` for readers, atomically.
 
-        The call can be repeated after a crash. A file that is in both lists, and that the table's log no longer lists,
-        is listed again. Raises TakenOver if another exporter has dropped this rewrite, or has published a later one.
-        Raises TableChanged if the table has other files than `before`.
+        The call can be repeated after a crash. Raises TakenOver if another exporter has dropped this rewrite, or has
+        published a later one. Raises TableChanged if the table has other files than `before`.
 
         expires_s: the time after which the replaced files can be removed, in seconds since 1970.
         """

@@ -266,8 +266,8 @@ def repair(
 ) -> None:
     """Replace damaged and lost files of an export. Their rows are fetched again from the node. Stop the daemon first.
 
-    The command reads every file of the export to find damage. Undamaged files that the table no longer lists, after
-    another program's delete or rollback, are listed again. Readers of the table see all replacements at once.
+    The command reads every file of the export to find damage. It refuses a table of Delta or Iceberg that another
+    program has changed, since deleted rows would come back. Readers of the table see all replacements at once.
 
     Example: stream-node export repair ./lake
     """

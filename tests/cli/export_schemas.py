@@ -74,7 +74,6 @@ class RowsLost(Strict, frozen=True):
 
 class Repaired(Strict, frozen=True):
     damaged: list[str]
-    listed_again: list[str]
     rows: int
     lost: int
     losses: list[RowsLost]

@@ -1,6 +1,6 @@
-"""Goal: a table whose log no longer lists files of published runs gets these rows back by a repair, and only by it.
+"""Goal: what another program has removed from a table stays out of it, whatever command runs.
 
-Method: other libraries delete all rows, or put the table back to an earlier version; the data files stay on the disk.
+Method: other libraries delete rows, merge, compact, or put the table back to an earlier version.
 The other tests interrupt a compaction, and look at the old files of an Iceberg table.
 """
 
@@ -20,11 +20,12 @@ import pytest
 pytest.importorskip("pyarrow", reason="the extra `spark` is not installed")
 pytest.importorskip("pyspark", reason="the extra `spark` is not installed")
 
+import pyarrow as pa
+
 from spark_export.exporter.compact import Compactor
-from spark_export.exporter.errors import TableDamaged
+from spark_export.exporter.errors import ExportMismatch, TableChanged
 from spark_export.exporter.job import open_compactor
 from spark_export.exporter.model import RunFile
-from spark_export.exporter.report import repair_lines
 from tests.spark_export.exporter.export_world import World
 from tests.spark_export.exporter.table_readers import LIBRARIES, rows_in
 from tests.spark_export.exporter.test_repair import repair
@@ -58,35 +59,83 @@ def delete_all(world: World) -> None:
     catalog.close()
 
 
-@pytest.mark.parametrize("how", [put_back, delete_all])
-@pytest.mark.parametrize("table_format", ["delta", "iceberg"])
-def test_files_that_the_table_no_longer_lists_are_listed_again(world: World, table_format: str, how: Any) -> None:
+def delta(world: World) -> Any:
+    return pytest.importorskip("deltalake").DeltaTable(str(world.folder / "messages"))
+
+
+def delete_some(world: World) -> None:
+    """A third of each file's rows: the log gets new files in place of those of the runs."""
+    delta(world).delete('"index" % 3 = 0')
+
+
+def delete_and_vacuum(world: World) -> None:
+    """As a law about erased data wants it: the files of the deleted rows are gone from the disk, too."""
+    table = delta(world)
+    table.delete()
+    table.vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
+
+
+def merge(world: World) -> None:
+    table = delta(world)
+    source = pa.table({"index": pa.array([3, 4], pa.int64())})
+    merger = table.merge(source, "target.index = source.index", source_alias="source", target_alias="target")
+    merger.when_matched_delete().execute()
+
+
+def optimize(world: World) -> None:
+    assert delta(world).optimize.compact()["numFilesRemoved"] > 1
+
+
+@pytest.mark.parametrize(
+    ("table_format", "how"),
+    [
+        *[("delta", how) for how in (put_back, delete_all, delete_some, delete_and_vacuum, merge, optimize)],
+        *[("iceberg", how) for how in (put_back, delete_all)],
+    ],
+)
+def test_what_another_program_removed_does_not_come_back(world: World, table_format: str, how: Any) -> None:
     pytest.importorskip(LIBRARIES[table_format], reason=f"the extra `{table_format}` is not installed")
     world.settings = replace(world.settings, format=table_format)
-    for _ in range(3):
+    for _ in range(2):
         world.push(60)
         world.run()
     how(world)
-    lacking = [row for row in world.stored() if row not in rows_in(world)]
-    assert len(lacking) in (60, 180)
+    left, files = rows_in(world), sorted(world.folder.rglob("*.parquet"))
+    # Each command says who changed the table, and none advises to take an undamaged file out or to repair.
+    for command in (world.compact, lambda: repair(world)):
+        with pytest.raises(ExportMismatch, match="another program has changed the table") as refused:
+            command()
+        assert "take" not in str(refused.value).replace("takes", "")
+        assert "repair`" not in str(refused.value)
+    assert (rows_in(world), sorted(world.folder.rglob("*.parquet"))) == (left, files)
     assert not world.verify().sound
-    with pytest.raises(TableDamaged, match="missing from the table"):
-        world.compact()
-    # Retention has taken the messages away: the rows are only in the files.
-    before = world.stored()
-    with world.client() as client:
-        for part in client.get_stream(world.stream).partitions:
-            part.truncate(80)
-    done = repair(world)
-    assert (done.damaged, len(done.listed_again), done.rows, done.lost) == ((), len(lacking) // 60, 0, 0)
-    assert list(repair_lines(done))[-1] in ("1 undamaged file listed again", "3 undamaged files listed again")
-    assert rows_in(world) == before
-    assert world.verify().problems == ()
+    # The export goes on with what is new.
     world.push(5)
     assert world.run().rows == 5
-    world.compact()
-    assert len(rows_in(world)) == 185
-    assert world.verify().problems == ()
+    assert [row for row in rows_in(world) if row in left] == left
+    assert len(rows_in(world)) == len(left) + 5
+
+
+@pytest.mark.parametrize("how", [delete_all, delete_some])
+def test_a_deletion_during_a_compaction_wins(world: World, how: Any) -> None:
+    """Method: another program commits between the plan of the compaction and its commit."""
+    pytest.importorskip("deltalake", reason="the extra `delta` is not installed")
+    world.settings = replace(world.settings, format="delta")
+    for _ in range(3):
+        world.push(60)
+        world.run()
+
+    def write(folder: Path) -> Sequence[RunFile]:
+        how(world)
+        return []
+
+    async def main() -> None:
+        async with open_compactor(world.folder) as compactor:
+            await compactor._rewriter.replace(await compactor._rewriter.load_files(), write)
+
+    with pytest.raises(TableChanged, match="another program changed the table meanwhile"):
+        asyncio.run(main())
+    assert len(rows_in(world)) in (0, 120)
 
 
 def test_a_compaction_that_is_cancelled_leaves_a_table_that_can_be_used(world: World) -> None:
