@@ -1,7 +1,7 @@
 """Formats the metrics of backfill in the text format of Prometheus.
 
-The names of the first six metrics come from specs/backfill.md. No port is opened: `stream-node block backfill status
---metrics` prints the metrics for a collector.
+The names and the types of the first six metrics come from specs/backfill.md. No port is opened: `stream-node block
+backfill status --metrics` prints the metrics for a collector.
 """
 
 from __future__ import annotations
@@ -45,11 +45,18 @@ OF_SOURCES = (
 )
 
 
+COUNTERS = [name for _, name, kind, _ in (*SPECIFIED, *MORE, *OF_SOURCES) if kind == "counter"]
+
+
 def to_prometheus(answer: BackfillAnswer) -> str:
     """Formats an answer of the backfill service as Prometheus samples. prometheus-client makes the text."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_AnswerCollector(answer))
-    return generate_latest(registry).decode()
+    text = generate_latest(registry).decode()
+    # prometheus-client gives a counter another name than the specification has, so the type is written here.
+    for name in COUNTERS:
+        text = text.replace(f"# TYPE {name} untyped\n", f"# TYPE {name} counter\n")
+    return text
 
 
 class _AnswerCollector(Collector):
@@ -77,7 +84,7 @@ class _AnswerCollector(Collector):
 
 def _family(name: str, kind: str, text: str, values: Mapping[str, float]) -> Metric:
     """Returns a metric of prometheus-client. values: by the name of a source; by "" for a metric without sources."""
-    # Prometheus wants another name for a counter than the specification has. So the counters have no type.
+    # `to_prometheus` writes the type of counters.
     family = Metric(name, text, "unknown" if kind == "counter" else kind)
     for source, value in values.items():
         family.add_sample(name, {"source": source} if source else {}, float(value))

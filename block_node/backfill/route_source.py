@@ -297,14 +297,17 @@ def _demand_of_answer(message: Message, route: Route) -> Demand | None:
 
 
 def _checked(ranges: Iterable[BlockRange]) -> list[tuple[int, int]]:
-    """Returns the block ranges that a source node claims to have, without block numbers above `NUMBER_MAX`.
+    """Returns the block ranges that a source node claims to have.
 
-    Raises ProtocolError if a range ends before it starts.
+    In the real protocol, the highest unsigned number stands for an unknown block, so a range that begins above
+    `NUMBER_MAX` is none. Raises ProtocolError if a range ends before it starts, or above `NUMBER_MAX`.
     """
     found = []
     for each in sorted(ranges, key=lambda each: each.first_block):
         if each.first_block > each.last_block:
             raise ProtocolError(f"a range from block {each.first_block} to {each.last_block}")
+        if each.first_block <= NUMBER_MAX < each.last_block:
+            raise ProtocolError(f"a range up to block {each.last_block}; the highest number is {NUMBER_MAX}")
         if each.first_block <= NUMBER_MAX:
-            found.append((each.first_block, min(each.last_block, NUMBER_MAX)))
+            found.append((each.first_block, each.last_block))
     return found

@@ -23,6 +23,7 @@ from block_node.backfill.source import BlockSource
 from block_node.backfill.statistics import BackfillStatistics, Counters, State
 from block_node.backfill.targets import SaveTarget
 from block_node.node import BlockNode
+from block_node.persist.schema import NUMBER_MAX
 from ockam.address import tcp
 from ockam.node import Node
 from storage.contract import Operation
@@ -110,8 +111,8 @@ class BackfillState:
 
     @property
     def publishers(self) -> int:
-        """Returns the number of connected publishers."""
-        return 0 if self._blocks.publishing is None else self._blocks.publishing.machine.publishers
+        """Returns the number of publishers that feed this node with blocks."""
+        return 0 if self._blocks.publishing is None else self._blocks.publishing.machine.feeding
 
     @property
     def is_on(self) -> bool:
@@ -145,11 +146,12 @@ class BackfillState:
         self._storage.submit_write(operation)
 
     def note_newest(self, number: int, *, save: bool = True) -> None:
-        """Records that block `number` exists in the network, so that backfill fetches all blocks up to it.
+        """Records that block `number` exists in the network, so that backfill fetches all blocks up to it. A number
+        above `NUMBER_MAX`, which can be stored on disk, is ignored.
 
         save: whether the number is written to disk.
         """
-        if self.newest_known is None or number > self.newest_known:
+        if number <= NUMBER_MAX and (self.newest_known is None or number > self.newest_known):
             self._set_newest(number, save)
 
     def check_newest(self, sources_last: int | None) -> None:

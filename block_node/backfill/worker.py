@@ -1,6 +1,6 @@
 """The backfill plugin: searches for missing blocks at the start and at intervals, and lets two fillers fetch them.
 
-Backfill does not slow down publishers: while publishers are connected, it pauses between two blocks. An error in
+Backfill does not slow down publishers: while publishers feed the node, it pauses between two blocks. An error in
 backfill stops no other part of the node. `plan` computes the gaps, and `fill_machine` decides which request is sent to
 which source node.
 
@@ -20,6 +20,7 @@ from block_node.backfill.targets import LoadTarget
 from block_node.events import (
     BlockBegun,
     BlockDropped,
+    CatchUpStalled,
     ItemEvent,
     NewestBlockKnownToNetwork,
     NodeFailed,
@@ -38,7 +39,7 @@ SCAN_PAUSE_S = 1.0
 """The shortest time in seconds between a search for missing blocks and the next search that a publisher causes."""
 PUBLISHED_PAUSE_S = 0.016
 PUBLISHED_BYTES_PER_S = 8 * 1024 * 1024
-"""The largest rate of fetched blocks while publishers are connected, in bytes per second. Two blocks are at least
+"""The largest rate of fetched blocks while publishers feed the node, in bytes per second. Two blocks are at least
 `PUBLISHED_PAUSE_S` seconds apart.
 """
 LIVE_PAUSE_S = 0.05
@@ -140,6 +141,10 @@ class Backfill(Plugin):
             self._state.note_newest(notification.block_number)
             if notification.block_number not in self._state.store.ever_stored:
                 self._scan_soon()
+        elif isinstance(notification, CatchUpStalled):
+            # The node comes no closer to what publishers offer: the sources are asked at once, also those in a pause.
+            self._asked_for = True
+            self._scan(on_disk=False)
         elif isinstance(notification, NodeFailed):
             self._live.clear()
             for filler in self._fillers.values():
@@ -278,7 +283,7 @@ class Backfill(Plugin):
             self._state.health.end_pauses()
         ready = self._state.health.ready(self._state.now_s())
         follows = self._follows
-        if not ready or not (follows or self._gaps(self._view(follows))):
+        if not ready or not (follows or self._gaps(self._view(follows, None))):
             self._plan()
             return
         self._awaited = {source.setting.name for source in ready}
@@ -304,18 +309,24 @@ class Backfill(Plugin):
 
     @property
     def _follows(self) -> bool:
-        """Returns whether to fetch also the newest blocks that only source nodes have: no publisher has announced
-        them."""
+        """Returns whether to fetch also the newest blocks that only source nodes have: no publisher feeds the node."""
         return self._settings.greedy or not self._state.publishers
 
-    def _view(self, follows: bool) -> View:
+    def _view(self, follows: bool, sources_last: int | None) -> View:
+        """Returns the facts for a plan.
+
+        sources_last: the highest block that the source nodes have. What publishers have announced counts only up to it,
+        because a publisher can be wrong, and higher blocks could not be fetched. None if unknown.
+        """
         state = self._state
-        next_block = state.verifier.chain.next_number
+        next_block, newest_known = state.verifier.chain.next_number, state.newest_known
+        if newest_known is not None and sources_last is not None:
+            newest_known = min(newest_known, sources_last)
         return View(
             known=state.store.ever_stored,
             next_block=state.first_block if next_block is None else next_block,
-            newest_known=state.newest_known,
-            sources_last=state.health.last_claimed(state.now_s()),
+            newest_known=newest_known,
+            sources_last=sources_last,
             follows=follows,
         )
 
@@ -332,8 +343,9 @@ class Backfill(Plugin):
     def _plan(self) -> None:
         """Passes the gaps to the fillers. Gaps below the next block of the chain wait while their filler is busy."""
         state, now_s = self._state, self._state.now_s()
-        state.check_newest(state.health.last_claimed(now_s))
-        gaps = self._gaps(self._view(self._follows))
+        sources_last = state.health.last_claimed(now_s)
+        state.check_newest(sources_last)
+        gaps = self._gaps(self._view(self._follows, sources_last))
         unattended = gaps
         for filler in self._fillers.values():
             unattended = without(unattended, filler.machine.holes)

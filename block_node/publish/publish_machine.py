@@ -25,6 +25,7 @@ from block_node.events import (
     Source,
     VerificationNotification,
 )
+from block_node.persist.schema import NUMBER_MAX
 from block_node.protocol import (
     Acknowledgement,
     Behind,
@@ -89,6 +90,11 @@ class PublishMachine:
     @property
     def publishers(self) -> int:
         return len(self._publishers)
+
+    @property
+    def feeding(self) -> int:
+        """The number of publishers whose last offer was not too high for the node."""
+        return sum(each.behind is None for each in self._publishers.values())
 
     def may_read(self, publisher: PublisherState, has_room: Callable[[], bool]) -> bool:
         """Whether to continue reading from this publisher. has_room: returns whether the plugins accept items now;
@@ -195,7 +201,10 @@ class PublishMachine:
         else:
             publisher.cursor = view.wanted
             self._tell(publisher, Behind(number, view.last_block, view.wanted))
-            # The network has reached the offered block. Backfill is notified if the node does not get closer to it.
+            # The network has reached the offered block, so backfill must fetch what is missing, while this publisher
+            # stays connected too (specs/block_publish.md, "Base Protocol"). It is notified again if the node does not
+            # get closer to that block.
+            self.effects.append(NewestBlockKnownToNetwork(number))
             stalled = self._catch_up.offered(number, self.last_block, now_s)
             if stalled is not None:
                 self.effects.append(CatchUpStalled(stalled.target_block, self.last_block, stalled.contacts))
@@ -224,8 +233,9 @@ class PublishMachine:
         """Handles the end of a publisher's stream. A publisher can end it because the node is too far behind; its
         message then names the newest block of the network."""
         publisher.session.take(Input.STREAM_END)
-        latest = end.latest_block
-        if end.code is PublisherEndCode.TOO_FAR_BEHIND and latest is not None and latest >= (end.earliest_block or 0):
+        latest, earliest = end.latest_block, end.earliest_block or 0
+        # In the real protocol, the highest unsigned number stands for an unknown block.
+        if end.code is PublisherEndCode.TOO_FAR_BEHIND and latest is not None and earliest <= latest <= NUMBER_MAX:
             publisher.behind = max(latest, -1 if publisher.behind is None else publisher.behind)
         self.leave(publisher, now_s)
 
@@ -481,8 +491,9 @@ class PublishMachine:
         for block in self.blocks.all():
             if block.publisher is publisher:
                 self._change(block, Change.PUBLISHER_LEFT, "its publisher has left")
-        if publisher.behind is not None and (self.last_block is None or publisher.behind > self.last_block):
-            # The publisher did not send the missing blocks, so backfill must (specs/block_publish.md, "Base Protocol").
+        known = max(-1 if each is None else each for each in (self.last_block, self._catch_up.target))
+        if publisher.behind is not None and publisher.behind > known:
+            # The end of the stream named a block that the publisher had not offered.
             self.effects.append(NewestBlockKnownToNetwork(publisher.behind))
         self.effects.append(PublisherStatus(PublisherChange.DISCONNECTED, len(self._publishers)))
 

@@ -14,6 +14,7 @@ import structlog
 from access.rights import Demand, Right
 from block_node.blocks.errors import BlockFormatError
 from block_node.blocks.items import ItemKind, item_kind, read_header
+from block_node.persist.schema import NUMBER_MAX
 from block_node.protocol import (
     PUBLISH,
     BlockItems,
@@ -226,17 +227,20 @@ class PublishSession(Worker):
 
 
 def _header_number(header: bytes, piece: Piece) -> int:
-    """Returns the block number in a header. Raises RequestRefused if the header is in pieces or cannot be decoded, and
-    ProtocolError if it is empty."""
+    """Returns the block number in a header. Raises RequestRefused if the header is in pieces or cannot be decoded, or
+    if the number cannot be stored; and ProtocolError if the header is empty."""
     if piece is not Piece.WHOLE:
         raise RequestRefused("a header comes whole")
     if len(header) == len(HEADER_TAG) + 1 and not header[-1]:
         raise ProtocolError("the header is empty")
     try:
         item_kind(header)
-        return read_header(header).number
+        number = read_header(header).number
     except BlockFormatError as error:
         raise RequestRefused(f"the header cannot be decoded: {error}") from error
+    if number > NUMBER_MAX:
+        raise RequestRefused(f"the number {number} of the block is above {NUMBER_MAX}, the highest one")
+    return number
 
 
 def session_address(name: str) -> Address:

@@ -1,5 +1,4 @@
-"""Claim: the metrics have the names of specs/backfill.md, in a form that Prometheus reads. Prometheus wants other names
-for counters, so the specification's counters have no type."""
+"""Claim: the metrics have the names and types of specs/backfill.md, in a form that Prometheus reads."""
 
 from __future__ import annotations
 
@@ -9,10 +8,10 @@ from block_node.backfill.metrics import to_prometheus
 from block_node.backfill.protocol import BackfillAnswer, BackfillSource
 
 SPECIFIED = {
-    "backfill_gaps_detected": ("untyped", 1),
-    "backfill_blocks_fetched": ("untyped", 10),
-    "backfill_blocks_stored": ("untyped", 9),
-    "backfill_fetch_errors": ("untyped", 2),
+    "backfill_gaps_detected": ("counter", 1),
+    "backfill_blocks_fetched": ("counter", 10),
+    "backfill_blocks_stored": ("counter", 9),
+    "backfill_fetch_errors": ("counter", 2),
     "backfill_status": ("gauge", 1),
     "backfill_queue_size": ("gauge", 30),
 }

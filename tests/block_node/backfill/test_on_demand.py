@@ -16,7 +16,18 @@ import trio
 from block_node.backfill import worker
 from block_node.blocks.items import make_header
 from block_node.client.publish_session import SERVICE
-from block_node.protocol import PUBLISH, Behind, BlockItems, OpenSession, PublishRequest, PublishResponse
+from block_node.protocol import (
+    PUBLISH,
+    Behind,
+    BlockItems,
+    EndStream,
+    OpenSession,
+    PublisherEndCode,
+    PublishRequest,
+    PublishResponse,
+    PublishStatus,
+    StreamEnded,
+)
 from stream_client import connect as connect_streams
 from stream_client.conversation import Conversation
 from tests.block_node.backfill.served_blocks import QUICK, backfill_status, chain, publish, source, wait_ranges
@@ -71,6 +82,44 @@ async def test_b4_a_publisher_that_is_ahead_is_caught_up_with(tmp_path: Path) ->
             assert (status.newest_known, status.missing, status.given_up, status.blocks_fetched) == (31, 0, 0, 32)
 
 
+async def test_a_publisher_that_stays_connected_is_caught_up_with(tmp_path: Path) -> None:
+    """specs/block_publish.md: a node that answers Behind records the offered block and goes on to catch up. What only
+    sources have is fetched too, since this publisher feeds no blocks."""
+    blocks = chain(40)
+    async with source(tmp_path / "one", blocks[:10]) as one:
+        settings = SELDOM | {"backfill_block_node_sources": (one.address,)}
+        async with served(tmp_path / "two", **settings) as two:
+            await wait_ranges(two, (0, 9))
+            await publish(one.address, blocks[10:])
+            async with publisher(two.address) as conversation:
+                header = make_header(29, (0, 78, 0), 1_750_000_000, 0)
+                assert await _ask(conversation, BlockItems(0, [header])) == Behind(29, 9, 10)
+                await wait_ranges(two, (0, 39))
+
+
+@pytest.mark.parametrize("number", [2**63, 2**64 - 1])
+async def test_a_number_that_cannot_be_stored_poisons_nothing(tmp_path: Path, number: int) -> None:
+    """Goal: such a header is refused; at the end of a stream, the number means "unknown", as in the real protocol; and
+    backfill goes on. Method: both come, then another publisher, as any that is ahead."""
+    blocks = chain(20)
+    async with source(tmp_path / "one", blocks) as one:
+        settings = SELDOM | {"backfill_block_node_sources": (one.address,)}
+        async with served(tmp_path / "two", **settings) as two:
+            await wait_ranges(two, (0, 19))
+            async with publisher(two.address) as conversation:
+                answer = await _ask(conversation, BlockItems(0, [make_header(number, (0, 78, 0), 1_750_000_000, 0)]))
+                assert isinstance(answer, StreamEnded)
+                assert answer.status is PublishStatus.INVALID_REQUEST
+            async with publisher(two.address) as conversation:
+                end = EndStream(0, PublisherEndCode.TOO_FAR_BEHIND, 0, number)
+                await conversation.send(PUBLISH.encode_request(end))
+            await offer_and_leave(two.address, 25)
+            with trio.fail_after(PATIENCE_S):
+                while (status := await backfill_status(two.address, run=True)).newest_known != 25:
+                    await trio.sleep(0.01)
+            assert (status.missing, status.gaps, status.given_up) == (0, [], 0)
+
+
 async def test_b4_a_big_block_is_fetched_on_demand(tmp_path: Path) -> None:
     """Larger than a frame, than what is read at once and than a window: 6 MB, in items of 1.5 MB."""
     blocks = chain(3, item_count=8, item_bytes=1_500_000)
@@ -115,6 +164,7 @@ async def test_a_block_that_nobody_has_is_forgotten_after_some_looks(tmp_path: P
                 with trio.fail_after(PATIENCE_S):
                     while (status := await backfill_status(two.address, run=True)).newest_known != 9 or status.missing:
                         assert status.newest_known in (None, 2**40, 9)
+                        assert status.missing == 0, "the source contradicts it"
                         await trio.sleep(0.05)
         async with served(tmp_path / "two", **settings) as two:
             with trio.fail_after(PATIENCE_S):

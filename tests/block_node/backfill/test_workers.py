@@ -238,7 +238,7 @@ async def test_blocks_that_are_verified_and_not_stored_yet_are_no_new_gap(
         await trio.sleep(1)
         view = Backfill._view
         monkeypatch.setattr(
-            Backfill, "_view", lambda self, follows: msgspec.structs.replace(view(self, follows), next_block=3)
+            Backfill, "_view", lambda self, *args: msgspec.structs.replace(view(self, *args), next_block=3)
         )
         worker.scan_now()
         await trio.sleep(1)
