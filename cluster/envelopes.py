@@ -6,12 +6,13 @@ The same few clients send most messages, so both directions remember what they h
 from __future__ import annotations
 
 import msgspec
+import trio
 
 from cluster.protocol import MEMBER, Envelope, envelope_hop, read_envelope
 from ockam.address import Address
-from ockam.identity import Identity
+from ockam.identity import ANONYMOUS, Identity
 from ockam.message import Message, Origin
-from ockam.usage import UNLIMITED
+from ockam.usage import UNLIMITED, Usage, Usages, party_key
 
 ENVELOPES_MAX = 10_000
 """The number of envelopes that are remembered, in each direction."""
@@ -20,7 +21,9 @@ ENVELOPES_MAX = 10_000
 class Envelopes:
     """The envelopes that one member has written and read."""
 
-    def __init__(self) -> None:
+    def __init__(self, usages: Usages) -> None:
+        """usages: what the identities use of this node. A request counts where it is served."""
+        self._usages = usages
         self._hops: dict[tuple[int, Identity, str, int], Address] = {}
         self._origins: dict[tuple[Origin, bytes], Origin] = {}
 
@@ -47,13 +50,24 @@ class Envelopes:
             if len(self._origins) >= ENVELOPES_MAX:
                 self._origins.clear()
             envelope = read_envelope(message.onward_route[1])
-            # The limits of the client are those of the member to which it is connected. An answer must pass through
-            # both connections.
+            # The member to which the client is connected reads no faster than its limits allow. An answer must pass
+            # through both connections.
             origin = self._origins[key] = msgspec.structs.replace(
                 message.origin,
                 identity=envelope.identity,
                 peer=envelope.peer,
-                usage=UNLIMITED,
+                usage=self._usage(envelope.identity, envelope.peer),
                 frame_bytes_max=min(message.origin.frame_bytes_max, envelope.frame_bytes_max),
             )
+        elif (usage := self._usage(origin.identity, origin.peer)) is not origin.usage:
+            # The identity used nothing meanwhile and was forgotten.
+            origin = self._origins[key] = msgspec.structs.replace(origin, usage=usage)
         return origin
+
+    def _usage(self, identity: Identity, peer: str) -> Usage:
+        """Returns the usage of a client. The workers of the members have no limits."""
+        if identity.source == "local":
+            return UNLIMITED
+        if identity.source == "channel" and not self._usages.names_channels:
+            identity = ANONYMOUS
+        return self._usages.get(party_key(identity, peer), trio.current_time())

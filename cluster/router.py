@@ -124,7 +124,7 @@ class Router:
         self._links: dict[str, Link] = {}
         self._ended: list[tuple[Link, OpenRequests]] = []
         self._sent: Counter[str] = Counter()
-        self._envelopes = Envelopes()
+        self._envelopes = Envelopes(node.usages)
         self._lines = LogRate()
         self._missed: Forward | None = node.register_forward(LOCAL, self._forward)
 

@@ -16,6 +16,7 @@ import msgspec
 
 from ockam.identity import Identity
 from ockam.protocol import REFUSAL
+from ockam.shared_use import SharedUse
 from ockam.usage_machine import NO_LIMITS, OPEN_LIMITS, IdentityLimits, UsageMachine
 
 LIMITED = "limit exceeded: "
@@ -135,11 +136,19 @@ class Usage:
     refused_connections: the number of open connections above the limit, whose first requests will be refused.
     """
 
-    __slots__ = ("_note", "counts_bytes", "is_rated", "key", "machine", "refused_connections", "waiting")
+    __slots__ = ("_note", "_shared", "counts_bytes", "is_rated", "key", "machine", "refused_connections", "waiting")
 
-    def __init__(self, key: str, limits: IdentityLimits, note: Callable[[Excess], None] = lambda excess: None) -> None:
-        """note: called each time when the identity exceeds a limit, also if the node only reads more slowly."""
+    def __init__(
+        self,
+        key: str,
+        limits: IdentityLimits,
+        note: Callable[[Excess], None] = lambda excess: None,
+        shared: SharedUse | None = None,
+    ) -> None:
+        """note: called each time when the identity exceeds a limit, also if the node only reads more slowly.
+        shared: what the identities use at all processes of the node; None: there is only this one."""
         self.key = key
+        self._shared = shared
         self.machine = UsageMachine(limits)
         self._note = note
         self.waiting: Waiting | None = None
@@ -163,15 +172,28 @@ class Usage:
         nothing and returns the reason for the refusal.
 
         limit: one of `usage_machine.OPEN_LIMITS`. The caller calls `give_back` when the thing has ended."""
-        return None if self.machine.take(limit) else self._refuse(limit, peer)
+        if not self.machine.take(limit):
+            return self._refuse(limit, peer)
+        most: int | None = getattr(self.machine.limits, limit)
+        if self._shared is not None and not self._shared.take(self.key, limit, most):
+            self.machine.give_back(limit)
+            return self._refuse(limit, peer)
+        return None
 
     def give_back(self, limit: str) -> None:
         self.machine.give_back(limit)
+        if self._shared is not None:
+            self._shared.give_back(self.key, limit)
 
     def create(self, partitions: int, now_s: float, peer: str = "") -> str | None:
         """Counts partitions that will be created. Returns None. If there are too many, counts nothing and returns the
         reason for the refusal."""
-        return None if self.machine.may_create(partitions, now_s) else self._refuse("streams_per_hour", peer)
+        most = self.machine.limits.streams_per_hour
+        if self._shared is not None and most is not None:
+            may_create = self._shared.create(self.key, partitions, most)
+        else:
+            may_create = self.machine.may_create(partitions, now_s)
+        return None if may_create else self._refuse("streams_per_hour", peer)
 
     @property
     def turns_away(self) -> bool:
@@ -220,6 +242,9 @@ class Usages:
     limits: the general limits. `replace_tables` sets other limits for single identities.
     limits_loopback: whether the general limits also apply to anonymous peers on this machine.
     on_excess: called each time when an identity exceeds a limit.
+    shared: see `Usage`.
+    names_channels: whether only identities that the operator has named can open channels. If not, anybody can make any
+    number of identities, so a request that came out of a channel of another process counts for the peer's address.
     """
 
     def __init__(
@@ -228,8 +253,12 @@ class Usages:
         *,
         limits_loopback: bool = False,
         on_excess: Callable[[Excess], None] | None = None,
+        shared: SharedUse | None = None,
+        names_channels: bool = True,
     ) -> None:
         self.on_excess = on_excess
+        self.names_channels = names_channels
+        self._shared = shared
         self._limits = limits
         self._limits_loopback = limits_loopback
         self._tables: dict[str, dict[str, int | None]] = {}
@@ -246,7 +275,7 @@ class Usages:
         if usage is None:
             if len(self._usages) >= USAGES_MAX:
                 self.forget_unused(now_s)
-            usage = self._usages[key] = Usage(key, self.limits_of(key), self._exceeded)
+            usage = self._usages[key] = Usage(key, self.limits_of(key), self._exceeded, self._shared)
         return usage
 
     def limits_of(self, key: str) -> IdentityLimits:

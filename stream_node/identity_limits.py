@@ -12,9 +12,11 @@ import trio
 
 from access.audit import Audit
 from access.audit_lines import Entry
+from ockam.shared_use import SharedUse
 from ockam.usage import SETTING_PREFIX, Excess, Usages
 from ockam.usage_machine import LIMIT_NAMES, IdentityLimits
 from stream_node.config import Config
+from stream_node.worker_place import WorkerPlace
 
 TOLD_INTERVAL_S = 10.0
 """The shortest time between two log lines about exceeded limits, in seconds. The audit log has a bound of its own."""
@@ -22,9 +24,18 @@ TOLD_INTERVAL_S = 10.0
 logger = structlog.get_logger(__name__)
 
 
-def make_usages(config: Config) -> Usages:
-    """Returns the object that counts what each identity of a node uses, with the limits from these settings."""
-    return Usages(identity_limits(config), limits_loopback=config.identity_limits_loopback, on_excess=ExcessLog())
+def make_usages(config: Config, place: WorkerPlace | None) -> Usages:
+    """Returns the object that counts what each identity of a node uses, with the limits from these settings.
+
+    place: the place of a worker process, which counts together with the others; None: the node has one process."""
+    shared = None if place is None else SharedUse(place.use, len(place.addresses), place.number)
+    return Usages(
+        identity_limits(config),
+        limits_loopback=config.identity_limits_loopback,
+        on_excess=ExcessLog(),
+        shared=shared,
+        names_channels=not config.secure_channel_trust_anyone,
+    )
 
 
 def identity_limits(config: Config) -> IdentityLimits:

@@ -155,7 +155,7 @@ class Server:
             stored = await trio.to_thread.run_sync(streams_to_open, database, is_member)
             newest_us = max((each.last_time_us for each in stored), default=0)
             async with trio.open_nursery() as nursery:
-                node = Node(nursery, make_usages(config))
+                node = Node(nursery, make_usages(config, self._place))
                 runner = ThreadRunner(database, batches=node, times_appends=self._tracing is not None)
                 try:
                     tls = make_tls(config)

@@ -14,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
@@ -23,6 +24,7 @@ import structlog
 import trio
 
 from ockam.address import split_host_port
+from ockam.shared_use import shared_bytes
 from ockam.sockets import socket_name
 from storage.directory_lock import DirectoryLock
 from stream_node.config import Config
@@ -123,6 +125,8 @@ class Supervisor:
         self._private, self._own_addresses = _open_private(config)
         self._secret = secrets.token_hex(16)
         self._alive, self._end = os.pipe()
+        self._use = tempfile.TemporaryFile()  # noqa: SIM115  (it is open as long as the workers may be started)
+        self._use.truncate(shared_bytes(self._count))
         self._processes: dict[int, trio.Process] = {}
         # The workers that have listened, also those of which a new process is being started.
         self._listening: set[int] = set()
@@ -210,6 +214,7 @@ class Supervisor:
         """Closes the sockets of the workers. Safe to repeat."""
         for listener in (*chain.from_iterable(self._public), *self._private):
             listener.close()
+        self._use.close()
 
     async def _keep(self, number: int) -> int:
         """Runs one worker, and starts it again when it dies. Returns its exit code after `stop`, or when it can serve
@@ -244,7 +249,7 @@ class Supervisor:
     async def _run_once(self, number: int) -> WorkerEnd:
         """Runs one worker until it ends."""
         place = self._place(number)
-        kept = [*place.public, place.private, place.supervisor, self._lock.descriptor]
+        kept = [*place.public, place.private, place.supervisor, place.use, self._lock.descriptor]
         environment = {**os.environ, VARIABLE: msgspec.json.encode(place).decode()}
         if self._watches:
             environment |= self._watches[number].environment
@@ -305,6 +310,7 @@ class Supervisor:
             public=[group[number].fileno() for group in self._public],
             private=self._private[number].fileno(),
             supervisor=self._alive,
+            use=self._use.fileno(),
             secret=self._secret,
         )
 

@@ -25,7 +25,8 @@ class WorkerPlace(msgspec.Struct, frozen=True):
 
     number: from 0. addresses: by worker, the `host:port` that it has for the others.
     public: the descriptors of its sockets that listen at the address of the node. private: that of its own address.
-    supervisor: the descriptor of a pipe that ends with the supervisor. secret: by which the workers know each other.
+    supervisor: the descriptor of a pipe that ends with the supervisor. use: that of the file in which the workers count
+    together what identities use (`ockam.shared_use`). secret: by which the workers know each other.
     """
 
     number: int
@@ -33,6 +34,7 @@ class WorkerPlace(msgspec.Struct, frozen=True):
     public: list[int]
     private: int
     supervisor: int
+    use: int
     secret: str
 
     @property

@@ -50,7 +50,7 @@ class OtherMember:
     def pass_on(self, client: Identity) -> None:
         """Sends what its client has sent."""
         sent = Message((STREAM,), (local("client"),), b"push", Origin("tcp", peer="client:1", identity=client))
-        wrapped = Envelopes().wrap(shard_of(STREAM), sent)
+        wrapped = Envelopes(self._node.usages).wrap(shard_of(STREAM), sent)
         self._send(wrapped.onward_route, wrapped.payload)
 
     def end(self) -> None:

@@ -21,6 +21,7 @@ from access import create_token
 from access.rights import Right
 from cluster import plan_machine
 from cluster.shards import SHARDS, shard_of
+from ockam.shared_use import shared_bytes
 from stream_client import connect
 from stream_node.config import Config
 from stream_node.dashboard import troubles
@@ -255,8 +256,11 @@ async def two_workers(folder: Path) -> AsyncIterator[list[HttpNode]]:
     """Two workers of one node in this process, each with its database."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(4)]
     ports = [each.getsockname()[1] for each in sockets]
+    use = (folder / "use").open("w+b")
+    use.truncate(shared_bytes(2))
     places = [
         WorkerPlace(
+            use=use.fileno(),
             number=number,
             addresses=[f"127.0.0.1:{port}" for port in ports[2:]],
             public=[sockets[number].detach()],
@@ -267,6 +271,7 @@ async def two_workers(folder: Path) -> AsyncIterator[list[HttpNode]]:
         for number in range(2)
     ]
     async with AsyncExitStack() as stack:
+        stack.callback(use.close)
         nursery = await stack.enter_async_context(trio.open_nursery())
         nodes = []
         for place in places:
