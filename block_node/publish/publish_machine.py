@@ -25,14 +25,12 @@ from block_node.events import (
     Source,
     VerificationNotification,
 )
-from block_node.persist.schema import NUMBER_MAX
 from block_node.protocol import (
     Acknowledgement,
     Behind,
     DuplicateBlock,
     EndStream,
     Piece,
-    PublisherEndCode,
     PublishResponse,
     PublishStatus,
     ResendBlock,
@@ -151,8 +149,7 @@ class PublishMachine:
     def end(
         self, publisher: PublisherState, status: PublishStatus, block_number: int | None, reason: str, now_s: float
     ) -> None:
-        """Ends the publisher's stream, and sends the publisher the status and the reason. A repeated call
-        is harmless."""
+        """Ends the publisher's stream, with the status and the reason. A repeated call is harmless."""
         self._end(publisher, status, block_number, reason)
         self.go_on(now_s)
 
@@ -201,9 +198,7 @@ class PublishMachine:
         else:
             publisher.cursor = view.wanted
             self._tell(publisher, Behind(number, view.last_block, view.wanted))
-            # The network has reached the offered block, so backfill must fetch what is missing, while this publisher
-            # stays connected too (specs/block_publish.md, "Base Protocol"). It is notified again if the node does not
-            # get closer to that block.
+            # Backfill must catch up, also while this publisher stays (specs/block_publish.md, "Base Protocol").
             self.effects.append(NewestBlockKnownToNetwork(number))
             stalled = self._catch_up.offered(number, self.last_block, now_s)
             if stalled is not None:
@@ -230,13 +225,9 @@ class PublishMachine:
         return action
 
     def stream_end(self, publisher: PublisherState, end: EndStream, now_s: float) -> None:
-        """Handles the end of a publisher's stream. A publisher can end it because the node is too far behind; its
-        message then names the newest block of the network."""
+        """Handles the end of a publisher's stream."""
         publisher.session.take(Input.STREAM_END)
-        latest, earliest = end.latest_block, end.earliest_block or 0
-        # In the real protocol, the highest unsigned number stands for an unknown block.
-        if end.code is PublisherEndCode.TOO_FAR_BEHIND and latest is not None and earliest <= latest <= NUMBER_MAX:
-            publisher.behind = max(latest, -1 if publisher.behind is None else publisher.behind)
+        publisher.note_end(end)
         self.leave(publisher, now_s)
 
     # Results from the plugins.
@@ -493,7 +484,6 @@ class PublishMachine:
                 self._change(block, Change.PUBLISHER_LEFT, "its publisher has left")
         known = max(-1 if each is None else each for each in (self.last_block, self._catch_up.target))
         if publisher.behind is not None and publisher.behind > known:
-            # The end of the stream named a block that the publisher had not offered.
             self.effects.append(NewestBlockKnownToNetwork(publisher.behind))
         self.effects.append(PublisherStatus(PublisherChange.DISCONNECTED, len(self._publishers)))
 

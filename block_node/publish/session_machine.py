@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import NamedTuple
 
-from block_node.protocol import Piece
+from block_node.persist.schema import NUMBER_MAX
+from block_node.protocol import EndStream, Piece, PublisherEndCode
 from block_node.publish.statistics import SESSIONS_LISTED_MAX, PublisherStatistics
 
 
@@ -238,6 +239,13 @@ class PublisherState:
     def describe(self) -> PublisherStatistics:
         newest = None if self.newest_offered < 0 else self.newest_offered
         return PublisherStatistics(self.publisher_id, self.session.block_number, newest, self.behind, self.is_held)
+
+    def note_end(self, end: EndStream) -> None:
+        """Notes the newest block of the network that the end of a stream names, because the node is too far behind. In
+        the real protocol, the highest unsigned number stands for an unknown block."""
+        latest, earliest = end.latest_block, end.earliest_block or 0
+        if end.code is PublisherEndCode.TOO_FAR_BEHIND and latest is not None and earliest <= latest <= NUMBER_MAX:
+            self.behind = max(latest, -1 if self.behind is None else self.behind)
 
     def is_idle(self, since_s: float) -> bool:
         """Whether the publisher sends no block and has sent nothing since the time `since_s`. False while the node does
