@@ -37,6 +37,7 @@ from storage.sqlite.leftovers import REPAIR_PREFIX, remove_scratch
 from storage.sqlite.log import SqliteLog
 from storage.sqlite.migrate import migrate
 from storage.sqlite.page import find_damage
+from storage.sqlite.seals import find_broken, has_seal
 from storage.sqlite.session import SqliteSession
 from storage.sqlite.verify import verify
 from storage.sqlite.wal.check import Examined, examined, install_log, keep_copy, prepare_log, wal_path
@@ -226,8 +227,13 @@ def _survey(database: Path, log: Examined) -> Iterator[Salvage]:
 
 
 def _stream_rows(connection: sqlite3.Connection) -> list[tuple[int, str, int, int, int, int]]:
-    if not connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'streams'").fetchone()[0]:
+    """Returns the rows of all streams. Raises RepairFailed if one is damaged: by its numbers, messages would be looked
+    for that never were."""
+    sealed = has_seal(connection, "streams")
+    if sealed is None:
         return []
+    for problem in find_broken(connection, "streams") if sealed else ():
+        raise RepairFailed(f"{problem}; nothing was changed: keep a copy of the data directory and restore a backup")
     return connection.execute(
         "SELECT id, name, partition, first_index, next_index, created_us FROM streams ORDER BY name, partition"
     ).fetchall()

@@ -23,7 +23,7 @@ from storage.sqlite.leftovers import check_not_replaced, remove_parts, remove_sc
 from storage.sqlite.migrate import MIGRATIONS, Migrations, version_of
 from storage.sqlite.schema import APPLICATION_ID
 from storage.sqlite.session import SqliteSession
-from storage.sqlite.structure import check_streams, check_structure, create_schema
+from storage.sqlite.structure import check_structure, check_tables, create_schema
 from storage.sqlite.wal.check import prepare_log, refuse_damaged
 from storage.sqlite.wal.settle import settle_log
 
@@ -170,8 +170,10 @@ class Database:
         3. After an unclean stop, check the structure of the file (up to CHECKED_BYTES_MAX), and write the pages of the
            write-ahead log once more (`settle_log`). If a sync failed before the stop, some pages can be readable but
            not on the disk.
-        4. Bring an older database up to date, after a backup. Create missing tables.
-        5. Check the row of every stream: with a wrong next index, an index would be assigned twice.
+        4. Bring an older database up to date, after a backup.
+        5. Check the rows of streams, positions, leases and blocks, and their indexes: with a wrong next index, or a
+           stream that is not found, an index would be assigned twice.
+        6. Create missing tables.
         """
         version = self._inspect()
         head = self._migrations.head
@@ -187,8 +189,9 @@ class Database:
                 from storage.sqlite.upgrade import upgrade
 
                 upgrade(session, self.path, self._migrations)
+            if version:
+                check_tables(session.connection)
             create_schema(session, None if version else head)
-            check_streams(session.connection)
         finally:
             session.close()
         _sync_folder(self.directory)
@@ -233,7 +236,7 @@ class Database:
             version = version_of(connection)
             application: int = connection.execute("PRAGMA application_id").fetchone()[0]
             tables: int = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise storage_error(error) from error
         if application != APPLICATION_ID and (application, version, tables) != (0, 0, 0):
             raise DatabaseCorrupt(

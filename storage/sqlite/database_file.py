@@ -41,7 +41,7 @@ def opened_file(file: Path) -> Iterator[SqliteSession]:
             if version > SCHEMA_VERSION:
                 raise DatabaseTooNew(version, SCHEMA_VERSION)
             yield SqliteSession(connection, writes=False)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise BackupError(f"{file} cannot be read as a database: {error}; {_DO}") from error
 
 

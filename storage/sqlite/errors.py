@@ -39,6 +39,9 @@ def storage_error(error: BaseException) -> StorageError:
         return error
     if isinstance(error, OSError):
         return system_error(error)
+    if isinstance(error, UnicodeDecodeError) or "Could not decode to UTF-8" in str(error):
+        # The text in the file, or SQLite's own text about a table whose name is damaged.
+        return DatabaseCorrupt(corrupt_text("a text in it is not UTF-8"))
     if not isinstance(error, sqlite3.Error):
         return OperationFailed(f"the operation failed: {type(error).__name__}: {error}; report this mistake")
     code = getattr(error, "sqlite_errorcode", None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 
-from storage.seal import SEAL, is_sealed
+from storage.seal import SEAL, STREAM_COLUMNS, seal_of, stream_seal
 
 
 def has_seal(connection: sqlite3.Connection, table: str) -> bool | None:
@@ -21,8 +21,12 @@ def find_broken(connection: sqlite3.Connection, table: str) -> Iterable[str]:
     names = [row[1] for row in columns]
     keys = [row[1] for row in sorted(columns, key=lambda row: row[5]) if row[5]]
     others = [name for name in names if name != SEAL]
+    is_stream = table == "streams"
+    if is_stream:
+        # The first seven values are the arguments of the seal. Each start checks the rows of all streams.
+        others = [*STREAM_COLUMNS.split(", "), *keys]
     quoted = ", ".join(f'"{name}"' for name in [*others, SEAL])
     for row in connection.execute(f'SELECT {quoted} FROM "{table}" NOT INDEXED'):
-        if not is_sealed(table, others, row):
+        if row[-1] != (stream_seal(*row[:7]) if is_stream else seal_of(table, row[:-1])):
             named = ", ".join(f"{key} {row[others.index(key)]!r}" for key in keys)
             yield f"the row of {table} with {named} is not what was written (its seal differs)"

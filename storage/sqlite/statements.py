@@ -15,7 +15,7 @@ from sqlalchemy import (
 
 from storage.log_statements import page
 from storage.schema import messages, streams
-from storage.seal import FIRST_FACTOR, MODULUS, NEXT_FACTOR, SIZE_FACTOR, STREAM_COLUMNS
+from storage.seal import FIRST_FACTOR, MODULUS, NEXT_FACTOR, SIZE_FACTOR
 from storage.statement import compiled
 
 # Streams.
@@ -27,7 +27,6 @@ TRUNCATE_STREAM: Final = (
 )
 """Moves the first index of a stream after a deletion. Parameters: new first index, number of deleted bytes,
 stream id."""
-SEALED_STREAMS: Final = f"SELECT {STREAM_COLUMNS}, seal FROM streams"
 
 
 def advance_streams(count: int) -> str:

@@ -203,11 +203,13 @@ class _Verification:
         statement: a query that returns the smallest stream id above a given id, or None. A new query finds each id, so
         that no cursor stays open."""
         stream_id = -1
-        while True:
-            stream_id = self._connection.execute(statement, (stream_id,)).fetchone()[0]
-            if stream_id is None:
+        while (found := self._connection.execute(statement, (stream_id,)).fetchone()[0]) is not None:
+            # In a damaged table, the query may find the same id again and again.
+            if found <= stream_id:
+                self._problem(f"the rows are not in order: {found} follows {stream_id}")
                 return
-            yield stream_id
+            yield found
+            stream_id = found
 
 
 def _range(start: int, end: int) -> str:

@@ -176,7 +176,7 @@ def test_damage_to_the_file_is_a_problem(tmp_path: Path) -> None:
     database.close()
     path = tmp_path / FILE_NAME
     content = bytearray(path.read_bytes())
-    content[30 * PAGE_BYTES : 31 * PAGE_BYTES] = bytes(PAGE_BYTES)
+    content[45 * PAGE_BYTES : 46 * PAGE_BYTES] = bytes(PAGE_BYTES)
     path.write_bytes(content)
     database = Database.open(tmp_path)
     report = report_of(database)
