@@ -18,7 +18,7 @@ class Right(enum.IntFlag):
         INDEX: read, save and set the positions of the consumer. SHARE: take leases of partitions as a member of it.
     BLOCK_PUBLISH, BLOCK_READ: on chains of blocks, by the name of the chain.
     OPERATE: see the state of the block node, and start its search for missing blocks; by the name of its chain. See how
-        the whole node does, by its status, its metrics and its dashboard; on any name. ADMIN is enough for the status.
+        the whole node does, by its status, metrics and dashboard; on EVERY_NAME. ADMIN is enough for the status.
     FORWARD: send messages through this node to another one, by the `host:port` of the other node. Make this node
         itself follow or change a stream there, by `host:port/stream` (`to_follow`, `to_replace`).
     """
@@ -42,6 +42,8 @@ STREAM_RIGHTS = Right.READ | Right.WRITE | Right.CREATE | Right.DELETE | Right.A
 """The rights on a stream. Who has one of them is allowed to know that the stream exists."""
 RIGHT_NAMES: dict[str, Right] = {right.name.lower().replace("_", "-"): right for right in Right if right.name}
 """The rights by the names that rules, logs and answers use, for example `block-read`."""
+EVERY_NAME = ""
+"""The name on which only a right on all names is a right, because it is the beginning of them all."""
 _TEXTS = {right: name for name, right in RIGHT_NAMES.items()}
 
 

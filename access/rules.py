@@ -224,7 +224,7 @@ def _covers(rule: Rule, name: str | None) -> bool:
 
 def _explain(identity: Identity, demand: Demand, denying: Rule | None) -> str:
     rights, name = demand
-    where = "anything" if name is None else repr(name[:SHOWN_NAME_CHARACTERS_MAX])
+    where = "anything" if name is None else repr(name[:SHOWN_NAME_CHARACTERS_MAX]) if name else "every name"
     what = "any right" if rights == ALL_RIGHTS else rights_text(rights)
     why = "no rule allows it" if denying is None else denying.reason or f"rule {denying.name!r} forbids it"
     return f"{what} on {where} for {str(identity)[:SHOWN_NAME_CHARACTERS_MAX]}: {why}"

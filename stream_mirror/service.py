@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import structlog
 import trio
 
+from access.rights import Right
 from index_service.lease_groups import LeaseGroups
 from ockam.address import local
 from ockam.message import Message, Origin
@@ -183,7 +184,10 @@ class MirrorService:
             raise ProtocolError("this node stops")
         if request.action is MirrorAction.STATUS:
             # It waits for nothing, so that an operator sees the mirrors whatever others ask for.
-            reply(MIRRORS.encode_response(MirrorResponse(request.request_id, True, self.states(request.stream_name))))
+            states, gate, rights = self.states(request.stream_name), self._node.gate, Right.OPERATE | Right.ADMIN
+            if gate is not None:
+                states = [each for each in states if gate.holds(message.origin, rights, each.stream_name)]
+            reply(MIRRORS.encode_response(MirrorResponse(request.request_id, True, states)))
             return
         if len(self._serving) >= REQUESTS_MAX and not self._make_room():
             raise ProtocolError(GAVE_WAY)

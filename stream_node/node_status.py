@@ -13,7 +13,7 @@ from time import monotonic
 import msgspec
 
 import bare
-from access.rights import Demand, Right
+from access.rights import EVERY_NAME, Demand, Right
 from ockam.address import local
 from ockam.message import Message
 from ockam.protocol import Protocol, ProtocolError, error_payload
@@ -108,7 +108,7 @@ class NodeStatusService(Worker):
 
         The use of one right alone would be an administrative act, with a line in the audit log for each question.
         """
-        return Demand(Right.OPERATE | Right.ADMIN, None)
+        return Demand(Right.OPERATE | Right.ADMIN, EVERY_NAME)
 
     def failure_payload(self, message: Message, reason: str) -> bytes | None:
         return error_payload(reason)

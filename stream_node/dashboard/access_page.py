@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import msgspec
 import trio
 from starlette.responses import Response
 
-from access.rights import RIGHT_NAMES, Right
+from access.rights import EVERY_NAME, RIGHT_NAMES, Right
 from stream_node.access import AUDIT_FILE
 from stream_node.dashboard.page import OPERATOR, Page
 from stream_node.http.problems import Problem
@@ -30,7 +31,17 @@ async def show_access(page: Page) -> Response:
         raise Problem(404, "no-rules", "this node has no rules (the setting access_rules): everybody may do everything")
     page.need(OPERATOR)
     file = Path(parts.config.audit_log or Path(parts.config.data_dir) / AUDIT_FILE)
-    rules = parts.authorizer.rules.rules
+    grants, sees_all = parts.authorizer.rules.grants(page.call.caller.identity), page.may(OPERATOR, EVERY_NAME)
+
+    def concerns(prefix: str) -> bool:
+        """Whether a name that begins so is one on which the user may see how things do."""
+        found = grants.find_next(OPERATOR, prefix)
+        return found is not None and found.startswith(prefix)
+
+    def is_shown(line: dict[str, Any]) -> bool:
+        # A line without a name is about a peer, and of no stream.
+        return sees_all or ("name" in line and page.may(OPERATOR, str(line["name"])))
+
     return page.show(
         "access.html",
         active="access",
@@ -40,20 +51,22 @@ async def show_access(page: Page) -> Response:
                 "who": ["everybody else"] if rule.keeper is not None else list(rule.who),
                 "may": _names(rule.may),
                 "may_not": _names(rule.may_not),
-                "on": ["any name" if not name else f"{name}…" for name in rule.on],
+                "on": ["any name" if not name else f"{name}…" for name in rule.on if concerns(name)],
             }
-            for rule in rules
+            for rule in parts.authorizer.rules.rules
+            if any(map(concerns, rule.on))
         ],
+        sees_all=sees_all,
         statistics=parts.authorizer.statistics(),
         connections=Counter(parts.tcp.statistics().identities).most_common(),
         limits=parts.node.usages.statistics(),
-        refusals=await trio.to_thread.run_sync(read_refusals, file),
+        refusals=await trio.to_thread.run_sync(read_refusals, file, is_shown),
     )
 
 
-def read_refusals(file: Path) -> list[dict[str, Any]]:
-    """Returns the last refusals in an audit log, the newest first. Lines that are not JSON are left out. The
-    first line that is read is left out if its beginning lies before the part that is read."""
+def read_refusals(file: Path, is_shown: Callable[[dict[str, Any]], bool] = lambda line: True) -> list[dict[str, Any]]:
+    """Returns the last refusals in an audit log that may be shown, the newest first. Lines that are not JSON are left
+    out. The first line that is read is left out if its beginning lies before the part that is read."""
     try:
         with file.open("rb") as source:
             source.seek(max(0, os.fstat(source.fileno()).st_size - TAIL_BYTES))
@@ -66,7 +79,11 @@ def read_refusals(file: Path) -> list[dict[str, Any]]:
             entry = msgspec.json.decode(line)
         except msgspec.DecodeError:
             continue
-        if isinstance(entry, dict) and str(entry.get("event", "")).startswith(("refused", "limited", "tls_refused")):
+        if (
+            isinstance(entry, dict)
+            and str(entry.get("event", "")).startswith(("refused", "limited", "tls_refused"))
+            and is_shown(entry)
+        ):
             found.append({field: "-" for field in FIELDS} | {"count": 1} | entry)
             if len(found) == LINES_MAX:
                 break

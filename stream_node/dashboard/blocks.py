@@ -56,7 +56,7 @@ async def _values(page: Page) -> dict[str, Any]:
         "gap_count": len(gaps),
         "missing": sum(last - first + 1 for first, last in gaps),
         # The names and addresses of other nodes are for operators.
-        "may_operate": page.may(OPERATOR),
+        "may_operate": page.may(OPERATOR, chain),
     }
 
 

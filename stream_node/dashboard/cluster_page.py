@@ -18,7 +18,7 @@ from access.rights import Right
 from cluster.protocol import CLUSTER, DRAIN, DrainRequest
 from cluster.statistics import MemberStatistics, PeerStatistics
 from cluster.view import UNOWNED
-from stream_node.dashboard.page import OPERATOR, Page, check_typed
+from stream_node.dashboard.page import CLUSTER_RESOURCE, Page, check_typed
 from stream_node.http.problems import Problem
 from stream_node.worker_place import shares_shards
 
@@ -26,8 +26,6 @@ COLOURS = 8
 """The number of colours of the picture. With more owners, two of them have the same colour and different letters."""
 WIDTH = 16
 """The number of shards in a row of the picture: those with the same first hexadecimal digit."""
-RESOURCE = "cluster"
-"""The name on which the rights of operators of a cluster are."""
 STATES = ("lives", "leaves", "silent", "fenced")
 REASONS = {
     "free": "nobody owned them",
@@ -124,7 +122,7 @@ def _values(page: Page) -> dict[str, Any]:
         detail = "this node shares its streams with no other process (the settings cluster and workers)"
         raise Problem(404, "no-cluster", detail)
     # The page has the addresses of other nodes.
-    page.need(OPERATOR)
+    page.need(Right.OPERATE, CLUSTER_RESOURCE)
     marks = owner_marks({*(peer.name for peer in found.peers), *(shard.owner for shard in found.owners)})
     cells = _cells(found, marks)
     return {
@@ -147,7 +145,7 @@ def _values(page: Page) -> dict[str, Any]:
             )
             for each in found.hand_overs
         ],
-        "may_drain": not found.is_fixed and page.may(Right.OPERATE, RESOURCE),
+        "may_drain": not found.is_fixed,
     }
 
 

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import trio
 from starlette.responses import Response
 
+from access.rights import EVERY_NAME
 from stream_client import StreamInfo
 from stream_node.dashboard.listing import ROWS, Shown, by_place, list_infos, permitted, show_rows
 from stream_node.dashboard.page import OPERATOR, Page
@@ -107,7 +108,7 @@ def _folders(page: Page) -> tuple[str, ...]:
     if not folders:
         raise Problem(404, "no-exports", "this node shows no exports (the setting export_folders)")
     # Exports have the names of all streams, and paths of this machine.
-    page.need(OPERATOR)
+    page.need(OPERATOR, EVERY_NAME)
     return folders
 
 

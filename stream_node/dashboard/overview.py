@@ -9,6 +9,7 @@ import msgspec
 import trio
 from starlette.responses import Response
 
+from access.rights import EVERY_NAME
 from stream_node import __version__
 from stream_node.dashboard.history import History
 from stream_node.dashboard.mirror_watch import MirrorWatch
@@ -55,18 +56,18 @@ class Overview:
 
     async def page(self, page: Page) -> Response:
         """Returns the whole overview. A user without the right to see it gets links to the other pages."""
-        if not page.may(OPERATOR):
+        if not page.may(OPERATOR, EVERY_NAME):
             return page.show("overview_closed.html", active="overview")
         return page.show("overview.html", active="overview", **await self._values())
 
     async def part(self, page: Page) -> Response:
         """Returns the part of the page that changes: what is wrong now, and the figures."""
-        page.need(OPERATOR)
+        page.need(OPERATOR, EVERY_NAME)
         return page.show("overview_now.html", **await self._values())
 
     async def rates(self, page: Page) -> Response:
         """Returns the points of the charts as JSON, a list for each figure. With `after`, only the later points."""
-        page.need(OPERATOR)
+        page.need(OPERATOR, EVERY_NAME)
         try:
             after_s = float(page.query.get("after", "0"))
         except ValueError:

@@ -10,7 +10,7 @@ from urllib.parse import parse_qsl
 
 from starlette.responses import RedirectResponse, Response
 
-from access.rights import Demand, Right, rights_text
+from access.rights import EVERY_NAME, Demand, Right, rights_text
 from ockam.gate import DENIED
 from ockam.identity import ANONYMOUS
 from stream_client import StreamClient
@@ -26,7 +26,10 @@ FIELDS_MAX = 100
 FORM_BYTES_MAX = 1024 * 1024
 """The size of the largest form: that of a message that is typed or pasted."""
 OPERATOR = Right.OPERATE | Right.ADMIN
-"""One of these rights, on any name, lets somebody see the figures of the whole node."""
+"""One of these rights lets somebody see how something does: what has a name, by its name; the whole node, on
+`EVERY_NAME`."""
+CLUSTER_RESOURCE = "cluster"
+"""The name on which the rights of operators of a cluster are."""
 NAVIGATION = (
     ("overview", "Overview", ""),
     ("streams", "Streams", "/streams"),
@@ -132,11 +135,11 @@ class Page:
         if name == "blocks":
             return parts.config.block_node
         if name == "cluster":
-            return shares_shards(parts.config) and self.may(OPERATOR)
+            return shares_shards(parts.config) and self.may(Right.OPERATE, CLUSTER_RESOURCE)
         if name == "mirrors":
             return parts.services.has_mirrors and self.may(OPERATOR)
         if name == "exports":
-            return bool(parts.config.export_folders) and self.may(OPERATOR)
+            return bool(parts.config.export_folders) and self.may(OPERATOR, EVERY_NAME)
         if name == "access":
             return parts.authorizer is not None and self.may(OPERATOR)
         return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 from starlette.responses import Response
 
-from access.rights import Demand, Right
+from access.rights import EVERY_NAME, Demand, Right
 from stream_node import __version__
 from stream_node.http.app import Call, Endpoint
 from stream_node.metrics import CONTENT_TYPE, render, take_snapshot
@@ -22,4 +22,4 @@ async def metrics(call: Call) -> Response:
     return Response(text, headers={"content-type": CONTENT_TYPE})
 
 
-ENDPOINTS = (Endpoint("GET", "/metrics", metrics, Demand(Right.OPERATE, None)),)
+ENDPOINTS = (Endpoint("GET", "/metrics", metrics, Demand(Right.OPERATE, EVERY_NAME)),)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from access.rights import STREAM_RIGHTS, Demand, Right, rights_text
+from access.rights import EVERY_NAME, STREAM_RIGHTS, Demand, Right, rights_text
 from block_node.backfill.protocol import BACKFILL, BackfillAsk
 from block_node.protocol import PUBLISH, OpenRootSession, OpenSession
 from block_node.protocol_reading import GET, STATUS, SUBSCRIBE, GetBlock, StatusRequest, Subscribe
@@ -216,7 +216,7 @@ ACTS = (
         "node_status",
         "ask how the node is",
         Right.OPERATE | Right.ADMIN,
-        None,
+        EVERY_NAME,
         local("node_status"),
         NODE_STATUS.encode_request(NodeStatusRequest(1)),
     ),
@@ -238,6 +238,7 @@ def table() -> str:
     rows = ["| Worker | Request | Right that is needed | On the name |", "|---|---|---|---|"]
     on = {
         None: "any",
+        EVERY_NAME: "every name",
         FAR: "of the address",
         f"{FAR}/{SOURCE}": "`HOST:PORT/STREAM` of the source",
         SOURCE: "of the source",

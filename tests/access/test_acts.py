@@ -106,7 +106,7 @@ async def test_without_its_right_every_act_is_refused_and_audited(tmp_path: Path
             await check_refused(await way.peer(node, wire), act)
             await wait_until(partial(has_refused, node, count + 1))
             # Two requests that lack the same right on the same name within a second stand in one line.
-            refused = (way.identity, rights_text(act.rights), act.name)
+            refused = (way.identity, rights_text(act.rights), act.name or None)
             lines = [line for line in node.audit() if line["event"] == "refused"]
             (line, *_) = [each for each in lines if (each["identity"], each["right"], each.get("name")) == refused]
             assert line["reason"].endswith("no rule allows it"), act.key

@@ -213,8 +213,8 @@ async def test_what_nobody_serves_is_named(url: str, tmp_path: Path, monkeypatch
 
 
 async def test_who_may_not_operate_sees_no_form(url: str, tmp_path: Path) -> None:
-    """A stranger sees nothing; an operator of something else sees the page without forms, and is refused without them;
-    the operator of the cluster drains."""
+    """A stranger and an operator of something else see nothing, and are refused without the form; the operator of the
+    cluster drains."""
     rules = tmp_path / "access.toml"
     write_rules(
         rules,
@@ -233,11 +233,9 @@ async def test_who_may_not_operate_sees_no_form(url: str, tmp_path: Path) -> Non
         node.client(token=operator) as operating,
         node.client(token=watcher) as watching,
     ):
-        closed = await get(stranger, "/cluster", 403)
-        assert (node.running.address in closed.text, closed.links("/dashboard/cluster")) == (False, [])
-        page = await get(watching, "/cluster")
-        assert "Without owner" in page.text
-        assert "/dashboard/cluster/drain" not in [target for target, _ in page.forms]
+        for client in (stranger, watching):
+            closed = await get(client, "/cluster", 403)
+            assert (node.running.address in closed.text, closed.links("/dashboard/cluster")) == (False, [])
         # The form of another page has the secret of the session.
         secret = (await get(watching, "/streams")).form("/dashboard/streams")["csrf"]
         refused = await watching.post(

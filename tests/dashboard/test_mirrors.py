@@ -188,14 +188,14 @@ async def test_a_mirror_is_promoted_beside_a_source_that_goes_on_only_if_that_is
 
 
 async def test_who_may_not_administer_sees_no_form(tmp_path: Path) -> None:
-    """Strangers see nothing; an operator sees the page, and the forms only for streams of which he has the right
-    `admin`; without the form the node refuses as well."""
+    """Strangers see nothing; an operator sees what he operates, and who has `admin` on a stream sees that stream with
+    its forms; without the form the node refuses as well."""
     rules = tmp_path / "access.toml"
-    everything = Right.READ | Right.WRITE | Right.CREATE | Right.INDEX | Right.ADMIN
+    everything = Right.READ | Right.WRITE | Right.CREATE | Right.INDEX | Right.ADMIN | Right.FORWARD
     write_rules(
         rules,
         [
-            may(Right.OPERATE, "x", who="token:watcher", name="watches"),
+            may(Right.OPERATE, who="token:watcher", name="watches"),
             may(Right.ADMIN, "orders", who="token:keeper", name="keeps"),
             may(everything, who="token:all"),
         ],
@@ -219,7 +219,8 @@ async def test_who_may_not_administer_sees_no_form(tmp_path: Path) -> None:
             assert (source.address in closed.text, closed.links("/dashboard/mirrors")) == (False, [])
             page = await wait_page(watching, "payments 0 following", "/mirrors")
             assert targets(page) == []
-            page = await wait_page(keeping, "payments 0 following", "/mirrors")
+            page = await wait_page(keeping, "orders 0 following", "/mirrors")
+            assert "payments" not in page.text
             assert [tag for tag, _ in page.tags].count("option") == 3
             refused = await send(keeping, page, REMOVE, name="payments", typed="payments")
             assert refused.status_code == 403
