@@ -60,10 +60,12 @@ class MirrorService:
         *,
         new_id: Callable[[], str],
         now_us: Callable[[], int],
+        passes_pushes: bool = False,
     ) -> None:
+        """passes_pushes: whether pushes to a mirror are passed on to its source."""
         self._node = node
         self._new_id = new_id
-        self._tasks = MirrorTasks(node, directory, new_id=new_id, now_us=now_us)
+        self._tasks = MirrorTasks(node, directory, new_id=new_id, now_us=now_us, passes_pushes=passes_pushes)
         self._promotions = Promotions(self._tasks, groups)
         self._nursery: trio.Nursery | None = None
         self._refusal: str | None = None

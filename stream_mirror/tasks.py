@@ -13,6 +13,7 @@ from functools import partial
 import structlog
 import trio
 
+from ockam.address import local
 from ockam.message import HERE, Origin
 from ockam.node import Node
 from stream_mirror.errors import MirrorError
@@ -23,7 +24,8 @@ from stream_mirror.followers import Followers
 from stream_mirror.keeper import Keeper
 from stream_mirror.local_stream import LocalStream, completed
 from stream_mirror.making import MakeMirror
-from stream_mirror.protocol import MirrorState
+from stream_mirror.passing import Passing
+from stream_mirror.protocol import MirrorCondition, MirrorState
 from stream_service.mirror_rows import MirrorRow
 from stream_service.mirroring import BeMirror
 from stream_service.names import stream_address
@@ -44,8 +46,15 @@ class MirrorTasks:
     """
 
     def __init__(
-        self, node: Node, directory: StreamDirectory, *, new_id: Callable[[], str], now_us: Callable[[], int]
+        self,
+        node: Node,
+        directory: StreamDirectory,
+        *,
+        new_id: Callable[[], str],
+        now_us: Callable[[], int],
+        passes_pushes: bool = False,
     ) -> None:
+        """passes_pushes: whether pushes to a mirror are passed on to its source."""
         self._node = node
         self.directory = directory
         self.new_id = new_id
@@ -58,6 +67,7 @@ class MirrorTasks:
         self._following: dict[str, set[int]] = {}
         self._followers = Followers(directory, new_id, now_us, self.note_role, lambda: self.own_address)
         self.keepers: dict[str, Keeper] = {}
+        self._passing = Passing(node, self._find_source) if passes_pushes else None
 
     def start(self, nursery: trio.Nursery, stored: Iterable[StoredStream], own_address: str | None) -> None:
         """Begins to follow and to fence what the table of mirrors says.
@@ -67,6 +77,9 @@ class MirrorTasks:
         """
         self._nursery, self.own_address = nursery, own_address
         self.directory.role_changed = self.note_role
+        if (passing := self._passing) is not None:
+            self._node.register([local("MP_" + self.new_id())], lambda: passing)
+            self.directory.pass_on = passing.pass_on
         self.directory.mirror_seen = partial(self._followers.note, nursery)
         for each in stored:
             identity = (each.record.name, each.record.partition)
@@ -80,7 +93,7 @@ class MirrorTasks:
 
     def stop(self) -> None:
         """Ends all tasks, because the node is stopping."""
-        self.directory.role_changed = None
+        self.directory.role_changed = self.directory.pass_on = None
         self.directory.mirror_seen = lambda identity, origin, mirror: None
         self._nursery = None
         for scope in self._scopes.values():
@@ -89,6 +102,12 @@ class MirrorTasks:
     def stream(self, identity: Identity) -> LocalStream:
         """Returns a stream-partition of this node."""
         return LocalStream(self.directory, identity)
+
+    def _find_source(self, identity: Identity) -> MirrorRow | None:
+        """Returns the row of a stream-partition that follows its source now; None if it does not reach it."""
+        figures = self.figures.find(identity)
+        follows = figures is not None and figures.condition is MirrorCondition.FOLLOWING
+        return self.stream(identity).row if follows else None
 
     def states(self, name: str = "") -> list[MirrorState]:
         """Returns the state of each partition that follows or fences. name: only this stream; empty: all."""

@@ -93,6 +93,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     mirror_address: str | None = None
     """The HOST:PORT at which other nodes reach this node. The former source of a promoted mirror follows it there.
     Without this setting, it is the first address at which the node listens."""
+    mirror_passes_pushes: bool = False
+    """Whether a mirror passes the pushes that it gets on to its source, in the name of this node, and the answers back.
+    Without this setting, a mirror refuses pushes. See [mirror.md](mirror.md#publishers-that-cannot-be-told)."""
     idle_timeout_s: Seconds | None = None
     """The node closes a connection on which nothing arrives for this long. Without this setting, silent connections
     stay open."""

@@ -145,7 +145,14 @@ class Services:
         )
         limits = LeaseLimits(ttl_s=config.lease_ttl_s)
         self._index = IndexService(storage, now_us, lease_limits=limits, elsewhere=elsewhere)
-        self._mirrors = MirrorService(node, self._directory, self._index.groups, new_id=new_id, now_us=now_us)
+        self._mirrors = MirrorService(
+            node,
+            self._directory,
+            self._index.groups,
+            new_id=new_id,
+            now_us=now_us,
+            passes_pushes=config.mirror_passes_pushes,
+        )
         self._refusal: str | None = None
         self._blocks: BlockServices | None = None
         if config.block_node:

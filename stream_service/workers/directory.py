@@ -47,6 +47,7 @@ class StreamDirectory:
     role_changed: called when a stream became a mirror or a primary, with its name and partition, and its row in the
     table of mirrors; and when it was deleted, without a row. None: the streams of this node cannot become mirrors.
     mirror_seen: called when a mirror asks a stream for messages, with the name and partition of the stream.
+    pass_on: passes the pushes to a mirror on to its source, and returns all other messages; None: it refuses pushes.
     holds: the streams that store nothing at present, each with the reason, by name and partition.
     elsewhere: tells which streams other nodes of a cluster serve; None: this node serves all streams.
     """
@@ -76,6 +77,7 @@ class StreamDirectory:
         self.tracing = tracing
         self.mirror_seen: Callable[[tuple[str, int], Origin, Follower], None] = lambda identity, origin, mirror: None
         self.role_changed: Callable[[tuple[str, int], MirrorRow | None], None] | None = None
+        self.pass_on: Callable[[tuple[str, int], Sequence[Message]], Sequence[Message]] | None = None
         self.holds: dict[tuple[str, int], str] = {}
         # Without rules of the operator everything else is allowed. With such rules, the node's gate has decided before.
         self.kept = Rules([*keepers, *ANYTHING_TO_ANYBODY])

@@ -100,6 +100,8 @@ class StreamWorker(ReadableStream):
         return [*pulls, *gathered.messages, *self._machine.close()]
 
     def receive(self, run: Sequence[Message]) -> None:
+        if self._bounds.is_mirror and self._services.pass_on is not None:
+            run = self._services.pass_on(self.identity, run)
         self._decode(run)
         self._proceed()
         if not self._machine.accepts or self._pulls.is_full:

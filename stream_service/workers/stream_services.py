@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from ockam.message import Origin
+from ockam.message import Message, Origin
 from storage.runner import Runner
 from stream_service.counters import StreamCounters
 from stream_service.limits import StreamLimits
@@ -29,6 +29,7 @@ class StreamServices(Protocol):
     role_changed: called when a stream became a mirror or a primary, with its name and partition, and its row in the
     table of mirrors; and when it was deleted, without a row. None: the streams of this node cannot become mirrors.
     mirror_seen: called when a mirror asks a stream for messages, with the name and partition of the stream.
+    pass_on: passes the pushes to a mirror on to its source, and returns all other messages; None: it refuses pushes.
     holds: the streams that store nothing at present, each with the reason, by name and partition.
     """
 
@@ -55,6 +56,9 @@ class StreamServices(Protocol):
 
     @property
     def mirror_seen(self) -> Callable[[tuple[str, int], Origin, Follower], None]: ...
+
+    @property
+    def pass_on(self) -> Callable[[tuple[str, int], Sequence[Message]], Sequence[Message]] | None: ...
 
     def may_follow(self, origin: Origin, name: str) -> bool: ...
 

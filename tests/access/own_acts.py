@@ -33,6 +33,11 @@ OWN_ACTS = (
     OwnAct("makes a source its mirror, and gives it its role back", "stream_mirror/promotion.py", REPLACES),
     OwnAct("makes a former source its mirror", "stream_mirror/fencer.py", REPLACES),
     OwnAct(
+        "passes a push to a mirror on to its source",
+        "stream_mirror/passing.py",
+        "with the setting `mirror_passes_pushes`: `write` on the stream, and on the name of the source",
+    ),
+    OwnAct(
         "asks a mirror after a start whether it has taken its place",
         "stream_mirror/returning.py",
         "a mirror that has read the stream and said where it is: the rights of `mirror add`, with the mirror as source",

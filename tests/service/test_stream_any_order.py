@@ -74,6 +74,7 @@ class Around:
         self.mailbox: deque[Message] = deque()
         self.tracing = None
         self.has_rules = False
+        self.pass_on = None
         self.holds: dict[tuple[str, int], str] = {}
         self.paused = False
         self.writes: deque[Operation] = deque()
