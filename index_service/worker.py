@@ -1,9 +1,10 @@
 """IndexWorker: saves the positions of consumers, and answers requests for them. It keeps the highest saved index.
 
 In the specification's protocols, a request that cannot be decoded is counted and gets no answer, as in the real
-service. A request beyond a limit is answered with `error`. A save gets no other answer. A get can create a position, so
-its answer waits until the position is on disk. In our own protocols (`index_service.extensions`), every request gets an
-answer. The worker does not read streams, so it also keeps positions for streams that do not exist.
+service. A request beyond a limit, and a get that fails, is answered with `error`. A save gets no other answer. A get
+can create a position, so its answer waits until the position is on disk. In our own protocols
+(`index_service.extensions`), every request gets an answer. The worker does not read streams, so it also keeps positions
+for streams that do not exist.
 """
 
 from __future__ import annotations
@@ -277,7 +278,8 @@ class IndexWorker(Worker):
             self._service.write_failure = str(operation.error)
             logger.error("index_requests_failed", requests=len(asked), reason=str(operation.error))
             for message, request in asked:
-                if isinstance(request, FencedSave):
+                # A save of the specification has no answer, and its sender would take one for that to a get.
+                if not isinstance(request, SaveIndex | SavePartitionIndex):
                     self._refuse_later(message, operation.error)
             return
         answers = []

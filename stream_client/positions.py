@@ -17,10 +17,13 @@ from index_service.protocol import (
 )
 from ockam.protocol import ProtocolError
 from stream_client.core.service_route import INDEX_SERVICE
-from stream_client.errors import InvalidArgument
+from stream_client.errors import InvalidArgument, NodeFailed
 from stream_client.session import Session
 
 P = TypeVar("P")
+
+SAVES_MAX = 5
+"""A save is sent this many times at most: it has no answer, and can be lost together with a connection."""
 
 
 class Positions(Protocol):
@@ -77,13 +80,20 @@ class SavedIndexes:
 
     async def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
         """Save the index of each partition in `indexes`. When this method returns, the node has stored these or higher
-        indexes. Raises InvalidArgument for an index that no node can save.
+        indexes.
+
+        Raises InvalidArgument for an index that no node can save, and NodeFailed if the node does not store it, for
+        example because its disk is full.
         """
         missing = dict(indexes)
-        while missing:
+        for _ in range(SAVES_MAX):
+            if not missing:
+                return
             self.save_nowait(stream_name, missing)
             kept = dict(zip(missing, await self.load(stream_name, list(missing)), strict=True))
             missing = {partition: index for partition, index in missing.items() if kept[partition] < index}
+        if missing:
+            raise NodeFailed(f"{self._session.address} does not store the position of {self.client_id!r}; read its log")
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
         """Send the index of each partition to the node, without waiting. Without a connection, the save is lost.

@@ -107,6 +107,14 @@ def about(
 def main() -> NoReturn:
     """Runs the command line with the arguments of this process, and exits."""
     gc.set_threshold(GC_OBJECTS)
+    # A file or a socket that is opened later would get the number of a closed stream, and prints would go into it.
+    if sys.stdin is None:
+        sys.stdin = open(os.open(os.devnull, os.O_RDONLY))  # noqa: SIM115  (for the whole process)
+    if sys.stderr is None:
+        sys.stderr = open(os.open(os.devnull, os.O_WRONLY), "w")  # noqa: SIM115  (likewise)
+    if sys.stdout is None:
+        tell("standard output is closed; to discard what the command prints, write > /dev/null")
+        sys.exit(FAILED)
     sys.exit(run(build()))
 
 

@@ -13,6 +13,7 @@ from stream_node.cli.client import get_partition, get_partitions, with_client
 from stream_node.cli.holes import FailOnHoleOption, Holes
 from stream_node.cli.messages import PrintFormat, flush, write_message
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption, not_empty
+from stream_node.cli.outlet import output_taken, take_singly
 from stream_node.cli.output import tell
 from stream_node.cli.pull import (
     AllOption,
@@ -95,12 +96,14 @@ def consume(
     async def run(client: StreamClient) -> None:
         left = limit
         holes = Holes(stream, fail_on_hole)
+        take_singly()
 
         async def show_all(messages: SharedMessages | Messages[tuple[int, RichMessage]]) -> None:
             nonlocal left
             async with aclosing(messages):
                 async for at, message in messages:
                     _show(message, at, print_format, holes)
+                    await output_taken()
                     left = None if left is None else left - 1
                     if left == 0:
                         break

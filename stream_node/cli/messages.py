@@ -26,14 +26,19 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """The largest size of a message in bytes. No frame carries more, so a larger length means that the file is invalid."""
 
 
-def read_inputs(files: list[Path], *, whole: bool, framed: bool) -> Iterator[list[bytes]]:
+def read_inputs(files: list[Path], *, whole: bool, framed: bool, crlf: bool = False) -> Iterator[list[bytes]]:
     """Yields the messages of the files one after the other, or those of standard input if there are no files.
 
     Each list has the messages of one read, so that no message waits for later ones from a slow writer.
     whole: whether each file is one message.
     framed: whether the length of each message precedes it. If both are False, each line is a message.
+    crlf: whether a carriage return before the line feed belongs to the line end.
     """
-    split = split_framed if framed else split_lines
+
+    def split(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
+        lines = split_framed(chunks) if framed else split_lines(chunks)
+        return without_returns(lines) if crlf else lines
+
     # The reader is unbuffered. A thread that waits in a buffered reader holds a lock that the process needs to exit.
     if not files:
         with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as source:
@@ -52,8 +57,8 @@ def _chunks(source: io.FileIO) -> Iterator[bytes]:
 
 
 def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Yields the lines without their line ends, in one list for each chunk with a line end. The last line may lack its
-    line end."""
+    """Yields the lines without their line ends (line feeds), in one list for each chunk with a line end. The last line
+    may lack its line end."""
     begun: list[bytes] = []
     for chunk in chunks:
         first, *others = chunk.split(b"\n")
@@ -61,9 +66,15 @@ def split_lines(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:
         if others:
             lines = [b"".join(begun), *others]
             begun = [lines.pop()]
-            yield [line.removesuffix(b"\r") for line in lines]
+            yield lines
     if last := b"".join(begun):
-        yield [last.removesuffix(b"\r")]
+        yield [last]
+
+
+def without_returns(batches: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
+    """Yields the same lines without the carriage return at the end of each."""
+    for lines in batches:
+        yield [line.removesuffix(b"\r") for line in lines]
 
 
 def split_framed(chunks: Iterable[bytes]) -> Iterator[list[bytes]]:

@@ -51,6 +51,9 @@ KeyedLinesOption = Annotated[
 NdjsonInputOption = Annotated[
     bool, typer.Option("--ndjson", help="Each line is a message in JSON, as `pull --ndjson` prints it.")
 ]
+CrlfOption = Annotated[
+    bool, typer.Option("--crlf", help="Lines end with CR LF, as on Windows. Without it, a CR belongs to the message.")
+]
 HeaderOption = Annotated[
     list[str] | None, typer.Option(metavar="NAME=VALUE", help="A header of every message. May be repeated.")
 ]
@@ -85,6 +88,7 @@ def push(
     key: KeyOption = None,
     keys: KeyedLinesOption = False,
     ndjson: NdjsonInputOption = False,
+    crlf: CrlfOption = False,
     header: HeaderOption = None,
     all_partitions: SpreadOption = False,
     idempotent: IdempotentOption = False,
@@ -107,6 +111,8 @@ def push(
     The output of `pull --ndjson`, with keys and headers: stream-node push orders orders.ndjson --ndjson
     """
     _check(data, files, file_per_message, length_framed, keys, ndjson, key, header, all_partitions, partition)
+    if crlf and (data is not None or file_per_message or length_framed):
+        raise UsageError("--crlf says how lines end, and this input has no lines; leave it out")
     fixed_key = None if key is None else key.encode(errors="surrogateescape")
     stored_headers = parse_headers(header or [])
 
@@ -114,7 +120,7 @@ def push(
         if data is not None:
             yield [data.encode(errors="surrogateescape")]
         else:
-            yield from read_inputs(files or [], whole=file_per_message, framed=length_framed)
+            yield from read_inputs(files or [], whole=file_per_message, framed=length_framed, crlf=crlf)
 
     def message_of(line: bytes) -> MessageInput:
         if ndjson:

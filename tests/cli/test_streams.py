@@ -45,7 +45,7 @@ def test_files_are_read_by_line_as_a_whole_or_by_length(at_node: CommandLine, st
     at_node("push", stream, "--file-per-message", stdin=b"x\ny\n")
     (tmp_path / "framed").write_bytes(framed(b"", b"\n\x00"))
     at_node("push", stream, tmp_path / "framed", "--length-framed")
-    stored = [b"a", b"b", b"\xff", b"a\nb\r\n", b"\xff\n", b"x\ny\n", b"", b"\n\x00"]
+    stored = [b"a", b"b\r", b"\xff", b"a\nb\r\n", b"\xff\n", b"x\ny\n", b"", b"\n\x00"]
     pulled = at_node("pull", stream, "--length-framed")
     assert pulled.stdout == framed(*stored)
     at_node("push", f"{stream}-copy", "--length-framed", stdin=pulled.stdout)

@@ -21,7 +21,7 @@ from structlog.testing import capture_logs
 from index_service.extensions import LEASE, LeaseRequest
 from ockam.address import Route, local
 from ockam.protocol import ERROR
-from stream_client import LeaseMember, NodeFailed, PushFailed, Stream, connect
+from stream_client import LeaseMember, NodeFailed, PushFailed, SavedIndexes, Stream, connect
 from stream_node.process import NodeNotStarted, NodeProcess
 from stream_service.protocol import CREATE, PUSH, CreateStream, PushConfirm, PushRequest, Status
 from tests.support.data_dir import stored_messages
@@ -218,6 +218,31 @@ async def test_a_limit_on_file_sizes_under_the_running_command(tmp_path: Path) -
         resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (500_000, unlimited[1]))
         async with full_node(node, lambda: resource.prlimit(node.pid, resource.RLIMIT_FSIZE, unlimited)):
             assert node.memory_bytes() > 0
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="another process's limits can be set on Linux only")
+async def test_a_position_that_cannot_be_saved_is_told_at_once(tmp_path: Path) -> None:
+    """Goal: consumers that exist and new ones hear of it, and reading goes on. Method: no file can be written to."""
+    data = tmp_path / "data"
+    with NodeProcess(data, environment=TO_THE_LAST_BYTE, log_file=Path("/dev/null")) as node:
+        async with connect(node.address) as client:
+            stream = await client.create("s")
+            async with stream.publisher() as publisher:
+                await publisher.push_many([b"%d" % number for number in range(5)])
+            positions = SavedIndexes(client, "old")
+            await positions.save("s", {0: 2})
+            unlimited = resource.prlimit(node.pid, resource.RLIMIT_FSIZE)
+            resource.prlimit(node.pid, resource.RLIMIT_FSIZE, (0, unlimited[1]))
+            with trio.fail_after(PATIENCE_S):
+                assert [message.data for message in await stream.pull(3)] == [b"3", b"4"]
+                with pytest.raises(NodeFailed, match=r"no room|does not store"):
+                    await positions.save("s", {0: 4})
+                with pytest.raises(NodeFailed, match="no room"):
+                    await SavedIndexes(client, "new").get("s")
+            resource.prlimit(node.pid, resource.RLIMIT_FSIZE, unlimited)
+            assert await positions.get("s") == 2
+            await positions.save("s", {0: 4})
+        assert node.stop() == 0
 
 
 @pytest.fixture

@@ -52,6 +52,7 @@ LARGE: dict[str, str] = {
     "stream_client/core/client_core.py": "the calls of shells and rooms, and what each of them changes in the parts",
     "stream_client/core/push_queue.py": "the queue of a publisher and the one with numbers, which fills in its steps",
     "spark_export/node_client.py": "one connection, from the socket to the requests that Spark makes over it",
+    "stream_node/cli/push.py": "one command: its options, its input, and what it tells of each message",
     "stream_client/shell/async_shell.py": "the tasks of one client: what each sends, reads, checks and waits for",
     "stream_client/shell/blocking_shell.py": "one loop: what a call sends, reads and waits for; timers",
     "tests/block_node/client/test_client.py": "one client over real connections, a test for each promise",

@@ -1,0 +1,56 @@
+"""Finds out whether the reader of a pipe has taken what a command wrote to it, so that a consumer does not save a
+position behind messages that nobody read: `consume … | head -3` has processed three. It writes nothing.
+
+A pipe of one page of memory is writable exactly while it is empty, on Linux. Where the system cannot make
+such a pipe, and where standard output is no pipe, what was written counts as taken.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import select
+import stat
+import sys
+
+PIPE_BYTES = 4096
+"""The size of the smallest pipe, one page of memory. Larger pages give a larger pipe, also of one page."""
+
+
+def take_singly() -> None:
+    """Makes the pipe at standard output, if it is one, so small that it is writable only while it is empty."""
+    # A pipe that holds more than a page already keeps its size, and `output_taken` then says less.
+    with contextlib.suppress(OSError):
+        if _is_pipe():
+            import fcntl
+
+            fcntl.fcntl(sys.stdout.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+
+async def output_taken() -> None:
+    """Waits until the reader of the pipe at standard output has taken everything. Raises BrokenPipeError if the reader
+    went away before that.
+    """
+    if not _is_pipe():
+        return
+    import fcntl
+    import termios
+
+    import trio
+
+    outlet = sys.stdout.fileno()
+    poll = select.poll()
+    poll.register(outlet, select.POLLOUT)
+    # Most readers are quick, and waiting in the event loop takes longer than they do.
+    if not poll.poll(0):
+        await trio.lowlevel.wait_writable(outlet)
+    unread = array.array("i", [0])
+    fcntl.ioctl(outlet, termios.FIONREAD, unread)
+    if unread[0] and any(state & select.POLLERR for _, state in poll.poll(0)):
+        raise BrokenPipeError("the reader of standard output is gone")
+
+
+def _is_pipe() -> bool:
+    """Whether standard output is a pipe whose state can be asked for."""
+    return sys.platform == "linux" and stat.S_ISFIFO(os.fstat(sys.stdout.fileno()).st_mode)
