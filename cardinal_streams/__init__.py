@@ -19,7 +19,9 @@ from cardinal_streams.machines.consumer_events import (
     CloseReorgChannel,
     Feeds,
     OpenReorgChannel,
+    PrefixUnmet,
     ReorgRefused,
+    ReorgStalled,
 )
 from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.machines.reassembly_events import Completed, Evicted, Refused
@@ -64,6 +66,7 @@ __all__ = [
     "Payload",
     "PayloadError",
     "Prefix",
+    "PrefixUnmet",
     "Producer",
     "Reassembler",
     "Receiver",
@@ -71,6 +74,7 @@ __all__ = [
     "Refused",
     "ReorgChannel",
     "ReorgRefused",
+    "ReorgStalled",
     "Revert",
     "Sender",
     "Start",

@@ -24,7 +24,7 @@ import msgspec
 from cardinal_streams.errors import ApplicationError
 from cardinal_streams.limits import DEFAULT_CONSUMER_LIMITS, ConsumerLimits
 from cardinal_streams.payload import CompleteBatch
-from cardinal_streams.prefixes import TopicMap, Tracked, compile_pattern
+from cardinal_streams.prefixes import TopicMap, Tracked, can_meet, compile_pattern
 from cardinal_streams.produce.producer import Producer
 from cardinal_streams.resumption import source_of
 
@@ -92,6 +92,21 @@ class Application:
         if all(prefix.tracked for prefix in self.prefixes):
             return Tracked((".*",))
         return Tracked(prefix.pattern for prefix in self.prefixes if prefix.tracked)
+
+    def topics_of(self, tracked: Tracked) -> tuple[str, ...]:
+        """Returns the topics that a consumer of these entries must read: the default topic, and the topics of all
+        prefixes that the entries can have."""
+        wanted = {
+            topic
+            for prefix, topic in self.topic_of.items()
+            if any(can_meet(pattern, prefix) for pattern in tracked.patterns)
+        }
+        return tuple(topic for topic in self.topics if topic == self.default_topic or topic in wanted)
+
+    def unmet(self, tracked: Tracked) -> tuple[str, ...]:
+        """Returns the patterns of `tracked` that meet no prefix of this application; none if it has no prefixes."""
+        known = [prefix.pattern for prefix in self.prefixes]
+        return tuple(p for p in tracked.patterns if known and not any(can_meet(p, each) for each in known))
 
     def find_prefix(self, key: str) -> Prefix | None:
         """Returns the first prefix whose pattern matches the beginning of this key, or None."""

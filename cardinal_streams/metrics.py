@@ -14,10 +14,14 @@ from cardinal_streams.machines.reassembly_events import ReassemblyStatistics
 from cardinal_streams.produce.producer import ProducerStatistics
 
 
-def consumer_metrics(statistics: ConsumerStatistics, lags: Mapping[str, int] | None = None) -> dict[str, float]:
+def consumer_metrics(
+    statistics: ConsumerStatistics, lags: Mapping[str, int] | None = None, reorg_age_s: float = 0.0
+) -> dict[str, float]:
     """Returns the metrics of a `ChainConsumer` by name.
 
     `lags`: the lag of each source (`topic:partition`) in messages, as `Consumption.lags` returns it.
+    `reorg_age_s`: the age of the reorg that is going on, in seconds, as `Updates.reorg_age_s` returns it. Its metric,
+    `/streams/reorg/age`, is one of this package.
     """
     chain = statistics.chain
     return {
@@ -28,6 +32,7 @@ def consumer_metrics(statistics: ConsumerStatistics, lags: Mapping[str, int] | N
         "/streams/reorg/exec": chain.updates_with_removals + chain.reverts,
         "/streams/reorg/add": chain.added,
         "/streams/reorg/drop": chain.removed,
+        "/streams/reorg/age": reorg_age_s,
         **_lag_metrics(lags or {}),
     }
 

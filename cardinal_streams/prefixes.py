@@ -4,8 +4,9 @@ A producer uses patterns to find the topic of a key, and the prefix under which 
 uses patterns to choose the entries of a block that it wants (tracks).
 
 The reference producers use regular expressions too. A plain path such as "a/" is its own pattern. A producer matches a
-pattern at the beginning of a key; the matched text, not the pattern, is the counted prefix. A consumer searches for a
-pattern anywhere in an entry's name.
+pattern at the beginning of a key; the matched text, not the pattern, is the counted prefix. A consumer matches a
+pattern at the beginning of an entry's name. (The reference consumer searches anywhere in the name, so that there "a/"
+also wants "ba/".)
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Iterable, Mapping
 
 from cardinal_streams.errors import PrefixError
 
+_LITERAL = re.compile(r"[\w:=-]*")
+_SIMPLE = re.compile(r"(?:[\w:=-]|\[[^\]\[^/\\]+\]|\\[dw]|[+*?]|\{\d+(?:,\d*)?\})*")
 _POSIX_CLASS = re.compile(r"\[[^\]]*\[:\^?[a-z]+:\]")
 
 
@@ -51,7 +54,7 @@ class TopicMap:
 class Tracked:
     """The entries that a consumer wants of each Batch message (the list of a block's contents).
 
-    An entry is wanted if one of the patterns is found anywhere in its name.
+    An entry is wanted if one of the patterns matches the beginning of its name.
     """
 
     __slots__ = ("_rule", "patterns")
@@ -64,7 +67,27 @@ class Tracked:
         self._rule = compile_pattern(joined) if self.patterns else None
 
     def __contains__(self, name: str) -> bool:
-        return self._rule is not None and self._rule.search(name) is not None
+        return self._rule is not None and self._rule.match(name) is not None
+
+
+def can_meet(pattern: str, other: str) -> bool:
+    """Whether a text can begin with a match of both patterns, or a match of one can begin with a match of the other.
+    True if the patterns are not simple enough to tell: simple ones consist of texts, classes such as [0-9a-f]+, and /.
+    """
+    ours, theirs = _parts(pattern), _parts(other)
+    for index, (one, two) in enumerate(zip(ours, theirs, strict=False)):
+        if not (_LITERAL.fullmatch(one) and _LITERAL.fullmatch(two)):
+            continue
+        is_end = (index == len(ours) - 1 and two.startswith(one)) or (index == len(theirs) - 1 and one.startswith(two))
+        if one != two and not is_end:
+            return False
+    return True
+
+
+def _parts(pattern: str) -> list[str]:
+    """Returns the parts of a simple pattern between slashes; an empty list if a part can match a slash."""
+    parts = pattern.removeprefix("^").removesuffix("$").removesuffix("\\Z").split("/")
+    return parts if all(_SIMPLE.fullmatch(part) for part in parts) else []
 
 
 def compile_pattern(pattern: str) -> re.Pattern[str]:

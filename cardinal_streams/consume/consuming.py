@@ -16,17 +16,26 @@ it stores `updates.checkpoint()` in its own database, in the transaction that ap
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 
+import anyio
 import msgspec
 
 from cardinal_streams.application import Application
 from cardinal_streams.consume.checkpoints import CheckpointStore
 from cardinal_streams.consume.consumption import Consumption, OnEvent
 from cardinal_streams.machines.chain_events import ChainUpdate, Revert, Start
-from cardinal_streams.machines.consumer_events import Checkpoint, ConsumerStatistics, UnorderedStatistics
+from cardinal_streams.machines.consumer_events import (
+    Checkpoint,
+    ConsumerStatistics,
+    OpenReorg,
+    PrefixUnmet,
+    ReorgStalled,
+    UnorderedStatistics,
+)
 from cardinal_streams.machines.consumer_machine import ChainConsumer
 from cardinal_streams.machines.reassembly_events import Completed
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
@@ -37,6 +46,11 @@ from cardinal_streams.transports.transport import Transport
 from stream_client.shell.background import background_tasks
 
 SAVE_INTERVAL_S = 1.0
+REORG_TIMEOUT_S = 600.0
+"""A reorg is given up if nothing came on its channel for this long. The blocks that come later are still weighed."""
+REORG_CHECK_S = 5.0
+REORG_TOLD_S = 30.0
+"""While the channel of a reorg is silent, an event says so at this interval."""
 
 
 class Update:
@@ -92,7 +106,43 @@ class Arrival:
 
 
 class Updates(Consumption[ChainConsumer, Update]):
-    """An iteration over the updates of the heaviest chain, in order."""
+    """An iteration over the updates of the heaviest chain, in order.
+
+    While a reorg is going on, the normal feed rests. If its channel is silent, the iteration reports `ReorgStalled`,
+    and gives the reorg up after `reorg_timeout_s` seconds.
+    """
+
+    transport: Transport
+    reorg_timeout_s = REORG_TIMEOUT_S
+    _reorg: OpenReorg | None = None
+    _reorg_began_s = _reorg_read_s = _reorg_told_s = 0.0
+
+    def reorg_age_s(self) -> float:
+        """Returns for how long the reorg that is going on has lasted, in seconds; 0 if there is none."""
+        return 0.0 if self._reorg is None else anyio.current_time() - self._reorg_began_s
+
+    async def _do_when_idle(self) -> None:
+        before, self._reorg = self._reorg, self.machine.active_reorg
+        if self._reorg is None:
+            self._check_due_s = math.inf
+            return
+        now_s = anyio.current_time()
+        if before is None or before.hash != self._reorg.hash:
+            self._reorg_began_s = now_s
+        # While the application has too many unfinished updates, the silence is not the channel's.
+        if before != self._reorg or not self.machine.feeds.channels:
+            self._reorg_read_s = self._reorg_told_s = now_s
+        if before is None or now_s >= self._check_due_s:
+            # The receivers of the normal feed read nothing now, so they do not know how far its topics have grown.
+            self._ends = await self.transport.ends(self._topics)
+            self._check_due_s = now_s + min(REORG_CHECK_S, self.reorg_timeout_s)
+        idle_s = now_s - self._reorg_read_s
+        is_given_up = idle_s >= self.reorg_timeout_s
+        if is_given_up or now_s - self._reorg_told_s >= REORG_TOLD_S:
+            self._reorg_told_s = now_s
+            self.handle([ReorgStalled(self._reorg.hash, self._reorg.number, idle_s, is_given_up)])
+        if is_given_up:
+            self.abandon_reorg(self._reorg.hash)
 
     def statistics(self) -> ConsumerStatistics:
         return self.machine.statistics()
@@ -122,6 +172,7 @@ async def consume(
     wanted: Mapping[int, bytes] | None = None,
     stop_at_end: bool = False,
     save_interval_s: float = SAVE_INTERVAL_S,
+    reorg_timeout_s: float = REORG_TIMEOUT_S,
     on_event: OnEvent | None = None,
 ) -> AsyncIterator[Updates]:
     """Iterates over the updates of the chain: endlessly, or up to the present end of the topics (`stop_at_end`).
@@ -131,16 +182,19 @@ async def consume(
     with the first block that arrives.
 
     `wanted`: by block number, the only hash that is accepted for this number.
-    `tracked`: the entries of blocks that are wanted.
+    `tracked`: the entries of blocks that are wanted. Only the topics that can have them are read.
+    `reorg_timeout_s`: a reorg beyond the threshold is given up if its channel brings nothing for so many seconds.
     `save_interval_s`: the time between saves, in seconds.
     `on_event`: receives the events that are not updates.
 
     While `ConsumerLimits.unfinished_max` updates are not done, the iteration waits until the program calls `done`.
     """
-    known = await _known(checkpoint, store, start, application, transport)
+    wants = tracked or application.tracked()
+    topics = application.topics_of(wants)
+    known = await _known(checkpoint, store, start, topics, transport)
     machine = ChainConsumer(
         reorg_threshold=application.reorg_threshold,
-        tracked=tracked or application.tracked(),
+        tracked=wants,
         checkpoint=known,
         wanted=wanted,
         limits=application.limits,
@@ -154,7 +208,9 @@ async def consume(
         return Update(event, finish) if isinstance(event, ChainUpdate | Revert) else None
 
     async with _feed_set(transport, stop_at_end) as feeds:
-        updates = Updates(machine, application, feeds, store, make, save_interval_s, on_event)
+        updates = Updates(machine, application, topics, feeds, store, make, save_interval_s, on_event)
+        updates.transport, updates.reorg_timeout_s = transport, reorg_timeout_s
+        updates.handle([PrefixUnmet(pattern) for pattern in application.unmet(wants)])
         await updates.begin(transport, known)
         yield updates
         await updates.save()
@@ -176,8 +232,10 @@ async def consume_unordered(
 
     The arguments have the same meaning as those of `consume`.
     """
-    known = await _known(checkpoint, store, None, application, transport)
-    machine = UnorderedConsumer(tracked=tracked or application.tracked(), checkpoint=known, limits=application.limits)
+    wants = tracked or application.tracked()
+    topics = application.topics_of(wants)
+    known = await _known(checkpoint, store, None, topics, transport)
+    machine = UnorderedConsumer(tracked=wants, checkpoint=known, limits=application.limits)
 
     def finish(event: Completed) -> None:
         machine.done(event)
@@ -187,7 +245,8 @@ async def consume_unordered(
         return Arrival(event, finish) if isinstance(event, Completed) else None
 
     async with _feed_set(transport, stop_at_end) as feeds:
-        arrivals = Arrivals(machine, application, feeds, store, make, save_interval_s, on_event)
+        arrivals = Arrivals(machine, application, topics, feeds, store, make, save_interval_s, on_event)
+        arrivals.handle([PrefixUnmet(pattern) for pattern in application.unmet(wants)])
         await arrivals.begin(transport, known)
         yield arrivals
         await arrivals.save()
@@ -197,7 +256,7 @@ async def _known(
     checkpoint: Checkpoint | None,
     store: CheckpointStore | None,
     start: Start | None,
-    application: Application,
+    topics: tuple[str, ...],
     transport: Transport,
 ) -> Checkpoint:
     if checkpoint is None and store is not None:
@@ -208,7 +267,7 @@ async def _known(
         return checkpoint
     # After a backup of the node was restored, its partitions may end before the offsets that were read earlier.
     # Messages that are stored after these ends are new, and must not count as read.
-    ends = await transport.ends(application.topics)
+    ends = await transport.ends(topics)
     read = {source: min(end, ends.get(source, end)) for source, end in checkpoint.read.items()}
     return msgspec.structs.replace(checkpoint, read=read)
 

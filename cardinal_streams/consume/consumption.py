@@ -65,6 +65,7 @@ class Consumption(Generic[M, T]):
         self,
         machine: M,
         application: Application,
+        topics: tuple[str, ...],
         feeds: FeedSet,
         store: CheckpointStore | None,
         make: Callable[[Any], T | None],
@@ -73,13 +74,15 @@ class Consumption(Generic[M, T]):
     ) -> None:
         self.machine = machine
         self._application = application
+        self._topics = topics
         self._feeds = feeds
         self._store = store
         self._make = make
         self._save_interval_s = save_interval_s
         self._on_event = on_event
         self._items: deque[T] = deque()
-        self._save_due_s = math.inf
+        self._save_due_s = self._check_due_s = math.inf
+        self._ends: dict[str, int] = {}
         self._sources: dict[tuple[str, int], str] = {}
         self._read: dict[str, int] = {}
         self._channel_offsets: RecentMap[bytes, int] = RecentMap(CHANNELS_REMEMBERED)
@@ -99,7 +102,8 @@ class Consumption(Generic[M, T]):
                 await self.save()
                 raise StopAsyncIteration
             else:
-                await self._feeds.wait(self._save_due_s - anyio.current_time())
+                await self._do_when_idle()
+                await self._feeds.wait(min(self._save_due_s, self._check_due_s) - anyio.current_time())
         await self._save_if_due()
         await anyio.lowlevel.checkpoint()
         return self._items.popleft()
@@ -125,9 +129,13 @@ class Consumption(Generic[M, T]):
     def lags(self) -> dict[str, int]:
         """Returns, by source (`topic:partition`), the number of messages that the consumer has not taken yet.
 
-        The numbers use the ends of the partitions that the receivers already know; the transport is not asked.
+        The numbers use the ends of the partitions that the receivers already know. While the normal feed rests because
+        of a reorg, they use the ends that the transport was asked for last.
         """
-        ends = {source: end for receiver in self._feeds.receivers() for source, end in receiver.ends.items()}
+        ends = dict(self._ends)
+        for receiver in self._feeds.receivers():
+            for source, end in receiver.ends.items():
+                ends[source] = max(end, ends.get(source, 0))
         return {source: end - self._read.get(source, 0) for source, end in ends.items()}
 
     def finished(self) -> None:
@@ -152,7 +160,7 @@ class Consumption(Generic[M, T]):
                 self._feeds.close(event.hash)
             elif isinstance(event, ReadAgain):
                 self._feeds.close(None)
-                self._feeds.open(None, self._application.topics, {})
+                self._feeds.open(None, self._topics, {})
             if self._on_event is not None:
                 self._on_event(event)
 
@@ -170,7 +178,7 @@ class Consumption(Generic[M, T]):
         self._read.update(checkpoint.position)
         for reorg in checkpoint.open_reorgs:
             self._channel_offsets.put(reorg.hash, reorg.offset)
-        self._feeds.open(None, self._application.topics, checkpoint.position)
+        self._feeds.open(None, self._topics, checkpoint.position)
         for ancestor in self.machine.channels:
             self.open_channel(ancestor)
 
@@ -217,6 +225,9 @@ class Consumption(Generic[M, T]):
         """
         feeds = self.machine.feeds
         return (feeds.normal or bool(feeds.channels)) and self._feeds.all_ended(self._is_allowed)
+
+    async def _do_when_idle(self) -> None:
+        """Called each time before the iteration waits, because no feed that may be read has a message."""
 
     async def _save_if_due(self) -> None:
         if anyio.current_time() >= self._save_due_s:

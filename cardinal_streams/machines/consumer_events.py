@@ -53,6 +53,24 @@ class ReorgRefused(msgspec.Struct, frozen=True):
     why: str
 
 
+class ReorgStalled(msgspec.Struct, frozen=True):
+    """The channel of the reorg that is going on has been silent for `idle_s` seconds, and the normal feed rests.
+
+    `hash` and `number` are those of the reorg's common ancestor. `is_given_up`: whether the reorg was given up now.
+    """
+
+    hash: bytes
+    number: int
+    idle_s: float
+    is_given_up: bool
+
+
+class PrefixUnmet(msgspec.Struct, frozen=True):
+    """A pattern of the tracked entries meets no prefix of the application."""
+
+    pattern: str
+
+
 ConsumerEvent: TypeAlias = (
     ChainEvent | Refused | Evicted | BadMessage | OpenReorgChannel | CloseReorgChannel | ReadAgain | ReorgRefused
 )

@@ -111,6 +111,12 @@ class ChainConsumer:
         return self._reorgs.opened()
 
     @property
+    def active_reorg(self) -> OpenReorg | None:
+        """The reorg that is going on, during which the normal feed rests; None if there is none."""
+        active = self._reorgs.active
+        return None if active is None else OpenReorg(active.hash, active.number, active.next_offset, True)
+
+    @property
     def head(self) -> Start | None:
         """The last block of the chain; None while the chain is empty."""
         return self._chain.head

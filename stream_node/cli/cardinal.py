@@ -126,6 +126,10 @@ def consume(
     ] = False,
     follow: Annotated[bool, typer.Option(help="At the end, wait for more messages instead of stopping.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Stop after this number of updates.")] = None,
+    reorg_timeout_s: Annotated[
+        float,
+        typer.Option("--reorg-timeout", min=0.1, help="Give up a deep reorg that brings nothing for so many seconds."),
+    ] = 600.0,
     values: Annotated[bool, typer.Option("--values", help="Print the changes of each block too.")] = False,
     fail_on_hole: FailOnHoleOption = False,
     as_json: JsonOption = False,
@@ -163,7 +167,9 @@ def consume(
                         return
                 warnings.end(known, arrivals.statistics().reassembly)
             return
-        async with consume_chain(known, transport, store, start=first, stop_at_end=end, on_event=warnings) as updates:
+        async with consume_chain(
+            known, transport, store, start=first, stop_at_end=end, reorg_timeout_s=reorg_timeout_s, on_event=warnings
+        ) as updates:
             async for update in updates:
                 to = update.reverted_to
                 shown.update(None if to is None else (to.number, to.hash), update.removed, update.added)
@@ -171,7 +177,7 @@ def consume(
                 left = None if left is None else left - 1
                 if left == 0:
                     return
-            warnings.end(known, updates.statistics().reassembly)
+            warnings.end(known, updates.statistics().reassembly, updates.machine.active_reorg)
 
     def pass_over(source: str, first_missing: int, next_there: int) -> None:
         # A consumer without a position begins at the earliest message that is stored.

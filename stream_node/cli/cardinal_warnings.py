@@ -9,6 +9,7 @@ from stream_node.cli.output import counted, tell
 
 if TYPE_CHECKING:
     from cardinal_streams.application import Application
+    from cardinal_streams.machines.consumer_events import OpenReorg
     from cardinal_streams.machines.reassembly_events import ReassemblyStatistics
 
 # The maximum number of warnings that are printed. Further warnings are only counted.
@@ -29,7 +30,9 @@ class Warnings:
         if self._count <= TOLD_MAX:
             tell(text)
 
-    def end(self, application: Application, statistics: ReassemblyStatistics) -> None:
+    def end(
+        self, application: Application, statistics: ReassemblyStatistics, unfinished: OpenReorg | None = None
+    ) -> None:
         """Prints the final warnings, at the end of the input.
 
         They are the number of warnings that were not printed, the number of incomplete blocks, and the names of the
@@ -37,6 +40,8 @@ class Warnings:
         """
         if self._count > TOLD_MAX:
             tell(f"{self._count - TOLD_MAX:,} more like these")
+        if unfinished is not None:
+            tell(f"the reorg to 0x{unfinished.hash.hex()} is not complete, and what came after it is not printed")
         if statistics.incomplete:
             tell(f"{counted(statistics.incomplete, 'block')} incomplete, and not printed")
         if not statistics.messages:
@@ -47,7 +52,7 @@ def _text_of(event: Any) -> str | None:
     """Returns a warning for an event that means a loss of data, or that an operator must act on. Returns None for any
     other event."""
     from cardinal_streams.machines.chain_events import Dropped, NeedsReorg
-    from cardinal_streams.machines.consumer_events import BadMessage, ReadAgain, ReorgRefused
+    from cardinal_streams.machines.consumer_events import BadMessage, PrefixUnmet, ReadAgain, ReorgRefused, ReorgStalled
     from cardinal_streams.machines.reassembly_events import Evicted, Refused
 
     match event:
@@ -63,6 +68,11 @@ def _text_of(event: Any) -> str | None:
             return f"block {number} 0x{hash_.hex()} is heavier and forks too deep: it waits for a Reorg message"
         case ReorgRefused(hash_, why):
             return f"the reorg to 0x{hash_.hex()} was refused: {why}"
+        case ReorgStalled(hash_, _, idle_s, is_given_up):
+            done = "and is given up" if is_given_up else "and nothing else is read meanwhile"
+            return f"the reorg to 0x{hash_.hex()} has brought nothing for {idle_s:.0f} s, {done}"
+        case PrefixUnmet(pattern):
+            return f"the tracked pattern {pattern!r} meets no prefix of the application"
         case ReadAgain():
             return "a reorg was given up, and everything is read again from the beginning"
         case _:

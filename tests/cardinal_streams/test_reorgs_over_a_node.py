@@ -113,7 +113,7 @@ class TestReorg:
                         ledger.apply(update)
                         update.done()
                 assert updates.statistics().reorgs_abandoned == 1
-                assert updates.checkpoint().open_reorgs[0].offset == 2
+                assert updates.checkpoint().open_reorgs[0].offset == 1, "its block can still get heavier"
 
 
 class TestRedundantProducers:
