@@ -93,7 +93,7 @@ class Connection(Worker):
         self.peer = peer
         self.holdings = Holdings(memory, lambda: self._machine.forget_headers(), self._close_slow)
         self._share = Share(party_key(ANONYMOUS, peer))
-        self._usage = ConnectionUsage(node.usages, peer, self.holdings, self._share)
+        self._usage = ConnectionUsage(node.usages, peer, self.holdings, self._share, waits_room=identity is None)
         # Nodes that we have called have no limits: we want their answers.
         if wire is None:
             self._usage.join(identity or ANONYMOUS)

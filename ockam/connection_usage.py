@@ -32,8 +32,12 @@ class ConnectionUsage:
     refusal: the reason why the requests of this connection are refused, because the identity has too many connections.
     """
 
-    def __init__(self, usages: Usages, peer: str, holdings: Holdings, share: Share) -> None:
+    def __init__(self, usages: Usages, peer: str, holdings: Holdings, share: Share, *, waits_room: bool = True) -> None:
+        """waits_room: whether the connection waits while the node holds too many bytes for the identity. One for
+        requests of another door, such as HTTP, does not: they have waited there, and may be counted for the very answer
+        that they ask for here."""
         self._usages = usages
+        self._waits_room = waits_room
         self._peer = peer
         self._holdings = holdings
         self._share = share
@@ -102,7 +106,7 @@ class ConnectionUsage:
 
     async def wait_room(self) -> None:
         """Waits until the bytes that the node holds for the identity are within the limit."""
-        if self.usage.counts_bytes:
+        if self._waits_room and self.usage.counts_bytes:
             await waits_of(self.usage).wait_room()
 
     def note_read(self, requests: int, size_bytes: int, now_s: float) -> None:

@@ -1,7 +1,8 @@
 """PeerMemory: limits the memory that a node uses for all its peers together. It reads no sockets.
 
 Three kinds of memory are counted: the headers that connections remember (header), answers that peers have not taken yet
-(unread), and waiting pulls (parked). A pull waits for a message, or until its peer has taken earlier answers.
+(unread), and waiting requests (parked). A pull waits for a message, or until its peer has taken earlier answers; a
+request of HTTP waits for the rest of its body.
 Unfinished frames (`partial_frames`) and mailboxes have limits of their own.
 """
 
@@ -27,7 +28,7 @@ class MemoryStatistics(msgspec.Struct, frozen=True):
 
     header_bytes: remembered message headers.
     unread_bytes: answers that peers have not taken yet.
-    parked_bytes: waiting pulls.
+    parked_bytes: waiting requests.
 
     forgotten: the number of connections whose headers were forgotten.
     given_up: the number of waiting pulls that were answered early.

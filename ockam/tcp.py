@@ -128,7 +128,7 @@ class TcpTransport:
         self._dialling: dict[tuple[str, bool], Mailbox] = {}
         self._partial_frames = PartialFrames()
         self._turns = Turns(nursery, read_bytes_max=READ_BYTES_MAX)
-        self._memory = PeerMemory(memory_bytes_max, node.batch)
+        self.memory = PeerMemory(memory_bytes_max, node.batch)
         self._accepted = 0
         self._closed: Counter[str] = Counter()
         self._past = Traffic()
@@ -195,7 +195,7 @@ class TcpTransport:
         limits: the time limits of later connections; open connections keep theirs."""
         self._limits = limits
         self._connections_max = connections_that_fit(connections_max)
-        self._memory.change_limit(memory_bytes_max)
+        self.memory.change_limit(memory_bytes_max)
 
     def allow_forward(self, destinations: Collection[str]) -> None:
         """Sets the `host:port` destinations to which messages of remote peers may be forwarded."""
@@ -249,7 +249,7 @@ class TcpTransport:
             accepted=self._accepted,
             closed=dict(self._closed),
             silent=len(self._silent),
-            memory=self._memory.statistics(),
+            memory=self.memory.statistics(),
             handshakes=0 if self._tls is None else self._tls.handshakes,
             connections=tuple(connection.statistics() for connection in self._connections),
             past=msgspec.structs.replace(self._past),
@@ -335,7 +335,7 @@ class TcpTransport:
             wire=wire,
             limits=self._limits,
             partial_frames=self._partial_frames,
-            memory=self._memory,
+            memory=self.memory,
             turns=self._turns,
             on_spoken=self._silent.discard,
             tls=tls,

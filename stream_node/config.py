@@ -156,10 +156,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The origins of other web sites whose pages may push, read and administer streams over HTTP (CORS), such as
     https://shop.example.org. Such a page has the rights of the token that it sends, without one those of anonymous."""
     http_connections_max: Count = 1_000
-    """The maximum number of open HTTP connections. A further one is closed at once. One host or certificate can have a
-    quarter of them."""
+    """The maximum number of open HTTP connections. One host or certificate can have a quarter of them. For a further
+    one, the node closes the connection that has waited for a whole request for longest."""
     http_body_bytes_max: Count = 16 * 1024 * 1024
-    """The maximum size of the body of an HTTP request."""
+    """The maximum size of the body of an HTTP request, also after its gzip is decoded."""
     http_header_bytes_max: Annotated[int, msgspec.Meta(ge=1024, le=1024 * 1024)] = 16 * 1024
     """The maximum size of the first line and the headers of an HTTP request together."""
     http_idle_timeout_s: Seconds = 60.0
@@ -205,8 +205,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """The maximum number of open connections. If another one opens, the node closes the oldest connection that has
     never sent a message. If there is none, it closes the new one."""
     peer_memory_bytes_max: MemoryBytes = MEMORY_BYTES_MAX
-    """The maximum memory for all peers together: for answers not yet sent, waiting pulls and remembered routes. If it
-    is exceeded, the node first limits the peer that uses most."""
+    """The maximum memory for all peers together: for answers not yet sent, waiting pulls, remembered routes, and what
+    HTTP requests hold. If it is exceeded, the node first limits the peer that uses most."""
     streams_max: Count = 100_000
     """The maximum number of partitions of all streams together."""
     partitions_max: Count = 4_096
@@ -229,7 +229,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     an identity that exceeds it. Without this setting, there is no limit."""
     identity_in_flight_bytes_max: MemoryBytes = 64 * 1024 * 1024
     """The maximum memory that the node uses for one identity: for its requests that wait, for answers not yet sent,
-    waiting pulls and remembered routes. While it is exceeded, the node reads nothing from the identity."""
+    waiting pulls, remembered routes, and what HTTP requests hold. While it is exceeded, the node reads nothing from the
+    identity, and makes no answers for it over HTTP."""
     identity_streams_per_hour: Count = 10_000
     """The maximum number of partitions that one identity may create in an hour. Further ones are refused."""
     identity_pulls_parked_max: Count = 10_000

@@ -36,6 +36,7 @@ MODULES = (
     "ockam.authentication",
     "stream_service.protocol",
     "stream_service.extensions",
+    "stream_service.cutting",
     "stream_service.push_batch",
     "stream_service.copying",
     "stream_service.appending",

@@ -40,6 +40,7 @@ USES = {
     "node/stream_info/1": "telling where a stream begins and ends",
     "node/stream_push/1": "pushing with a key, with headers or idempotently",
     "node/stream_pull/1": "pulling from a time or the end, or with times, keys and headers",
+    "node/stream_pull/2": "reading the beginnings of messages",
     "node/stream_truncate/1": "truncating",
     "node/stream_delete/1": "deleting",
     "node/stream_retention/1": "setting what is kept",

@@ -44,14 +44,16 @@ class Decoded(NamedTuple):
     note: str = ""
 
 
-def decode(data: bytes, view: str, bytes_max: int, *, is_short: bool = False) -> Decoded:
+def decode(data: bytes, view: str, bytes_max: int, size_bytes: int | None = None, *, is_short: bool = False) -> Decoded:
     """Returns data in the form `view`. The form "auto" means the first form that fits the data. Never raises.
 
     bytes_max: the largest number of bytes that are shown. Longer data is cut, and shown as text or as hexadecimal
     digits.
+    size_bytes: the size of the whole data, if `data` is only its beginning.
     is_short: whether JSON stands on one line instead of one line for each value.
     """
-    is_cut = len(data) > bytes_max
+    size_bytes = len(data) if size_bytes is None else size_bytes
+    is_cut = size_bytes > bytes_max
     forms: tuple[str, ...] = ("json", "avro", "text", "cbor") if view == "auto" else (view,)
     note = ""
     for form in forms:
@@ -68,7 +70,7 @@ def decode(data: bytes, view: str, bytes_max: int, *, is_short: bool = False) ->
         except Exception as error:
             note = f"this is not {form}: {str(error)[:200] or type(error).__name__}"
             continue
-        cut = f"only the first {bytes_max:,} of {len(data):,} bytes are shown" if is_cut else ""
+        cut = f"only the first {bytes_max:,} of {size_bytes:,} bytes are shown" if is_cut else ""
         return Decoded(form, _bounded(text), cut)
     if view == "auto" and not is_cut:
         note = ""

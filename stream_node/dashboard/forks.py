@@ -17,6 +17,7 @@ from cardinal_streams.message.messages import decode
 from cardinal_streams.message.types import Batch
 from stream_client import FromEnd, RichMessage
 from stream_node.dashboard.page import Page
+from stream_node.http.paging import pull_counted
 
 MESSAGES_MAX = 2_000
 """The largest number of messages that are read, of all partitions together."""
@@ -66,7 +67,7 @@ async def show_forks(page: Page) -> Response:
         for stream in partitions:
             at, read = await stream.find_index(FromEnd(share)), 0
             while read < share:
-                some = await stream.pull_page(at, share - read)
+                some = await pull_counted(page.call.memory, stream, at, share - read)
                 found += await trio.to_thread.run_sync(find_blocks, some.messages, stream.partition)
                 at, read = some.resume_index, read + len(some.messages)
                 if some.at_end:

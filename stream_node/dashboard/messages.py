@@ -12,12 +12,14 @@ import msgspec
 from starlette.responses import Response
 
 from access.rights import Right
-from stream_client import NEW, AccessDenied, ClientError, FromIndex, RichMessage, Stream, StreamNotFound
+from stream_client import NEW, AccessDenied, ClientError, FromIndex, Stream, StreamNotFound
 from stream_client.arguments import StartLike
 from stream_node.cli.values import UsageError, parse_start
 from stream_node.dashboard.decoding import VIEWS, Decoded, decode
 from stream_node.dashboard.page import Page
+from stream_node.http.paging import answer_raw, cut_bytes, pull_counted, pull_cut, pull_cut_counted
 from stream_node.http.problems import Problem
+from stream_service.cutting import CutMessage
 
 ROWS = 25
 """The number of messages of a page."""
@@ -32,10 +34,11 @@ WAIT_S = 4.0
 
 
 class MessageRow(msgspec.Struct, frozen=True):
-    """A row of the list. message: the message, or None if it cannot be read; then the row has the reason."""
+    """A row of the list. message: the beginning of the message, or None if it cannot be read; then the row has the
+    reason."""
 
     index: int
-    message: RichMessage | None
+    message: CutMessage | None
     decoded: Decoded
     key: str = ""
 
@@ -48,7 +51,7 @@ async def show_messages(page: Page) -> Response:
         stream = (await client.get_stream(name)).get_partition(number)
         info = await stream.info()
         first = await _resolve(stream, start, info.first_index, info.next_index)
-        rows = await read_rows(stream, first, min(ROWS, max(0, info.next_index - first)), view)
+        rows = await read_rows(page, stream, first, min(ROWS, max(0, info.next_index - first)), view)
         partitions = (await client.get_stream(name)).partitions
     after = rows[-1].index + 1 if rows else first
     return page.show(
@@ -78,7 +81,7 @@ async def show_next(page: Page) -> Response:
     async with page.client() as client:
         stream = (await client.get_stream(name)).get_partition(number)
         # An empty answer after the wait is no error: the page asks again.
-        found = await stream.pull_page(FromIndex(start), ROWS, wait_s=WAIT_S)
+        found = await pull_cut_counted(page.call.memory, stream, FromIndex(start), ROWS, ROW_BYTES_MAX, WAIT_S)
     rows = [_row(each, view) for each in found.messages]
     return page.show(
         "message_rows.html",
@@ -102,7 +105,7 @@ async def show_message(page: Page) -> Response:
     async with page.client() as client:
         stream = (await client.get_stream(name)).get_partition(number)
         info = await stream.info()
-        rows = await read_rows(stream, index, 1, view, MESSAGE_BYTES_MAX)
+        rows = await read_rows(page, stream, index, 1, view, MESSAGE_BYTES_MAX)
     row = rows[0] if rows else None
     if row is None or row.index != index:
         detail = f"{name}/{number} has no message {index}; it has those from {info.first_index} to {info.next_index}"
@@ -127,39 +130,40 @@ async def send_raw(page: Page) -> Response:
     index = page.count("index", 0)
     async with page.client() as client:
         stream = (await client.get_stream(name)).get_partition(number)
-        found = await stream.pull_page(FromIndex(index), 1)
+        found = await pull_counted(page.call.memory, stream, FromIndex(index), 1)
     if not found.messages or found.messages[0].index != index:
         raise Problem(404, "no-such-message", f"{name}/{number} has no message {index}")
     file = f"{re.sub('[^A-Za-z0-9._-]', '_', name)[:80]}-{number}-{index}.bin"
     headers = {"content-disposition": f'attachment; filename="{file}"'}
-    return Response(found.messages[0].data, media_type="application/octet-stream", headers=headers)
+    return answer_raw(found.messages[0].data, headers, "application/octet-stream")
 
 
 async def read_rows(
-    stream: Stream, first: int, count: int, view: str, bytes_max: int = ROW_BYTES_MAX
+    page: Page, stream: Stream, first: int, count: int, view: str, bytes_max: int = ROW_BYTES_MAX
 ) -> list[MessageRow]:
     """Returns the messages from an index on. The row of a message that the node cannot read has the reason."""
     rows: list[MessageRow] = []
     at, end = first, first + count
-    while at < end:
-        try:
-            found = await stream.pull_page(FromIndex(at), end - at)
-        except (AccessDenied, StreamNotFound):
-            raise
-        except ClientError:
-            # A damaged message fails the page that it is on. Read alone, only the damaged one fails.
-            rows += [await _read_one(stream, each, view, bytes_max) for each in range(at, end)]
-            break
-        if not found.messages:
-            break
-        rows += [_row(each, view, bytes_max) for each in found.messages if each.index < end]
-        at = found.resume_index
+    async with page.call.memory.making(cut_bytes(count, bytes_max)):
+        while at < end:
+            try:
+                found = await pull_cut(stream, FromIndex(at), end - at, bytes_max)
+            except (AccessDenied, StreamNotFound):
+                raise
+            except ClientError:
+                # A damaged message fails the page that it is on. Read alone, only the damaged one fails.
+                rows += [await _read_one(stream, each, view, bytes_max) for each in range(at, end)]
+                break
+            if not found.messages:
+                break
+            rows += [_row(each, view, bytes_max) for each in found.messages if each.index < end]
+            at = found.resume_index
     return rows
 
 
 async def _read_one(stream: Stream, index: int, view: str, bytes_max: int) -> MessageRow:
     try:
-        found = await stream.pull_page(FromIndex(index), 1)
+        found = await pull_cut(stream, FromIndex(index), 1, bytes_max)
     except ClientError as error:
         return MessageRow(index, None, Decoded("error", str(error)))
     if not found.messages or found.messages[0].index != index:
@@ -167,10 +171,11 @@ async def _read_one(stream: Stream, index: int, view: str, bytes_max: int) -> Me
     return _row(found.messages[0], view, bytes_max)
 
 
-def _row(message: RichMessage, view: str, bytes_max: int = ROW_BYTES_MAX) -> MessageRow:
+def _row(message: CutMessage, view: str, bytes_max: int = ROW_BYTES_MAX) -> MessageRow:
     key = "" if message.key is None else shown_bytes(message.key)
+    is_short = bytes_max == ROW_BYTES_MAX
     return MessageRow(
-        message.index, message, decode(message.data, view, bytes_max, is_short=bytes_max == ROW_BYTES_MAX), key
+        message.index, message, decode(message.data, view, bytes_max, message.size_bytes, is_short=is_short), key
     )
 
 

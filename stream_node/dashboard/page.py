@@ -47,6 +47,7 @@ class Page:
 
     def __init__(self, call: Call, visit: Visit, sessions: Sessions) -> None:
         self.call = call._replace(caller=visit.caller)
+        self.call.count_for(visit.caller)
         self.visit = visit
         self._sessions = sessions
 

@@ -30,8 +30,9 @@ from stream_node.http.body import BodyMemory, RequestBody
 from stream_node.http.clients import HttpClients
 from stream_node.http.cross_origin import DATA_PREFIX, options_answer, readable_send
 from stream_node.http.guard import SAFE_METHODS, check_headers, check_host, check_origin
-from stream_node.http.identity import Caller, identify, peer_of
-from stream_node.http.problems import Problem, problem_of, problem_of_status
+from stream_node.http.identity import Caller, identify, peer_of, place_of
+from stream_node.http.memory import Readings, RequestMemory
+from stream_node.http.problems import RETRY, Problem, problem_of, problem_of_status
 from stream_node.parts import NodeParts
 
 SECURITY_HEADERS = {
@@ -42,6 +43,8 @@ SECURITY_HEADERS = {
     "cache-control": "no-store",
 }
 """The security headers that are added to every answer which does not set them itself."""
+MEMORY = "stream_node_memory"
+"""The key in the scope of a request that has its `RequestMemory`."""
 AUDITED = frozenset({"wrong-host", "foreign-origin", "ambiguous-length", "too-many-refusals"})
 """The problems that are in the audit log although no rule has decided: they look like an attack."""
 
@@ -52,6 +55,7 @@ class Call(NamedTuple):
     """One request to an endpoint.
 
     caller: who sends the request. If the endpoint demands no right, this is the identity of the connection.
+    memory: counts what the node holds for the request.
     endpoint: the endpoint that answers the request.
     """
 
@@ -60,6 +64,11 @@ class Call(NamedTuple):
     parts: NodeParts
     clients: HttpClients
     endpoint: Endpoint
+    memory: RequestMemory
+
+    def count_for(self, caller: Caller) -> None:
+        """Counts the memory of the request for another identity, too, which it has proved."""
+        self.memory.count_for(party_key(caller.identity, caller.peer.address))
 
     def check(self, demand: Demand) -> None:
         """Raises Problem if the rules do not give the caller the right. The refusal is counted and in the audit log."""
@@ -93,6 +102,7 @@ class Endpoint(NamedTuple):
     demand: the right that the caller needs. None: none, because `handle` uses streams only by `Call.client`, which the
     node checks like everybody else.
     is_open: whether a request is answered even if its token is not valid, as for the health of the node.
+    is_health: whether it tells the health of the node, also over the connections that are kept for this.
     """
 
     method: str
@@ -100,6 +110,7 @@ class Endpoint(NamedTuple):
     handle: Callable[[Call], Awaitable[Response]]
     demand: Demand | None = None
     is_open: bool = False
+    is_health: bool = False
 
 
 class HttpApp:
@@ -121,29 +132,37 @@ class HttpApp:
         self._router = Router(routes, redirect_slashes=False)
         self._lines = LogRate()
         self.bodies = BodyMemory()
+        self._readings = Readings(parts.tcp.memory)
         self.answered: Counter[int] = Counter()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        config = self._parts.config
-        peer = peer_of(Request(scope))
-        body = RequestBody(
-            receive,
-            bytes_max=config.http_body_bytes_max,
-            part_s=config.http_body_timeout_s,
-            memory=self.bodies,
-            party=party_key(peer.identity, peer.address),
-        )
-        with body:
-            await self._serve(scope, body, send)
+        config, request = self._parts.config, Request(scope)
+        peer = peer_of(request)
+        party = party_key(peer.identity, peer.address)
+        holdings = place_of(request).holdings
+        with RequestMemory(self._parts.node.usages, holdings, party, self._readings, config.pull_bytes_max) as memory:
+            scope[MEMORY] = memory
+            body = RequestBody(
+                receive,
+                bytes_max=config.http_body_bytes_max,
+                part_s=config.http_body_timeout_s,
+                bodies=self.bodies,
+                party=party,
+                memory=memory,
+                coding=", ".join(request.headers.getlist("content-encoding")),
+            )
+            with body:
+                await self._serve(scope, body, send)
 
     async def _serve(self, scope: Scope, body: RequestBody, send: Send) -> None:
         async with trio.open_nursery() as nursery:
             readable = readable_send(Request(scope), send, self._parts.config)
-            answer = _Answer(readable, body, nursery, self.answered)
+            place = place_of(Request(scope))
+            answer = _Answer(readable, body, nursery, self.answered, scope[MEMORY], is_last=place.is_for_health)
             # What nobody waits for any more is not worked on: an answer whose peer has gone ends here.
-            nursery.start_soon(body.watch, nursery.cancel_scope)
+            nursery.start_soon(body.watch, nursery.cancel_scope, place.note_received)
             problem = await self._answer(scope, body, answer)
             if problem is not None and not answer.has_begun:
                 await problem.response()(scope, body.receive, answer.send)
@@ -213,12 +232,16 @@ class HttpApp:
             if request.method == "OPTIONS":
                 return options_answer(request, allowed, self._parts.config)
             endpoint = methods.get(request.method) or methods["GET"]
+            if place_of(request).is_for_health and not endpoint.is_health:
+                detail = "too many connections are busy (http_connections_max); this one may ask for /livez and /readyz"
+                raise Problem(503, "too-many-connections", detail, headers=RETRY)
             if endpoint.is_open:
                 peer = peer_of(request)
                 caller = Caller(peer.identity, peer)
             else:
                 caller = await identify(request, self._parts.authenticator)
-            call = Call(request, caller, self._parts, self._clients, endpoint)
+            call = Call(request, caller, self._parts, self._clients, endpoint, request.scope[MEMORY])
+            call.count_for(caller)
             if endpoint.demand is not None:
                 call.check(endpoint.demand)
             return await endpoint.handle(call)
@@ -232,11 +255,25 @@ class _Answer:
     has_begun: whether the first bytes of the answer were sent.
     """
 
-    def __init__(self, send: Send, body: RequestBody, nursery: trio.Nursery, answered: Counter[int]) -> None:
+    def __init__(
+        self,
+        send: Send,
+        body: RequestBody,
+        nursery: trio.Nursery,
+        answered: Counter[int],
+        memory: RequestMemory,
+        *,
+        is_last: bool,
+    ) -> None:
+        """is_last: whether the connection ends after the answer."""
         self._send = send
         self._body = body
         self._nursery = nursery
         self._answered = answered
+        self._memory = memory
+        self._added = [(name.encode(), text.encode()) for name, text in SECURITY_HEADERS.items()]
+        if is_last:
+            self._added.append((b"connection", b"close"))
         self.has_begun = False
 
     async def send(self, event: Message) -> None:
@@ -244,13 +281,14 @@ class _Answer:
             self.has_begun = True
             self._answered[event["status"]] += 1
             present = {name.lower() for name, _ in event["headers"]}
-            added = [(name.encode(), text.encode()) for name, text in SECURITY_HEADERS.items()]
-            event["headers"] = [*event["headers"], *(each for each in added if each[0] not in present)]
+            event["headers"] = [*event["headers"], *(each for each in self._added if each[0] not in present)]
             await self._body.discard_some()
         elif not event.get("more_body", False) and not self._body.is_complete:
             # Hypercorn would wait for ever to hand on a body that nobody reads.
             self._nursery.start_soon(self._body.discard)
+        self._memory.note(sent_bytes=len(event.get("body", b"")))
         await self._send(event)
+        self._memory.note(sent_bytes=0)
 
 
 def json_response(value: Any, status: int = 200, end: bytes = b"") -> Response:

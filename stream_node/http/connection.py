@@ -6,10 +6,13 @@ supported either.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import structlog
 import trio
 from hypercorn.config import Config as HypercornConfig
+from hypercorn.events import Event, Updated
 from hypercorn.protocol.events import Body, EndBody
 from hypercorn.protocol.events import Response as HttpResponse
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
@@ -19,11 +22,14 @@ from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
 
 from ockam.errors import RemoteProtocolError
+from ockam.memory import Holdings, PeerMemory
 from ockam.sockets import send_nowait
 from ockam.tls_layer import PeerCertificate, TlsLayer, identity_of
 from ockam.tls_stream import receive_decrypted
-from stream_node.http.identity import PEER_STATE, Peer
+from stream_node.http.identity import PEER_STATE, PLACE_STATE, Peer, Place
 from stream_node.http.problems import problem_of_status
+
+logger = structlog.get_logger(__name__)
 
 
 class HttpStream:
@@ -98,6 +104,8 @@ class HttpConnection(TCPServer):
     """Serves the requests of one connection, one after the other.
 
     certificate: the certificate that the peer has proved to own.
+    memory: the memory of the node for all its peers. is_for_health: see `Place`.
+    note_received, note_waits: called when a whole request was received, and when its answer was sent.
     """
 
     def __init__(
@@ -108,8 +116,16 @@ class HttpConnection(TCPServer):
         stream: HttpStream,
         peer: Peer,
         certificate: PeerCertificate | None,
+        *,
+        memory: PeerMemory,
+        is_for_health: bool,
+        note_received: Callable[[], None],
+        note_waits: Callable[[], None],
     ) -> None:
-        state = ConnectionState({PEER_STATE: peer})
+        self._holdings = Holdings(memory, lambda: None, self._close_slow)
+        self._note_waits = note_waits
+        place = Place(self._holdings, is_for_health, note_received)
+        state = ConnectionState({PEER_STATE: peer, PLACE_STATE: place})
         super().__init__(app, config, context, state, stream)  # type: ignore[arg-type]
         self.peer = peer
         self.certificate = certificate
@@ -141,6 +157,12 @@ class HttpConnection(TCPServer):
             return
         finally:
             await self._close()
+            self._holdings.end()
+
+    async def protocol_send(self, event: Event) -> None:
+        if isinstance(event, Updated) and event.idle:
+            self._note_waits()
+        await super().protocol_send(event)
 
     async def _close(self) -> None:
         # A body that nobody reads would keep the reading task waiting for ever.
@@ -152,6 +174,10 @@ class HttpConnection(TCPServer):
         """Ends the connection at once, and drops all answers."""
         self.stream.socket.close()
         self._scope.cancel()
+
+    def _close_slow(self) -> None:
+        logger.warning("http_slow_consumer", peer=self.peer.address, held_bytes=self._holdings.size_bytes)
+        self.close()
 
 
 def make_peer(address: str, server_host: str, tls: TlsLayer | None) -> Peer:

@@ -38,6 +38,6 @@ def _answer(name: str, reasons: list[str]) -> Response:
 
 
 ENDPOINTS = (
-    Endpoint("GET", "/livez", livez, is_open=True),
-    Endpoint("GET", "/readyz", readyz, is_open=True),
+    Endpoint("GET", "/livez", livez, is_open=True, is_health=True),
+    Endpoint("GET", "/readyz", readyz, is_open=True, is_health=True),
 )

@@ -6,6 +6,7 @@ A request on an anonymous connection can prove another identity by a token (`Aut
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from starlette.requests import HTTPConnection
@@ -13,11 +14,14 @@ from starlette.requests import HTTPConnection
 from ockam.authentication import Status
 from ockam.authenticator import Authenticator
 from ockam.identity import Identity
+from ockam.memory import Holdings
 from ockam.message import Origin
 from stream_node.http.problems import Problem
 
 PEER_STATE = "stream_node_peer"
 """The key in the state of a request that has the `Peer` of its connection."""
+PLACE_STATE = "stream_node_place"
+"""The key in the state of a request that has the `Place` of its connection."""
 TOKEN_CHARACTERS_MAX = 512
 """The largest token that is judged. A real one has about 50 characters."""
 
@@ -33,6 +37,18 @@ class Peer(NamedTuple):
     identity: Identity
     is_encrypted: bool
     server_host: str
+
+
+class Place(NamedTuple):
+    """What the node keeps for a connection.
+
+    holdings: the memory that it takes. is_for_health: whether it is open only so that somebody can ask for the health
+    of a node without room for more connections. note_received: called when all of a request was received.
+    """
+
+    holdings: Holdings
+    is_for_health: bool
+    note_received: Callable[[], None]
 
 
 class Caller(NamedTuple):
@@ -51,6 +67,12 @@ def peer_of(request: HTTPConnection) -> Peer:
     peer = request.scope["state"][PEER_STATE]
     assert isinstance(peer, Peer)
     return peer
+
+
+def place_of(request: HTTPConnection) -> Place:
+    place = request.scope["state"][PLACE_STATE]
+    assert isinstance(place, Place)
+    return place
 
 
 async def identify(request: HTTPConnection, authenticator: Authenticator) -> Caller:

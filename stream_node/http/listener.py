@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import structlog
@@ -31,12 +32,11 @@ from ockam.usage import party_key
 from stream_node.http.app import Endpoint, HttpApp
 from stream_node.http.clients import HttpClients
 from stream_node.http.connection import HttpConnection, HttpStream, make_peer
+from stream_node.http.places_machine import Admission, Places
 from stream_node.http.statistics import HttpStatistics
 from stream_node.parts import NodeParts
 from stream_node.tls_settings import make_listener
 
-PARTY_SHARE = 4
-"""One host or one certificate can have at most the fraction 1/PARTY_SHARE of all HTTP connections."""
 BODY_PARTS_WAITING_MAX = 2
 """The largest number of parts of one body, of up to 64 KiB each, that wait in memory for their endpoint."""
 
@@ -54,17 +54,21 @@ class _Logs(HypercornLogger):
         logger.error("http_failed", reason=message, exc_info=True)
 
 
-class _Opening:
-    """A connection during its TLS handshake. The listener closes the oldest silent one if there are too many."""
+class _Guest:
+    """A connection, from its beginning to its end. connection: None during its TLS handshake."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._socket = stream.socket
+        self.connection: HttpConnection | None = None
 
     def has_unread(self) -> bool:
         return has_unread(self._socket.fileno())
 
     def close(self, reason: str) -> None:
-        self._socket.close()
+        if self.connection is None:
+            self._socket.close()
+        else:
+            self.connection.close()
 
 
 class HttpListener:
@@ -74,7 +78,7 @@ class HttpListener:
     addresses: the `host:port` texts at which it listens.
     clients: the clients inside the node.
 
-    Invariant: at most `http_connections_max` connections are open.
+    Invariant: at most `http_connections_max` connections are open, and a few for the health of the node (`Places`).
     """
 
     def __init__(self, parts: NodeParts, endpoints: Sequence[Endpoint], nursery: trio.Nursery) -> None:
@@ -95,9 +99,8 @@ class HttpListener:
         self._config = _hypercorn_config(parts)
         self._context = WorkerContext(None)
         self._listening = trio.CancelScope()
-        self._open: dict[HttpConnection, str] = {}
-        self._parties: Counter[str] = Counter()
-        self._opening: Counter[str] = Counter()
+        self._open: dict[HttpConnection, None] = {}
+        self._places: Places[_Guest] = Places()
         self._accepted = 0
         self._closed: Counter[str] = Counter()
         self._lines = LogRate()
@@ -136,70 +139,80 @@ class HttpListener:
             self._closed["closed_before_header"] += 1
             stream.socket.close()
             return
-        party = party_key(ANONYMOUS, peer)
-        connections_max = self.parts.config.http_connections_max
-        if len(self._open) + self._opening.total() >= connections_max or not self._has_room(party):
-            self._closed["too_many_connections"] += 1
-            self._lines.log(logger.warning, "http_connections_refused", peer=peer, most=connections_max)
+        guest = _Guest(stream)
+        admission = self._enter(guest, party_key(ANONYMOUS, peer), peer)
+        if admission is Admission.REFUSED:
             stream.socket.close()
-            return
-        self._opening[party] += 1
-        self._nursery.start_soon(self._run, stream, peer, server)
+        else:
+            self._nursery.start_soon(self._run, guest, stream, peer, server, admission)
 
-    def _has_room(self, party: str) -> bool:
-        """Whether one more connection may open or stay open. Those in their TLS handshake count as open ones."""
+    def _enter(self, guest: _Guest, party: str, peer: str) -> Admission:
+        """Gives a place to a connection, if need be that of the oldest one whose request has not come whole."""
         connections_max = self.parts.config.http_connections_max
-        count = self._parties[party] + self._opening[party]
-        return count < max(1, connections_max // PARTY_SHARE)
+        admission, gone = self._places.enter(guest, party, connections_max)
+        if gone is not None:
+            self._closed["gave_way"] += 1
+            gone.close("gave_way")
+        if admission is not Admission.USUAL:
+            self._closed["too_many_connections"] += admission is Admission.REFUSED
+            self._lines.log(logger.warning, "http_connections_refused", peer=peer, most=connections_max)
+        return admission
 
-    async def _run(self, stream: trio.SocketStream, address: str, server_host: str) -> None:
+    async def _run(
+        self, guest: _Guest, stream: trio.SocketStream, address: str, server_host: str, admission: Admission
+    ) -> None:
         """Serves one connection until its end. A failure ends the connection only."""
         try:
-            connection, party = await self._open_connection(stream, address, server_host)
+            connection = await self._open_connection(guest, stream, address, server_host, admission)
             if connection is not None:
-                self._open[connection] = party
-                self._parties[party] += 1
+                guest.connection = connection
+                self._open[connection] = None
                 try:
                     await connection.run()
                 finally:
-                    self._forget(connection)
+                    del self._open[connection]
+                    self._ended.set()
         except Exception as error:
             self._lines.log(logger.error, "http_connection_failed", peer=address, exc_info=error)
         finally:
+            self._places.leave(guest)
             stream.socket.close()
 
     async def _open_connection(
-        self, stream: trio.SocketStream, address: str, server_host: str
-    ) -> tuple[HttpConnection | None, str]:
-        """Makes the handshake. Returns the connection and the text under which its peer counts; None for a connection
-        that must be closed."""
+        self, guest: _Guest, stream: trio.SocketStream, address: str, server_host: str, admission: Admission
+    ) -> HttpConnection | None:
+        """Makes the handshake. Returns the connection; None for one that must be closed."""
         tls: TlsLayer | None = None
-        party = party_key(ANONYMOUS, address)
-        try:
-            if self._tls is not None:
-                tls = await self._handshake(stream, address)
-                if tls is None:
-                    return None, party
-        finally:
-            self._opening[party] -= 1
-            if not self._opening[party]:
-                del self._opening[party]
+        if self._tls is not None:
+            tls = await self._handshake(guest, stream, address)
+            if tls is None:
+                return None
         peer = make_peer(address, server_host, tls)
-        party = party_key(peer.identity, address)
-        if not self._has_room(party):
-            self._closed["too_many_connections"] += 1
-            return None, party
-        wrapped = HttpStream(stream, tls, self.parts.config.send_timeout_s)
-        certificate = None if tls is None else tls.certificate
-        app = ASGIWrapper(cast(Any, self._app))
-        return HttpConnection(app, self._config, self._context, wrapped, peer, certificate), party
+        # A certificate counts for itself, wherever it connects from.
+        if peer.identity != ANONYMOUS:
+            self._places.leave(guest)
+            admission = self._enter(guest, party_key(peer.identity, address), address)
+            if admission is Admission.REFUSED:
+                return None
+        return HttpConnection(
+            ASGIWrapper(cast(Any, self._app)),
+            self._config,
+            self._context,
+            HttpStream(stream, tls, self.parts.config.send_timeout_s),
+            peer,
+            None if tls is None else tls.certificate,
+            memory=self.parts.tcp.memory,
+            is_for_health=admission is Admission.HEALTH,
+            note_received=partial(self._places.note_received, guest),
+            note_waits=partial(self._places.note_waits, guest),
+        )
 
-    async def _handshake(self, stream: trio.SocketStream, address: str) -> TlsLayer | None:
+    async def _handshake(self, guest: _Guest, stream: trio.SocketStream, address: str) -> TlsLayer | None:
         """Returns the TLS of a new connection; None if the handshake failed."""
         assert self._tls is not None, "called with TLS only"
         share = Share(party_key(ANONYMOUS, address))
         try:
-            return await self._tls.handshake(_Opening(stream), stream, self._turns, share)
+            return await self._tls.handshake(guest, stream, self._turns, share)
         except RemoteProtocolError as error:
             self._closed[error.kind] += 1
             self._lines.log(logger.warning, "http_connection_closed", peer=address, kind=error.kind, reason=str(error))
@@ -209,13 +222,6 @@ class HttpListener:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             self._closed["broken"] += 1
         return None
-
-    def _forget(self, connection: HttpConnection) -> None:
-        party = self._open.pop(connection)
-        self._parties[party] -= 1
-        if not self._parties[party]:
-            del self._parties[party]
-        self._ended.set()
 
     # The end of connections.
 

@@ -13,7 +13,16 @@ from ockam.message import Message, Origin
 from ockam.protocol import error_payload
 from storage.contract import Record
 from storage.errors import StorageError
-from stream_service.extensions import RICH_PULL, FromEnd, FromIndex, FromTime, RichMessage, RichPage, RichPull
+from stream_service.cutting import CUT_PULL, CutMessage, CutPage, CutPull
+from stream_service.extensions import (
+    RICH_PULL,
+    FromEnd,
+    FromIndex,
+    FromTime,
+    RichMessage,
+    RichPage,
+    RichPull,
+)
 from stream_service.mirror_codec import encode_mirror_page
 from stream_service.mirroring import MirrorPull, MirrorStatus, SourceRole
 from stream_service.operations import Page, data_bytes, size_of
@@ -52,7 +61,7 @@ class Pull:
     __slots__ = ("consumer", "deadline_s", "message", "page", "payload_bytes_max", "request")
 
     def __init__(
-        self, message: Message, request: PullRequest | RichPull | MirrorPull, page: Page, deadline_s: float
+        self, message: Message, request: PullRequest | RichPull | CutPull | MirrorPull, page: Page, deadline_s: float
     ) -> None:
         self.message = message
         self.consumer: Origin = message.origin
@@ -176,6 +185,16 @@ class PullPages:
             start = found[0][0] if found else pull.page.index
             known = (SourceRole(bounds.source_role), bounds.history, bounds.first_index, next_index)
             return encode_mirror_page(request.request_id, MirrorStatus.OK, *known, start, found)
+        if isinstance(request, CutPull):
+            cut = [
+                CutMessage(
+                    index, time_us, key, decode_extras(headers).headers, len(data), data[: request.data_bytes_max]
+                )
+                for index, data, time_us, key, headers in found
+            ]
+            return CUT_PULL.encode_response(
+                CutPage(request.request_id, bounds.first_index, next_index, resume_index, cut)
+            )
         usual = encode_rich_page(request.request_id, bounds.first_index, next_index, resume_index, found)
         if usual is not None:
             return usual

@@ -17,6 +17,7 @@ import trio
 from ockam.message import Message, Origin, reply_to
 from ockam.protocol import error_payload
 from ockam.worker import Worker
+from stream_service.cutting import CutPull
 from stream_service.extensions import FromIndex, RichPull
 from stream_service.mirroring import MIRROR_MESSAGES_MAX, MirrorPull
 from stream_service.operations import Page, ReadPages
@@ -59,10 +60,7 @@ class PullQueue:
         services: StreamServices,
         on_room: Callable[[], None],
     ) -> None:
-        """Creates an empty queue.
-
-        on_room: called when answers were sent and `is_full` is False, so that the worker can resume its mailbox.
-        """
+        """on_room: called when answers were sent and `is_full` is False, so that the worker can resume its mailbox."""
         self._worker = worker
         self._bounds = bounds
         self._tail = tail
@@ -85,8 +83,8 @@ class PullQueue:
         limit = min(request.limit, self._services.limits.pull_messages_max)
         self._machine.add(Pull(message, request, Page(FromIndex(request.index), limit, rich=False), 0.0))
 
-    def add_rich(self, message: Message, request: RichPull) -> None:
-        """Adds a rich pull (`node/stream_pull/1`) to the queue. `answer` answers the pull later."""
+    def add_rich(self, message: Message, request: RichPull | CutPull) -> None:
+        """Adds a rich pull (`node/stream_pull/1` or `/2`) to the queue. `answer` answers the pull later."""
         limits = self._services.limits
         limit = min(request.limit, limits.rich_pull_messages_max)
         wait_s = min(request.wait_ms / 1000, limits.pull_wait_s_max)

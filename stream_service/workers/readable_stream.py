@@ -21,6 +21,7 @@ from stream_service import protocol
 from stream_service.appending import APPEND
 from stream_service.bulk import BULK
 from stream_service.copying import COPY
+from stream_service.cutting import CUT_PULL
 from stream_service.extensions import DELETE, DELETED, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE, Outcome
 from stream_service.mirroring import MIRROR, ROLE, BeMirror, BePrimary, read_role
 from stream_service.operations import EnsureStreams
@@ -44,6 +45,7 @@ NEEDED: dict[Protocol[Any, Any], Right] = {
     TRACE: Right.WRITE,
     PULL: Right.READ,
     RICH_PULL: Right.READ,
+    CUT_PULL: Right.READ,
     BULK: Right.READ,
     MIRROR: Right.READ,
     APPEND: Right.WRITE,
@@ -157,6 +159,8 @@ class ReadableStream(Worker):
             self._pulls.add(message, PULL.decode_request(payload))
         elif RICH_PULL.is_in(payload):
             self._pulls.add_rich(message, RICH_PULL.decode_request(payload))
+        elif CUT_PULL.is_in(payload):
+            self._pulls.add_rich(message, CUT_PULL.decode_request(payload))
         elif BULK.is_in(payload):
             self._bulk.receive(message)
         elif MIRROR.is_in(payload):

@@ -36,6 +36,7 @@ from stream_node.node_status import StatusRequest as NodeStatusRequest
 from stream_service.appending import APPEND, AppendedMessage, AppendRequest
 from stream_service.bulk import BULK, BulkRead
 from stream_service.copying import COPY, CopiedMessage, CopyRequest
+from stream_service.cutting import CUT_PULL, CutPull
 from stream_service.extensions import (
     DELETE,
     INFO,
@@ -174,6 +175,7 @@ ACTS = (
     _stream("say the trace of a push", Right.WRITE, TRACE.encode_request(TraceNotice(1, "c1", "")), answered=False),
     _stream("pull", Right.READ, PULL.encode_request(PullRequest(1, 0, 1))),
     _stream("pull with times", Right.READ, RICH_PULL.encode_request(RichPull(1, FromIndex(0), 1, 0))),
+    _stream("pull the beginnings", Right.READ, CUT_PULL.encode_request(CutPull(1, FromIndex(0), 1, 0, 10))),
     _stream("bulk read", Right.READ, BULK.encode_request(BulkRead(1, 0, 1, 1000, True, True, True))),
     _stream("describe", STREAM_RIGHTS, INFO.encode_request(InfoRequest(1))),
     _stream("ask for the Init", STREAM_RIGHTS, CREATE.encode_request(CreateStream("orders ask for the Init"))),

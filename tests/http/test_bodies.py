@@ -6,14 +6,12 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import pytest
 import trio
 
 from access.rights import Right
 from access.rules import Rule
 from stream_client import connect
-from stream_node.http.body import LARGEST_BODIES_MAX, LARGEST_BODIES_PARTY_MAX, BodyMemory
-from stream_node.http.problems import Problem
+from stream_node.http.body import LARGEST_BODIES_PARTY_MAX
 from tests.access.guarded_node import may
 from tests.http.http_node import HttpNode, http_node
 from tests.http.test_data_push import RAW, post
@@ -83,19 +81,20 @@ async def test_a_body_that_drips_ends_in_time(tmp_path: Path) -> None:
             nursery.cancel_scope.cancel()
 
 
-def test_all_parties_together_have_a_bound() -> None:
-    """A model: parties that each stay within their share fill the room, and giving back makes room again."""
-    memory, size_bytes = BodyMemory(), 1_000
-    parties = [f"token:{number}" for number in range(LARGEST_BODIES_MAX)]
-    for party in parties:
-        memory.hold(party, size_bytes, size_bytes)
-    with pytest.raises(Problem, match="at this node"):
-        memory.hold("token:late", 1, size_bytes)
-    memory.give_back(parties[0], size_bytes)
-    memory.hold("token:late", size_bytes, size_bytes)
-    for party in (*parties[1:], "token:late"):
-        memory.give_back(party, size_bytes)
-    assert memory.size_bytes == 0
+async def test_all_bodies_are_part_of_the_memory_for_peers(tmp_path: Path) -> None:
+    """Bodies that do not end, of less than one host's share, and more than the memory of the node: the connections that
+    hold most are closed, and a push goes on."""
+    most = 1024 * 1024
+    async with (
+        http_node(tmp_path, http_body_bytes_max=4 * BODY_BYTES_MAX, peer_memory_bytes_max=most) as node,
+        AsyncExitStack() as stack,
+    ):
+        for _ in range(14):
+            await begin(node, stack, "/v1/streams/s", BODY_BYTES_MAX - 1)
+        await wait_until(lambda: node.running.statistics().tcp.memory.closed >= 3)
+        await wait_until(lambda: held(node) <= most)
+        assert node.running.statistics().tcp.memory.size_bytes <= most
+        assert (await post(node, "/v1/streams/s", bytes(1_000)))[0] == 200
 
 
 async def test_a_retention_without_the_right_makes_no_stream(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Method: real nodes; `http.client` and curl push, and the native client reads. A 
 from __future__ import annotations
 
 import base64
+import gzip
 import http.client
 import json
 import shutil
@@ -278,3 +279,38 @@ async def test_curl_pushes_a_file(tmp_path: Path) -> None:
         done = await trio.run_process([*curl, f"{node.url}/v1/streams/sensor?key=room-1"], capture_stdout=True)
         assert json.loads(done.stdout) == {"stream": "sensor", "partition": 0, "indexes": [0, 1], "duplicates": 0}
         assert await stored(node, "sensor") == [(b'{"t":21.5}', b"room-1"), (b'{"t":21.7}', b"room-1")]
+
+
+async def test_gzip_is_decoded_within_the_limits(tmp_path: Path) -> None:
+    """What is stored are the decoded bytes, of one or several members. A bomb, a torn body and other codings are
+    refused, and nothing of them is stored or held."""
+    lines = b"".join(b'{"n": %d}\n' % number for number in range(5_000))
+    coded = gzip.compress(lines[:30_000]) + gzip.compress(lines[30_000:])
+    bomb = gzip.compress(bytes(50 * 1024 * 1024))
+    async with http_node(tmp_path, http_body_bytes_max=1024 * 1024) as node:
+
+        async def send(body: bytes, coding: str, kind: str = RAW) -> tuple[int, Any]:
+            async with node.client() as client:
+                headers = {"Content-Type": kind, "Content-Encoding": coding}
+                answer = await client.post("/v1/streams/s", content=body, headers=headers)
+                return answer.status_code, answer
+
+        for coding in ("gzip", "X-Gzip"):
+            status, answer = await send(coded, coding, "application/x-ndjson")
+            assert (status, len(answer.json()["indexes"])) == (200, 5_000)
+        assert (await send(gzip.compress(b""), "gzip"))[0] == 200
+        assert (await send(lines[:10], "identity"))[0] == 200
+        assert (await send(bomb, "gzip"))[0] == 413
+        for wrong in (coded[:-1], coded[:100], lines[:10], coded + b"x"):
+            assert (await send(wrong, "gzip"))[0] == 400
+        for coding in ("br", "zstd", "deflate", "gzip, gzip"):
+            status, answer = await send(coded, coding)
+            assert (status, answer.headers["accept-encoding"]) == (415, "gzip")
+            assert answer.json()["type"] == "urn:stream-node:problem:unsupported-coding"
+        async with connect(node.running.address) as client:
+            stream = (await client.get_stream("s")).get_partition(0)
+            assert (await stream.info()).count == 10_002
+            assert [each.data for each in await stream.pull(4_999, 2)] == [b'{"n": 4999}', b'{"n": 0}']
+            assert [each.data for each in await stream.pull(10_000)] == [b"", lines[:10]]
+        assert node.statistics().body_bytes == 0
+        assert node.running.statistics().tcp.memory.parked_bytes == 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -16,10 +18,14 @@ import trio
 
 from stream_node.access import check_exposure
 from stream_node.config import Config, ConfigError
+from stream_node.http.places_machine import HEALTH_PLACES
 from stream_node.process import NodeProcess
 from stream_node.server import CannotListen
-from tests.http.http_node import http_node
+from tests.http.http_node import HttpNode, http_node
+from tests.http.test_slow_followers import stalled
 from tests.support.served import served, wait_until
+
+POST = b"POST /v1/streams/s HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
 
 
 async def test_live_node_says_so(tmp_path: Path) -> None:
@@ -149,19 +155,54 @@ async def test_idle_connections_end(tmp_path: Path) -> None:
         assert await node.exchange(b"GET /livez HTTP/1.1\r\nHost: loc") == b""
 
 
-async def test_one_host_has_a_quarter_of_the_connections(tmp_path: Path) -> None:
-    """Of eight connections, one host gets two, and gets another one when one has ended."""
-    async with http_node(tmp_path, http_connections_max=8) as node:
-        first, second = await node.connect(), await node.connect()
-        await wait_until(lambda: node.statistics().open == 2)
-        assert await node.exchange(b"") == b""
-        await first.aclose()
-        await wait_until(lambda: node.statistics().open == 1)
+HALVES = {
+    "nothing": b"",
+    "headers": b"GET /livez HTTP/1.1\r\nHost: loc",
+    "body": POST + b"Content-Length: 9\r\n\r\nhalf",
+    "answered": POST + b"Content-Length: 0\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("half", HALVES.values(), ids=HALVES)
+async def test_half_requests_of_one_host_keep_nobody_out(tmp_path: Path, half: bytes) -> None:
+    """Of eight connections, one host gets two. The oldest whose request has not come whole gives way to the next."""
+    async with http_node(tmp_path, http_connections_max=8, http_idle_timeout_s=1e3) as node, AsyncExitStack() as stack:
+        for number in range(1, 13):
+            stream = await stack.enter_async_context(await node.connect())
+            await stream.send_all(half)
+            await wait_until(partial(is_accepted, node, number))
+        await wait_until(lambda: node.statistics().open <= 2)
         async with node.client() as client:
-            assert (await client.get("/livez")).status_code == 200
-        await second.aclose()
-        statistics = node.statistics()
-        assert statistics.closed == {"too_many_connections": 1}
+            # While the last two requests are being answered, there is no room for a third one.
+            while (answer := await client.post("/v1/streams/s", json={})).status_code == 503:
+                await trio.sleep(0.05)
+        assert answer.status_code == 200
+        assert set(node.statistics().closed) == {"gave_way"}
+
+
+def is_accepted(node: HttpNode, number: int) -> bool:
+    return node.statistics().accepted >= number
+
+
+def is_answered(node: HttpNode, number: int) -> bool:
+    return node.statistics().requests.get("200") == number
+
+
+async def test_busy_connections_of_one_host_leave_places_for_health(tmp_path: Path) -> None:
+    """Followers have all places of a host. Its probes are answered, also beside half requests; all else is refused."""
+    async with http_node(tmp_path, http_connections_max=8) as node, AsyncExitStack() as stack:
+        async with node.client() as client:
+            await client.put("/v1/streams/s")
+        await wait_until(lambda: node.statistics().open == 0)
+        for number in range(1, 3):
+            await stack.enter_async_context(stalled(node.address, "/v1/streams/s"))
+            await wait_until(partial(is_answered, node, number))
+        for _ in range(2 * HEALTH_PLACES):
+            await stack.enter_async_context(await node.connect())
+        for path, status in (("/livez", 200), ("/readyz", 200), ("/v1/streams", 503), ("/dashboard", 503)):
+            answer = await node.exchange(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+            assert answer.startswith(b"HTTP/1.1 %d " % status), answer
+            assert (b"too-many-connections" in answer) == (status == 503)
 
 
 async def test_no_http2(tmp_path: Path) -> None:

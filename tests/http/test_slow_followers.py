@@ -31,13 +31,15 @@ MEMORY_BYTES_MAX = 160 * 1024 * 1024
 
 
 @asynccontextmanager
-async def stalled(address: str, name: str) -> AsyncIterator[trio.SocketStream]:
-    """A peer that asks to follow a stream from its beginning, and does not read."""
+async def stalled(
+    address: str, path: str = "/v1/streams/much", accept: str = "text/event-stream"
+) -> AsyncIterator[trio.SocketStream]:
+    """A peer that asks for something, such as to follow a stream from its beginning, and does not read."""
     raw = trio.socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     await raw.connect(split_host_port(address))
     async with trio.SocketStream(raw) as stream:
-        lines = (f"GET /v1/streams/{name} HTTP/1.1", "Host: localhost", "Accept: text/event-stream", "", "")
+        lines = (f"GET {path} HTTP/1.1", "Host: localhost", f"Accept: {accept}", "", "")
         await stream.send_all("\r\n".join(lines).encode())
         yield stream
 
@@ -56,7 +58,7 @@ async def test_followers_that_do_not_read_keep_little_in_memory_and_disturb_nobo
             stream = await client.create("much")
             await fill(stream)
             before_bytes = node.memory_bytes()
-            slow = [await stack.enter_async_context(stalled(node.http[0], "much")) for _ in range(FOLLOWERS)]
+            slow = [await stack.enter_async_context(stalled(node.http[0])) for _ in range(FOLLOWERS)]
             quick = Follower(await trio.open_tcp_stream(*split_host_port(node.http[0])))
             await quick._stream.send_all(
                 b"GET /v1/streams/much HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n"
@@ -83,7 +85,7 @@ async def test_a_follower_that_takes_nothing_in_time_is_closed(tmp_path: Path) -
     async with http_node(tmp_path, send_timeout_s=0.3) as node, connect(node.running.address) as client:
         stream = await client.create("much")
         await fill(stream, 1_000)
-        async with stalled(node.address, "much"), stalled(node.address, "much"), node.client() as other:
+        async with stalled(node.address), stalled(node.address), node.client() as other:
             assert (await other.get("/livez")).status_code == 200
             await wait_until(lambda: node.statistics().open == 1)
             assert (await other.get("/v1/streams/much?from=latest")).json()["next_index"] == 1_000
@@ -96,7 +98,7 @@ async def test_a_follower_that_was_behind_is_told_of_the_deletion(tmp_path: Path
     async with http_node(tmp_path) as node, connect(node.running.address) as client:
         stream = await client.create("much")
         await fill(stream, 1_000)
-        async with stalled(node.address, "much") as slow:
+        async with stalled(node.address) as slow:
             await wait_until(lambda: node.statistics().requests == {"200": 1})
             await stream.delete()
             if is_made_again:

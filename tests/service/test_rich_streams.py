@@ -9,6 +9,7 @@ import trio
 
 from ockam.address import local
 from ockam.protocol import ERROR, Protocol
+from stream_service.cutting import CUT_PULL, CutMessage, CutPull
 from stream_service.extensions import (
     DELETE,
     INFO,
@@ -42,6 +43,9 @@ from tests.support.served import served, wait_until
 from tests.support.stream_peer import SERVICE
 
 pytestmark = pytest.mark.usefixtures("each_database")
+
+
+BOUNDS = ("first_index", "next_index", "resume_index")
 
 
 async def test_key_headers_and_time_come_back_as_pushed_also_after_a_restart(tmp_path: Path) -> None:
@@ -92,6 +96,28 @@ async def test_a_long_poll_is_answered_by_the_next_push_or_empty_when_its_time_i
         await pusher.push(route, b"news")
         page = RICH_PULL.decode_response((await waiting.receive()).payload)
         assert (page.request_id, data_of(page), page.resume_index) == (7, [b"news"], 1)
+
+
+@pytest.mark.parametrize("data_bytes_max", [0, 3, 2**40])
+async def test_a_cut_pull_has_the_beginnings_of_messages(tmp_path: Path, data_bytes_max: int) -> None:
+    """Each message with the size of its whole data, also while it waits, and from every start."""
+    async with served(tmp_path) as server:
+        peer, pusher = await server.peer(), await server.peer()
+        route = await peer.create("s")
+        await push(peer, route, b"first", key=b"k", headers=[Header("h", b"v")])
+        await push(peer, route, b"")
+        for start in (FromIndex(0), FromIndex(1), FromEnd(1), FromTime(1), FromIndex(9)):
+            whole = await pull(peer, route, start)
+            cut = await ask(peer, route, CUT_PULL, CutPull(1, start, 100, 0, data_bytes_max))
+            assert [getattr(cut, each) for each in BOUNDS] == [getattr(whole, each) for each in BOUNDS]
+            assert cut.messages == [
+                CutMessage(each.index, each.time_us, each.key, each.headers, len(each.data), each.data[:data_bytes_max])
+                for each in whole.messages
+            ]
+        await peer.send(route, CUT_PULL.encode_request(CutPull(7, FromEnd(0), 1, 5_000, data_bytes_max)))
+        await push(pusher, route, b"news")
+        (news,) = CUT_PULL.decode_response((await peer.receive()).payload).messages
+        assert (news.index, news.size_bytes, news.data) == (2, 4, b"news"[:data_bytes_max])
 
 
 async def test_a_sequenced_push_is_stored_once_however_often_it_is_sent(tmp_path: Path) -> None:

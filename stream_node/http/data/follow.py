@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from typing import NamedTuple
 
-import msgspec
 import trio
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -24,15 +23,14 @@ from stream_client.arguments import StartLike
 from stream_node.http.app import Call
 from stream_node.http.data.places import find_partition, get_partition, partition_at
 from stream_node.http.data.query import INDEX_MAX
-from stream_node.http.data.reading import NODE_WAIT_S_MAX, Form, Found, read_found
+from stream_node.http.data.reading import NODE_WAIT_S_MAX, Form, Found, pieces_of, read_found
+from stream_node.http.paging import gathered
 from stream_node.http.problems import Problem, problem_of
 from stream_service.names import stream_address
 
 EVENTS = "text/event-stream"
 PAGE_MESSAGES = 100
 """The number of messages that are read at once. One page of one follower is in memory at a time."""
-PART_BYTES = 64 * 1024
-"""Events are sent together up to this size."""
 HEARTBEAT_S = 10.0
 """After this many seconds without a message, a comment is sent, so that proxies keep the connection open."""
 
@@ -51,7 +49,7 @@ async def follow(
                 f"partition {info.partition} of {name!r} has been deleted, and created again since the event with this "
                 "id; read from earliest, without Last-Event-ID"
             )
-        found = await read_found(stream, start, PAGE_MESSAGES, 0.0, form)
+        found = await read_found(call.memory, stream, start, PAGE_MESSAGES)
     headers = {"Stream-Partition": str(info.partition), "Vary": "Accept", "X-Accel-Buffering": "no"}
     return _Follow(_events(call, info, found, form), headers)
 
@@ -79,7 +77,7 @@ async def _events(call: Call, followed: StreamInfo, found: Found, form: Form) ->
     try:
         while not call.parts.condition.is_draining:
             if found.messages:
-                for part in _parts(found, followed.created_us):
+                for part in gathered(_events_of(found, followed.created_us, form)):
                     yield part
                 sent_s = trio.current_time()
             elif trio.current_time() >= sent_s + HEARTBEAT_S:
@@ -94,7 +92,7 @@ async def _events(call: Call, followed: StreamInfo, found: Found, form: Form) ->
                     await _check_same(call, client, followed)
                     worker = found_worker
                 stream = partition_at(client, followed.stream_name, followed.partition)
-                found = await read_found(stream, found.resume_index, PAGE_MESSAGES, NODE_WAIT_S_MAX, form)
+                found = await read_found(call.memory, stream, found.resume_index, PAGE_MESSAGES, NODE_WAIT_S_MAX)
     except (ClientError, Problem) as error:
         if call.parts.condition.is_draining:
             return
@@ -118,16 +116,12 @@ async def _check_same(call: Call, client: StreamClient, followed: StreamInfo) ->
         raise StreamNotFound(f"partition {followed.partition} of {name!r} has been deleted, and created again")
 
 
-def _parts(found: Found, created_us: int) -> Iterator[bytes]:
-    """Returns the events of a page, several small ones together. created_us: when the partition was created."""
-    part = bytearray()
+def _events_of(found: Found, created_us: int, form: Form) -> Iterator[bytes]:
+    """Returns the events of a page, in pieces. created_us: when the partition was created."""
     for message in found.messages:
-        part += b"id: %d-%d\ndata: %b\n\n" % (message.index + 1, created_us, msgspec.json.encode(message))
-        if len(part) >= PART_BYTES:
-            yield bytes(part)
-            part.clear()
-    if part:
-        yield bytes(part)
+        yield b"id: %d-%d\ndata: " % (message.index + 1, created_us)
+        yield from pieces_of(message, form)
+        yield b"\n\n"
 
 
 class _EventId(NamedTuple):

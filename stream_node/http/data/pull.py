@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 from urllib.parse import quote
 
@@ -12,12 +13,13 @@ from starlette.responses import Response
 from access.rights import Right
 from ockam.protocol import REFUSAL
 from stream_client import AccessDenied, FromIndex, LimitExceeded, NotSupported, RequestRefused
-from stream_node.http.app import Call, json_response
+from stream_node.http.app import Call
 from stream_node.http.data.follow import EVENTS, follow
 from stream_node.http.data.places import get_partition
 from stream_node.http.data.query import Base64, PartitionNumber, bytes_of, path_index, read_query, stream_name
-from stream_node.http.data.reading import FROM, DataMessage, Form, Found, parse_from, read_found, time_text
+from stream_node.http.data.reading import FROM, DataMessage, Form, Found, parse_from, pieces_of, read_found, time_text
 from stream_node.http.data.records import JSON, LINES, RAW
+from stream_node.http.paging import answer_in_parts, answer_raw, pull_counted
 from stream_node.http.problems import Problem
 
 LIMIT = 100
@@ -83,17 +85,27 @@ async def pull(call: Call) -> Response:
         return await follow(call, name, query.partition, key, start, query.data)
     async with call.client() as client:
         stream, info = await get_partition(call, client, name, query.partition, key, Right.READ)
-        found = await read_found(stream, start, query.limit, query.wait, query.data)
+        found = await read_found(call.memory, stream, start, query.limit, query.wait)
     headers = _headers(found, name, info.partition)
     if kind == LINES:
-        lines = b"".join(msgspec.json.encode(each) + b"\n" for each in found.messages)
-        return Response(lines, headers=headers, media_type=LINES)
-    page = MessagePage(
-        name, info.partition, found.first_index, found.next_index, found.resume_index, list(found.messages)
-    )
-    answer = json_response(page, end=b"\n")
-    answer.headers.update(headers)
-    return answer
+        return answer_in_parts(_lines(found, query.data), headers, LINES)
+    page = MessagePage(name, info.partition, found.first_index, found.next_index, found.resume_index, [])
+    return answer_in_parts(_page(page, found, query.data), headers, JSON)
+
+
+def _lines(found: Found, form: Form) -> Iterator[bytes]:
+    for message in found.messages:
+        yield from pieces_of(message, form)
+        yield b"\n"
+
+
+def _page(page: MessagePage, found: Found, form: Form) -> Iterator[bytes]:
+    """Returns a page with its messages. page: the page without messages."""
+    yield msgspec.json.encode(page).removesuffix(b"]}")
+    for number, message in enumerate(found.messages):
+        yield b"," if number else b""
+        yield from pieces_of(message, form)
+    yield b"]}\n"
 
 
 async def pull_message(call: Call) -> Response:
@@ -104,7 +116,7 @@ async def pull_message(call: Call) -> Response:
     async with call.client() as client:
         stream, info = await get_partition(call, client, name, query.partition, key, Right.READ)
         try:
-            page = await stream.pull_page(FromIndex(index), 1)
+            page = await pull_counted(call.memory, stream, FromIndex(index), 1)
         except (AccessDenied, LimitExceeded, NotSupported):
             raise
         except RequestRefused as error:
@@ -121,7 +133,7 @@ async def pull_message(call: Call) -> Response:
         "Stream-Time": time_text(message.time_us),
         "Content-Disposition": "attachment",
     }
-    return Response(message.data, headers=headers, media_type=RAW)
+    return answer_raw(message.data, headers, RAW)
 
 
 def _headers(found: Found, name: str, partition: int) -> dict[str, str]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import msgspec
 import trio
@@ -26,9 +26,12 @@ from stream_client import (
 )
 from stream_client.arguments import StartLike
 from stream_node.cli.values import UsageError, parse_start
-from stream_node.http.data.json_text import find_json_fault
+from stream_node.http.data.json_text import decoded, find_json_fault, is_text, slices
+from stream_node.http.memory import RequestMemory
+from stream_node.http.paging import COPIES, PART_BYTES, pull_counted, pull_cut
 from stream_node.http.problems import Problem
 
+Encoding: TypeAlias = Literal["json", "text", "base64"]
 Form: TypeAlias = Literal["auto", "text", "base64"]
 """How the data of a message is shown. auto: as JSON if it is JSON, as text if it is text, else as base64."""
 NODE_WAIT_S_MAX = 2.0
@@ -40,6 +43,7 @@ FROM = (
     f"[12][0-9]{{3}}-{_MONTH}-{_DAY}T{_CLOCK}{_SECONDS}(Z|[+-]([01][0-9]|2[0-3]):?[0-5][0-9]))$"
 )
 """Matches where reading can begin: a word, an index, an age or a time."""
+_WITHOUT_LINE_ENDS = bytes.maketrans(b"\r\n", b"  ")
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _SPACE_FOR_PLUS = re.compile(r"(T\d\d:\d\d(?::\d\d(?:\.\d+)?)?) (\d\d:?\d\d)$")
 """Matches a time whose plus sign has become a space, because it was not written as %2B."""
@@ -72,13 +76,20 @@ class DataMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
 
 
-class Found(msgspec.Struct, frozen=True):
+class Damaged(msgspec.Struct, frozen=True):
+    """A message that cannot be read. reason: why."""
+
+    index: int
+    reason: str
+
+
+class Found(NamedTuple):
     """The messages that were read.
 
     first_index, next_index: the first and the next index of the partition. resume_index: the index to read from
     next."""
 
-    messages: Sequence[DataMessage]
+    messages: Sequence[RichMessage | Damaged]
     first_index: int
     next_index: int
     resume_index: int
@@ -99,7 +110,7 @@ def parse_from(text: str) -> StartLike:
         raise Problem(400, "invalid-request", detail) from error
 
 
-async def read_found(stream: Stream, start: StartLike, limit: int, wait_s: float, form: Form) -> Found:
+async def read_found(memory: RequestMemory, stream: Stream, start: StartLike, limit: int, wait_s: float = 0.0) -> Found:
     """Reads a page of messages. While there is none, waits for one, for `wait_s` seconds at most.
 
     Raises PositionBeyondEnd if an index lies beyond the end, where a reader would miss the messages before it."""
@@ -107,13 +118,13 @@ async def read_found(stream: Stream, start: StartLike, limit: int, wait_s: float
     while True:
         left_s = min(max(0.0, deadline_s - trio.current_time()), NODE_WAIT_S_MAX)
         try:
-            page = await stream.pull_page(start, limit, wait_s=left_s)
+            page = await pull_counted(memory, stream, start, limit, left_s)
         except (AccessDenied, StreamNotFound):
             raise
         except ClientError as error:
             if not isinstance(start, int | FromIndex):
                 raise
-            found = await _read_each(stream, start if isinstance(start, int) else start.index, limit, form)
+            found = await _read_each(memory, stream, start if isinstance(start, int) else start.index, limit)
             if found is None:
                 raise error
             return found
@@ -126,41 +137,59 @@ async def read_found(stream: Stream, start: StartLike, limit: int, wait_s: float
             break
         # A later page continues where this one ended: "latest" is the end at the time of the request.
         start = page.resume_index
-    messages = [shown(each, form) for each in page.messages]
     # The node's own protocol reports both indexes.
-    return Found(messages, page.first_index or 0, page.next_index or 0, page.resume_index)
+    return Found(page.messages, page.first_index or 0, page.next_index or 0, page.resume_index)
 
 
-async def _read_each(stream: Stream, index: int, limit: int, form: Form) -> Found | None:
-    """Reads messages one by one, because one of them is damaged and the whole page has failed. Returns None if the
-    first
-    message can be read or does not exist, because then something else has failed."""
+async def _read_each(memory: RequestMemory, stream: Stream, index: int, limit: int) -> Found | None:
+    """Reads messages one by one, because one of them is damaged and the whole page has failed. Returns None if none of
+    them is damaged, because then something else has failed."""
     info = await stream.info()
-    at, messages = max(index, info.first_index), list[DataMessage]()
-    has_failed = False
-    while at < info.next_index and len(messages) < min(limit, EACH_MAX):
+    begin = end = max(index, info.first_index)
+    damaged, size_bytes = dict[int, Damaged](), 0
+    while end < min(info.next_index, begin + min(limit, EACH_MAX)) and size_bytes < memory.page_bytes:
         try:
-            page = await stream.pull_page(FromIndex(at), 1)
+            size_bytes += sum(each.size_bytes for each in (await pull_cut(stream, FromIndex(end), 1, 0)).messages)
         except (AccessDenied, StreamNotFound):
             raise
         except ClientError as error:
-            messages.append(DataMessage(at, "error", error=str(error).removeprefix(REFUSAL)))
-            has_failed, at = True, at + 1
-            continue
-        if not page.messages:
-            break
-        messages.append(shown(page.messages[0], form))
-        at = page.resume_index
-    return Found(messages, info.first_index, info.next_index, at) if has_failed else None
+            damaged[end] = Damaged(end, str(error).removeprefix(REFUSAL))
+        end += 1
+    if not damaged:
+        return None
+    messages = list[RichMessage | Damaged]()
+    async with memory.making(size_bytes * COPIES):
+        for at in range(begin, end):
+            messages += [damaged[at]] if at in damaged else (await stream.pull_page(FromIndex(at), 1)).messages
+    return Found(messages, info.first_index, info.next_index, end)
 
 
 EACH_MAX = 100
 """The largest number of messages that are read one by one for a page with a damaged message."""
 
 
+def pieces_of(message: RichMessage | Damaged, form: Form) -> Iterator[bytes]:
+    """Returns a message as JSON, in pieces, so that a large message never has a second form in memory."""
+    if isinstance(message, Damaged):
+        yield msgspec.json.encode(DataMessage(message.index, "error", error=message.reason))
+    elif len(message.data) <= PART_BYTES:
+        yield msgspec.json.encode(shown(message, form))
+    else:
+        encoding = _encoding(message.data, form)
+        yield msgspec.json.encode(_shown(message, encoding, msgspec.UNSET))[:-1] + b',"data":'
+        yield from _PIECES[encoding](message.data)
+        yield b"}"
+
+
 def shown(message: RichMessage, form: Form) -> DataMessage:
     """Returns a message as it is shown as JSON."""
-    encoding, data = _data(message.data, form)
+    encoding = _encoding(message.data, form)
+    if encoding == "json":
+        return _shown(message, encoding, msgspec.Raw(msgspec.json.format(message.data, indent=-1)))
+    return _shown(message, encoding, msgspec.Raw(b"".join(_PIECES[encoding](message.data))))
+
+
+def _shown(message: RichMessage, encoding: Encoding, data: Any) -> DataMessage:
     key, key_base64 = _text_or_base64(message.key)
     headers = [DataHeader(each.name, *_text_or_base64(each.value)) for each in message.headers]
     return DataMessage(message.index, encoding, time_text(message.time_us), data, key, key_base64, headers)
@@ -175,17 +204,38 @@ def time_text(time_us: int) -> str:
         return "9999-12-31T23:59:59.999999Z"
 
 
-def _data(data: bytes, form: Form) -> tuple[Literal["json", "text", "base64"], Any]:
+def _encoding(data: bytes, form: Form) -> Encoding:
     if form == "auto" and find_json_fault(data) is None:
-        # The value stands in the answer as it was sent, so large numbers and repeated names stay as they are. Line ends
-        # between its parts would end a line of NDJSON or of an event.
-        return "json", msgspec.Raw(msgspec.json.format(data, indent=-1))
-    if form != "base64":
-        try:
-            return "text", data.decode()
-        except UnicodeDecodeError:
-            pass
-    return "base64", base64.b64encode(data).decode()
+        return "json"
+    return "text" if form != "base64" and is_text(data) else "base64"
+
+
+def _json_pieces(data: bytes) -> Iterator[bytes]:
+    # The value stands in the answer as it was sent, so large numbers and repeated names stay as they are. Line ends,
+    # which are only between its parts, would end a line of NDJSON or of an event.
+    return (piece.translate(_WITHOUT_LINE_ENDS) for piece in slices(data))
+
+
+def _text_pieces(data: bytes) -> Iterator[bytes]:
+    yield b'"'
+    for text in decoded(data):
+        yield msgspec.json.encode(text)[1:-1]
+    yield b'"'
+
+
+def _base64_pieces(data: bytes) -> Iterator[bytes]:
+    yield b'"'
+    for piece in slices(data):
+        yield base64.b64encode(piece)
+    yield b'"'
+
+
+_PIECES: dict[str, Callable[[bytes], Iterator[bytes]]] = {
+    "json": _json_pieces,
+    "text": _text_pieces,
+    "base64": _base64_pieces,
+}
+"""By encoding, the function that returns data as JSON, in pieces."""
 
 
 def _text_or_base64(value: bytes | None) -> tuple[str | None, str | None]:
