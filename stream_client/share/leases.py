@@ -6,7 +6,9 @@ sends the machine's requests on time.
 
 from __future__ import annotations
 
+import os
 import secrets
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -18,7 +20,14 @@ from stream_client.positions import SavedIndexes, check_keeps_positions, check_n
 from stream_client.session import Session
 from stream_client.share.lease_machine import LeaseClientMachine
 
-MEMBER_ID_BYTES = 8
+MEMBER_ID_BYTES = 4
+"""The size of the random part of a member's name. Two members in one process have different ones."""
+HOST_CHARACTERS_MAX = 64
+
+
+def own_member_id() -> str:
+    """Returns a name for a member in this process that no other member has: host, process id and a random part."""
+    return f"{socket.gethostname()[:HOST_CHARACTERS_MAX]}:{os.getpid()}:{secrets.token_hex(MEMBER_ID_BYTES)}"
 
 
 class LeaseMember:
@@ -32,7 +41,8 @@ class LeaseMember:
     def __init__(self, client: Session, client_id: str, *, member_id: str | None = None) -> None:
         """client: a StreamClient.
         client_id: the name of the group.
-        member_id: a name that no other member of the group has; None: a random name.
+        member_id: a name that no other member of the group has. None: the names of this host and process, and a random
+            part; `stream-node index list` shows them.
         """
         self._session = client
         self._indexes = SavedIndexes(client, client_id)
@@ -43,7 +53,7 @@ class LeaseMember:
         self._left = False
         self._error: ClientError | None = None
         self.client_id = client_id
-        self.member_id = secrets.token_hex(MEMBER_ID_BYTES) if member_id is None else member_id
+        self.member_id = own_member_id() if member_id is None else member_id
 
     def __repr__(self) -> str:
         return f"<LeaseMember {self.member_id!r} of {self.client_id!r}, {self.members} members>"

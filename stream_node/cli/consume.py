@@ -10,9 +10,18 @@ import typer
 
 from stream_node.cli import index_admin, stream_admin
 from stream_node.cli.client import get_partition, get_partitions, with_client
+from stream_node.cli.completion import complete_consumer
 from stream_node.cli.holes import FailOnHoleOption, Holes
 from stream_node.cli.messages import PrintFormat, flush, write_message
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption, not_empty
+from stream_node.cli.options import (
+    ContextOption,
+    JsonOption,
+    NodeOption,
+    PartitionOption,
+    StreamArgument,
+    ViaOption,
+    not_empty,
+)
 from stream_node.cli.outlet import output_taken, take_singly
 from stream_node.cli.output import tell
 from stream_node.cli.pull import (
@@ -24,7 +33,6 @@ from stream_node.cli.pull import (
     NdjsonOption,
     RawOption,
     StopOption,
-    StreamArgument,
     TimesOption,
     begin_at,
     pull,
@@ -54,7 +62,10 @@ def consume(
     client_id: Annotated[
         str,
         typer.Option(
-            "--client", callback=not_empty, help="The name of the consumer whose position is resumed and saved."
+            "--client",
+            callback=not_empty,
+            help="The name of the consumer whose position is resumed and saved.",
+            autocompletion=complete_consumer,
         ),
     ],
     node: NodeOption = None,

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from stream_node.cli.client import get_partitions, with_client
+from stream_node.cli.completion import complete_consumer
 from stream_node.cli.options import (
     ContextOption,
     DryRunOption,
     JsonOption,
     NodeOption,
     PartitionOption,
+    StreamArgument,
     ViaOption,
     not_empty,
 )
@@ -26,8 +28,10 @@ if TYPE_CHECKING:
     from stream_client import StreamClient, StreamInfo
     from stream_client.arguments import StartLike
 
-StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The name of the stream.")]
-ClientOption = Annotated[str, typer.Option("--client", callback=not_empty, help="The name of the consumer.")]
+ClientOption = Annotated[
+    str,
+    typer.Option("--client", callback=not_empty, help="The name of the consumer.", autocompletion=complete_consumer),
+]
 FORGET = "none"
 HEAD = ("client", "stream", "partition", "index", "lag", "saved", "holder")
 
@@ -109,7 +113,9 @@ def set_to(
 
 def list_all(
     stream: Annotated[str | None, typer.Option(help="Only positions in this stream.")] = None,
-    client_id: Annotated[str | None, typer.Option("--client", help="Only positions of this consumer.")] = None,
+    client_id: Annotated[
+        str | None, typer.Option("--client", help="Only positions of this consumer.", autocompletion=complete_consumer)
+    ] = None,
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from stream_node.cli.client import with_client
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption, not_empty
+from stream_node.cli.options import ContextOption, JsonOption, NodeOption, StreamArgument, ViaOption
 from stream_node.cli.output import columns, counted, say, say_json, tell
 from stream_node.cli.progress import ProgressLine
 from stream_node.cli.request_options import with_request_options
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from stream_client import StreamClient
     from stream_mirror.protocol import MirrorAction, MirrorResponse, MirrorState
 
-StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The name of the stream.")]
 HEAD = ("stream", "partition", "condition", "source", "next", "lag", "lag s", "heard", "aside")
 NUMBERS = frozenset({1, 4, 5, 6})
 """The columns that contain numbers, by their positions in HEAD, counted from 0."""

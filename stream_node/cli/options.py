@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from stream_node.cli.completion import complete_context, complete_stream
 from stream_node.cli.values import UsageError
 
 
@@ -23,7 +24,16 @@ NodeOption = Annotated[
     typer.Option("--node", metavar="HOST:PORT", envvar="STREAM_NODE_ADDRESS", help="The node to talk to."),
 ]
 ContextOption = Annotated[
-    str | None, typer.Option("--context", metavar="NAME", help="The name of the node's context (see `context add`).")
+    str | None,
+    typer.Option(
+        "--context",
+        metavar="NAME",
+        help="The name of the node's context (see `context add`).",
+        autocompletion=complete_context,
+    ),
+]
+StreamArgument = Annotated[
+    str, typer.Argument(callback=not_empty, help="The name of the stream.", autocompletion=complete_stream)
 ]
 ViaOption = Annotated[
     list[str] | None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,10 @@ import typer
 
 from stream_node.log_writer import write_waiting_lines
 from stream_node.printable import printable
+
+TABLE_COLUMNS = 80
+"""The width of the usual terminal, into which a table should fit."""
+GAP = "  "
 
 
 def say(as_json: bool, report: Mapping[str, Any], text: str | Iterable[str]) -> None:
@@ -45,15 +50,35 @@ def counted(number: int, noun: str) -> str:
 
 
 def columns(rows: Sequence[Sequence[str]], right: frozenset[int] = frozenset()) -> Iterator[str]:
-    """Yields the lines of a table. Each column is as wide as its widest cell.
+    """Yields the lines of a table that fits into a terminal, if that can be.
+
+    Each column is as wide as its widest cell. In a table that is too wide, a column of text gets less room as long as
+    three of four rows fit: a few long names make their own rows longer, and not all.
 
     right: the numbers of the columns that are aligned to the right, from 0.
     """
     shown = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    found = [sorted(map(_width, column)) for column in zip(*shown, strict=True)]
+    widths = [column[-1] for column in found]
+    # The last column is not padded, so its long cells cost no other row anything.
+    excess = sum(widths[:-1]) + _width(shown[0][-1]) + len(GAP) * (len(widths) - 1) - TABLE_COLUMNS
+    for at in sorted(range(len(widths) - 1), key=lambda at: -widths[at]):
+        if at not in right and excess > 0:
+            spared = min(excess, widths[at] - found[at][-1 - len(shown) // 4])
+            widths[at] -= spared
+            excess -= spared
     for row in shown:
         cells = [
-            cell.rjust(width) if at in right else cell.ljust(width)
+            " " * (width - _width(cell)) + cell if at in right else cell + " " * (width - _width(cell))
             for at, (cell, width) in enumerate(zip(row, widths, strict=True))
         ]
-        yield "  ".join(cells).rstrip()
+        yield GAP.join(cells).rstrip()
+
+
+def _width(text: str) -> int:
+    """Returns how many columns of a terminal the text takes: East Asian characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text
+    )

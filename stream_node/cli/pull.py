@@ -12,7 +12,14 @@ import typer
 from stream_node.cli.client import get_partition, get_partitions, with_client
 from stream_node.cli.holes import FailOnHoleOption, Holes
 from stream_node.cli.messages import PrintFormat, flush, write_message
-from stream_node.cli.options import ContextOption, JsonOption, NodeOption, PartitionOption, ViaOption, not_empty
+from stream_node.cli.options import (
+    ContextOption,
+    JsonOption,
+    NodeOption,
+    PartitionOption,
+    StreamArgument,
+    ViaOption,
+)
 from stream_node.cli.output import counted, tell
 from stream_node.cli.values import START_HELP, UsageError, parse_start, utc_now
 
@@ -20,7 +27,6 @@ if TYPE_CHECKING:
     from stream_client import RichMessage, Stream, StreamClient, StreamMessage
     from stream_client.arguments import StartLike
 
-StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The name of the stream.")]
 FromOption = Annotated[str | None, typer.Option("--from", metavar="START", help=f"Where to begin: {START_HELP}")]
 LastOption = Annotated[int | None, typer.Option(min=1, help="Begin this number of messages before the end.")]
 KeysOption = Annotated[bool, typer.Option("--keys", help="Print each message's key too.")]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from stream_node.cli.client import open_partition, with_client
+from stream_node.cli.completion import complete_stream
 from stream_node.cli.messages import LENGTH, MessageInput, parse_ndjson, read_inputs, split_key
 from stream_node.cli.options import ContextOption, JsonOption, NodeOption, ViaOption, not_empty
 from stream_node.cli.output import counted, say
@@ -26,7 +27,12 @@ if TYPE_CHECKING:
     from stream_client import Publisher, Push, StreamClient
 
 StreamArgument = Annotated[
-    str, typer.Argument(callback=not_empty, help="The name of the stream. The stream is made if it does not exist.")
+    str,
+    typer.Argument(
+        callback=not_empty,
+        help="The name of the stream. The stream is made if it does not exist.",
+        autocompletion=complete_stream,
+    ),
 ]
 FilesArgument = Annotated[
     list[Path] | None, typer.Argument(help="Files to push line by line. Without files, standard input.")

@@ -10,7 +10,14 @@ import typer
 
 from stream_node.cli.client import get_partitions, with_client
 from stream_node.cli.ensure_partitions import created_text, ensure_partitions
-from stream_node.cli.options import ContextOption, DryRunOption, JsonOption, NodeOption, ViaOption, not_empty
+from stream_node.cli.options import (
+    ContextOption,
+    DryRunOption,
+    JsonOption,
+    NodeOption,
+    StreamArgument,
+    ViaOption,
+)
 from stream_node.cli.output import columns, confirmed, counted, say, say_json
 from stream_node.cli.request_options import with_request_options
 from stream_node.cli.stream_copy import copy
@@ -27,7 +34,6 @@ from stream_node.cli.values import (
 if TYPE_CHECKING:
     from stream_client import Retention, Stream, StreamClient, StreamInfo
 
-StreamArgument = Annotated[str, typer.Argument(callback=not_empty, help="The name of the stream.")]
 OnePartitionOption = Annotated[
     int | None, typer.Option("--partition", min=0, help="Only this partition. Without it, all partitions.")
 ]

@@ -1,0 +1,69 @@
+"""Completes the names of streams, consumers and contexts in a shell (`stream-node --install-completion`). A node that
+cannot be asked offers nothing, and no error, since a shell would show that in the middle of a line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from stream_client.blocking import StreamClient
+
+PATIENCE_S = 1.0
+"""The longest wait for a node, in seconds."""
+LISTED_MAX = 1_000
+"""The largest number of partitions or positions that are looked through for names."""
+
+
+def complete_stream(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns the names of the node's streams that begin with this text."""
+    return _asked(ctx, lambda client: (each.stream_name for each in client.list_streams(incomplete)))
+
+
+def complete_consumer(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Returns the names of consumers that begin with this text and have a position, of the given stream if there is
+    one."""
+    from stream_client.blocking import list_positions
+
+    stream = ctx.params.get("stream")
+    found = _asked(ctx, lambda client: (each.client_id for each in list_positions(client, stream_name=stream)))
+    return [each for each in found if each.startswith(incomplete)]
+
+
+def complete_context(incomplete: str) -> list[str]:
+    """Returns the names of the user's contexts that begin with this text."""
+    from stream_node.contexts import ContextError, contexts_file, load_contexts
+
+    try:
+        return [name for name in load_contexts(contexts_file()).targets if name.startswith(incomplete)]
+    except ContextError:
+        return []
+
+
+def _asked(ctx: typer.Context, ask: Callable[[StreamClient], Iterable[str]]) -> list[str]:
+    from ockam.address import tcp
+    from ockam.errors import InvalidAddress
+    from stream_client import ClientError, blocking
+    from stream_node.contexts import ContextError, resolve_target
+
+    node = ctx.params.get("node") or os.environ.get("STREAM_NODE_ADDRESS")
+    try:
+        target = resolve_target(node, ctx.params.get("context"), ctx.params.get("via") or ())
+        with blocking.connect(
+            target.address,
+            via=tuple(map(tcp, target.via)),
+            service=target.service,
+            index_service=target.index_service,
+            framing=target.framing,
+            answer_timeout_s=PATIENCE_S,
+            contact_timeout_s=PATIENCE_S,
+            tls=target.tls,
+            token=target.token,
+        ) as client:
+            return sorted(set(islice(ask(client), LISTED_MAX)))
+    except (ClientError, ContextError, InvalidAddress):
+        return []

@@ -1,0 +1,86 @@
+"""Goal: tables can be read: wide characters, long names, who holds a lease; a shell completes names.
+
+Method: the width of each character by another library's rule (a terminal's), real nodes, and the protocol by which a
+shell asks for completions.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from stream_client import blocking
+from stream_node.cli.output import columns
+from stream_node.process import NodeProcess
+from tests.cli.command import CommandLine
+
+
+def test_wide_characters_take_two_columns_and_combining_ones_none() -> None:
+    rows = [("name", "n"), ("日本", "1"), ("e\u0301te\u0301", "2"), ("abcd", "3")]
+    assert list(columns(rows)) == ["name  n", "日本  1", "e\u0301te\u0301   2", "abcd  3"]
+
+
+def test_one_long_name_makes_its_own_row_longer_and_no_other() -> None:
+    long = "x" * 200
+    rows = [
+        ("name", "first", "count"),
+        *((f"name {number}", str(number), "1") for number in range(9)),
+        (long, "1", "2"),
+    ]
+    head, *short, last = columns(rows, frozenset({1, 2}))
+    assert max(map(len, [head, *short])) <= 80
+    assert last.startswith(f"{long}  ")
+    assert len({len(line) for line in short}) == 1
+    # A table of long names alone stays a table.
+    every = list(columns([("name", "n"), *((f"{number}" * 100, "1") for number in range(9))]))
+    assert {line.rindex("1") for line in every[1:]} == {102}
+
+
+def test_a_list_of_positions_says_which_process_holds_a_lease(
+    at_node: CommandLine, node: NodeProcess, stream: str
+) -> None:
+    with blocking.connect(node.address) as client:
+        whole = client.create_partitioned(stream, 1)
+        whole.partitions[0].push(b"x")
+        with whole.shared_consumer("group") as member:
+            next(iter(member))
+            listed = at_node("index", "list", "--stream", stream).text
+    assert f"{socket.gethostname()[:64]}:{os.getpid()}:" in listed
+
+
+def completed(node: NodeProcess, folder: Path, *words: str) -> list[str]:
+    """What a shell offers after these words, of which the last is incomplete."""
+    environment = {
+        **os.environ,
+        "_STREAM_NODE_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(("stream-node", *words)),
+        "COMP_CWORD": str(len(words)),
+        "STREAM_NODE_ADDRESS": node.address,
+        "XDG_CONFIG_HOME": str(folder),
+    }
+    command = [
+        sys.executable,
+        "-c",
+        "import sys; sys.argv[0] = 'stream-node'; from stream_node.cli.app import main; main()",
+    ]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_a_shell_completes_streams_consumers_and_contexts(
+    at_node: CommandLine, node: NodeProcess, tmp_path: Path
+) -> None:
+    for name in ("compl-orders", "compl-others", "else"):
+        at_node("push", name, "--data", "a")
+    at_node("consume", "compl-orders", "--client", "compl-billing")
+    at_node("context", "add", "compl-home", node.address)
+    folder = tmp_path / "config"
+    assert completed(node, folder, "pull", "compl-o") == ["compl-orders", "compl-others"]
+    assert completed(node, folder, "push", "compl-or") == ["compl-orders"]
+    assert completed(node, folder, "stream", "delete", "compl-ot") == ["compl-others"]
+    assert completed(node, folder, "consume", "compl-orders", "--client", "compl-") == ["compl-billing"]
+    assert completed(node, folder, "pull", "x", "--context", "compl-") == ["compl-home"]
