@@ -8,7 +8,7 @@ does what the PublisherProxy of that implementation does.
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterable
 from typing import Self
 
 from ockam.address import Address, Route, local
@@ -16,7 +16,7 @@ from stream_client.arguments import NEW
 from stream_client.consume.page import PAGE_MESSAGES
 from stream_client.consume.reader import Reader
 from stream_client.core.pushes import Waiting
-from stream_client.errors import ClientError, RequestRefused, UnexpectedAnswer
+from stream_client.errors import ClientError, RequestRefused, RequestTimeout, UnexpectedAnswer
 from stream_client.routed_messages import RoutedMessage, decode_routed, encode_routed
 from stream_client.session import Session
 from stream_client.streams import Stream, create_streams
@@ -69,9 +69,10 @@ class Correspondent:
     async def request(
         self, to_stream: str, onward_route: Route, payload: bytes, *, timeout_s: float | None = None
     ) -> RoutedMessage:
-        """Send a message and return its answer. Raises RequestTimeout.
+        """Send a message and return its answer.
 
-        An answer after the timeout is dropped and counted in `strays`.
+        Raises RequestTimeout if the message is stored and no other party answers it in time. An answer that comes later
+        is dropped and counted in `strays`.
 
         to_stream, onward_route: as in `send`.
         timeout_s: how many seconds to wait for the answer; None: the client's `answer_timeout_s`.
@@ -85,14 +86,18 @@ class Correspondent:
         try:
             await self.send(to_stream, onward_route, payload, return_route=(address,))
             reader.ask()
-            session = self._session
-            await session.finished(answer, session.answer_timeout_s if timeout_s is None else timeout_s)
+            wait_s = self._session.answer_timeout_s if timeout_s is None else timeout_s
+            await self._session.shell.wait(answer, wait_s)
         finally:
             del self._waiting[address]
-        assert answer.routed is not None
+        if answer.error is not None:
+            raise answer.error
+        if answer.routed is None:
+            text = f"nobody who reads {to_stream!r} has answered for {wait_s:g} s; the request is stored there"
+            raise RequestTimeout(text)
         return answer.routed
 
-    def routed(self, messages: AsyncIterator[RichMessage]) -> RoutedMessages:
+    def routed(self, messages: AsyncIterable[RichMessage]) -> RoutedMessages:
         """Return an iterator over the routed messages of an inbox. It skips other messages.
 
         messages: a Follower or a Consumer of the inbox.
@@ -166,8 +171,8 @@ class RoutedMessages:
     strays: the number of skipped messages.
     """
 
-    def __init__(self, messages: AsyncIterator[RichMessage]) -> None:
-        self._messages = messages
+    def __init__(self, messages: AsyncIterable[RichMessage]) -> None:
+        self._messages = aiter(messages)
         self.strays = 0
 
     def __aiter__(self) -> Self:

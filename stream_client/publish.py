@@ -102,7 +102,7 @@ class Publisher:
         """Send one message, and return its Push without waiting for the answer.
 
         If `window` pushes are unanswered, this method first waits until one of them is answered. `Push.done` becomes
-        true when the answer arrives.
+        true when the answer arrives. `wait`, and in an async program also `await push`, waits for it.
 
         data, key, headers: as in `Stream.push`.
         """

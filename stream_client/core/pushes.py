@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any
 
 from companion.native import mypyc_attr
 from stream_client.errors import ClientError, PushFailed, RequestRefused
@@ -88,6 +89,23 @@ class Push(Waiting):
         if not self.done:
             return f"<{what}, without an answer>"
         return f"<{what}, {f'stored at {self.index}' if self.error is None else f'failed: {self.error}'}>"
+
+    def __await__(self) -> Generator[Any, Any, int]:
+        """Wait until the push is answered, and return `index` or raise the push's error. Only a push of an async client
+        can be awaited.
+        """
+        return self._answered().__await__()
+
+    async def _answered(self) -> int:
+        import anyio
+
+        answered = anyio.Event()
+        self.when_done(answered.set)
+        try:
+            await answered.wait()
+        finally:
+            self.forget(answered.set)
+        return self.result()
 
     def result(self) -> int:
         """Return `index`. Raises the push's error, or ValueError if there is no answer yet."""
