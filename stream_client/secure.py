@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from secure_channel.own_identity import OwnIdentity
 
 LISTENER = "secure_channel"
-"""The name of the listener for secure channels at a node."""
+"""The name of the listener for secure channels at a stream node. Ockam's Rust nodes listen at "api"."""
 
 
 class SecureChannel(msgspec.Struct, frozen=True, kw_only=True):

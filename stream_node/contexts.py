@@ -45,6 +45,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     tls: how to connect with TLS, with absolute paths; None means without TLS.
     peer: the identifier of the target node, if a secure channel to it is opened.
     identity: the file with the identity that the user shows in the channel; None means the user's default file.
+    channel_listener: the name of the listener for secure channels on the target node; None means the usual one.
     token_file: the file with the user's token for the node at `address`; None means without a token.
     """
 
@@ -56,6 +57,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     tls: Tls | None = None
     peer: str | None = None
     identity: str | None = None
+    channel_listener: str | None = None
     token_file: str | None = None
 
     @property

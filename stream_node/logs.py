@@ -58,6 +58,8 @@ def configure_logs(level: str) -> None:
         )
     )
     logging.basicConfig(level=LEVELS[level], handlers=[handler], force=True)
+    # The node tells an upgrade in its own words.
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     structlog.configure(
         processors=[structlog.contextvars.merge_contextvars, *level_and_time, *written],
         wrapper_class=NodeLogger,

@@ -23,7 +23,7 @@ class StreamLimits(msgspec.Struct, frozen=True, kw_only=True):
     partitions_max: the largest number of partitions of one stream. The real service has no limit and would hang at 2^40
     partitions.
 
-    streams_max: the largest number of stream-partitions of the node. Each takes about 2 KiB of memory.
+    streams_max: the largest number of stream-partitions of the node. Each takes about 9 KiB of memory.
 
     pull_messages_max: the largest number of messages in one answer to a pull, even if the pull asks for more.
     pull_bytes_max: the largest number of bytes of data in one answer to a pull.

@@ -2,8 +2,9 @@
 
     python tools/audit.py
 
-It ends with 1 if a locked version has a known vulnerability. Where pip-audit is not installed, or its service does not
-answer in time, it says so and ends with 0: the check of this project must not depend on a network.
+It ends with 1 if a locked version has a known vulnerability, and with 3 if it has examined nothing, because pip-audit
+is not installed or its service does not answer in time. `./check` then goes on, since it must not depend on a network,
+and says at its end what it has not examined.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def main(locks: tuple[Path, ...] = LOCKS, time_s_max: float = TIME_S_MAX) -> int
     try:
         found, packages = examine(locks, time_s_max)
     except Skipped as reason:
-        print(f"audit: skipped: {reason}")
-        return 0
+        print(f"audit: examined nothing: {reason}")
+        return 3
     open_ones = [each for each in found if each.identifier not in ACCEPTED]
     for each in open_ones:
         print(f"audit: {each}; `sh tools/lock.sh --upgrade` takes newer versions")

@@ -205,7 +205,7 @@ class ChannelWorker(Worker):
         self._owner.refused(message.origin, error)
         if error.close and message.return_route:
             self._node.send(Message(message.return_route, (), error.close))
-        self._owner.ended(self, error.reason)
+        self._owner.ended(self, error.reason, error.identity)
 
     def _move(self, message: Message) -> None:
         """From now on, sends answers over the route by which this message came, for example over a new connection.

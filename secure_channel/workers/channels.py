@@ -45,6 +45,11 @@ channels within this time."""
 IDLE_INTERVALS = 20
 """Once in this many intervals, the node looks for idle channels and for those whose connection has ended."""
 
+NOBODY_TRUSTED = (
+    "this node trusts nobody, so it opens no secure channel: `stream-node trust add IDENTIFIER` trusts the other end, "
+    "whose identifier `stream-node identity show` prints there"
+)
+
 logger = structlog.get_logger(__name__)
 
 
@@ -155,7 +160,7 @@ class SecureChannels:
     def _refuse(self, origin: Origin, reason: str) -> None:
         """Counts and notes message 1 of a channel that is not begun."""
         self._refused[reason] += 1
-        self._note_refusal(origin, "", reason)
+        self._note_refusal(origin, "", reason, NOBODY_TRUSTED if reason == "closed" else "")
 
     def _reason_to_refuse(self, message: Message) -> str | None:
         if self._trust.is_closed:
@@ -264,8 +269,11 @@ class SecureChannels:
             logger.info("channel_identity_renewed", peer=channel.peer, identity=str(peer), changes=len(peer.changes))
             self._end_where(lambda other, theirs: self._known.refusal(theirs) is not None, "key_replaced")
 
-    def ended(self, channel: ChannelWorker, reason: str) -> None:
-        """Notes the end of a channel or a handshake, and stops its worker. Safe to repeat: the first reason counts."""
+    def ended(self, channel: ChannelWorker, reason: str, shown: str = "") -> None:
+        """Notes the end of a channel or a handshake, and stops its worker. Safe to repeat: the first reason counts.
+
+        shown: the identifier that the other side has shown, if the handshake has ended before the channel was open.
+        """
         if not self._node.is_registered(channel.inner) and not self._knows(channel):
             return
         known = self._knows(channel)
@@ -274,7 +282,12 @@ class SecureChannels:
             usage.give_back("channels_max")
         if known:
             self._ended[reason] += 1
-            logger.info("channel_ended", peer=channel.peer, identity=str(channel.identity), reason=reason)
+            logger.info(
+                "channel_ended",
+                peer=channel.peer,
+                identity=str(channel.identity or shown or "none shown"),
+                reason=reason,
+            )
         self._node.unregister(channel.inner)
 
     def _refusal(self, peer: PeerIdentity) -> str | None:

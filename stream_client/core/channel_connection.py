@@ -90,6 +90,7 @@ class ChannelConnection(ClientConnection):
     __slots__ = (
         "_checks",
         "_group",
+        "_has_opened",
         "_has_worked",
         "_inner",
         "_is_ended",
@@ -114,7 +115,7 @@ class ChannelConnection(ClientConnection):
         self._unsealed = UnsealedFrames(b"", self._heads)
         self._group = NO_GROUP
         self._checks = self._silent = self._refused = 0
-        self._worked = self._has_worked = self._is_ended = False
+        self._worked = self._has_worked = self._has_opened = self._is_ended = False
         self.handshakes = 0
 
     @property
@@ -209,7 +210,11 @@ class ChannelConnection(ClientConnection):
         if self._refused < REFUSED_MAX:
             self._lose(ConnectionLost("the other end has ended the secure channel at once"))
             return
-        self._lose(self._refusal(), begins=False)
+        own = self._settings.own
+        refused = (
+            f"the peer did not accept our identity {own}: `stream-node trust add {own}` on that node would accept it"
+        )
+        self._lose(ChannelRefused(refused), begins=False)
 
     def check_channel(self) -> ClientError | None:
         """Begin a new handshake if the last one is unanswered for too long.
@@ -228,8 +233,15 @@ class ChannelConnection(ClientConnection):
             return None
         return self.silence()
 
-    def silence(self) -> ChannelSilent:
-        """Return the error for a listener that does not answer."""
+    def silence(self) -> ClientError:
+        """Return the error for a listener that does not answer, or for one that took the handshake and then said
+        nothing. Ockam's own nodes do not tell whom they refuse."""
+        if self._has_opened:
+            own = self._settings.own
+            return ChannelRefused(
+                f"the peer did not accept our identity {own}: it took the handshake, and has been silent since. If the "
+                "peer accepts this identity, the service has another name there (--service)"
+            )
         return ChannelSilent(
             f"no secure channel at {format_route(self._settings.route)}: nobody answers there. A node answers only if "
             f"it trusts somebody; on that node, `stream-node trust add {self._settings.own}` trusts this client"
@@ -326,6 +338,7 @@ class ChannelConnection(ClientConnection):
         self._plaintexts = PlaintextReader(HERE, None)
         self._unsealed = UnsealedFrames(self.framing.encode_routes(message.return_route, ()), self._heads)
         self.wire = self.framing
+        self._has_opened = True
         self._silent = 0
         self.on_channel(None)
 
@@ -365,10 +378,3 @@ class ChannelConnection(ClientConnection):
         self._group = NO_GROUP
         self._drop_batches()
         self.outgoing_bytes = sum(map(len, self._outgoing))
-
-    def _refusal(self) -> ChannelRefused:
-        own = self._settings.own
-        return ChannelRefused(
-            f"the other end does not accept {own}, this client's identity: `stream-node trust add {own}` on that node "
-            "would trust it"
-        )

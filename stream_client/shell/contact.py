@@ -35,7 +35,7 @@ def no_contact(address: str, core: ClientCore) -> ClientError:
     # A node on the route has reported the reason, which is better than a guess.
     if core.service_route.trouble is not None:
         return core.service_route.trouble
-    if core.connection.received_bytes and core.connection.is_encrypted and core.connection.wire is None:
+    if core.connection.received_bytes and core.connection.is_encrypted and not core.connection.has_worked:
         return core.connection.silence()
     if core.connection.received_bytes:
         return NodeUnreachable(

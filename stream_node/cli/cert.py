@@ -106,4 +106,4 @@ def show(
     ends = certificate.not_valid_after_utc.isoformat()
     report = {"subject": subject, "issuer": issuer, "not_after": ends, "fingerprint": fingerprint_of(file)}
     lines = [f"subject      {subject}", f"issuer       {issuer}", f"valid until  {ends}"]
-    say(as_json, report, "\n".join([*lines, f"fingerprint  {report['fingerprint']}"]))
+    say(as_json, report, [*lines, f"fingerprint  {report['fingerprint']}"])

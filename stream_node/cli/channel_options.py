@@ -1,4 +1,4 @@
-"""The options --peer and --identity, with which a command opens a secure channel to its node."""
+"""The options --peer, --identity and --channel-listener, with which a command opens a secure channel to its node."""
 
 from __future__ import annotations
 
@@ -31,8 +31,22 @@ IdentityOption = Annotated[
         help="The file of your own identity for --peer. Without it: that of your user (see `identity create`).",
     ),
 ]
+ListenerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--channel-listener",
+        metavar="NAME",
+        envvar="STREAM_NODE_CHANNEL_LISTENER",
+        help="The name of the listener for secure channels on the node. [default: secure_channel; Ockam's Rust nodes: "
+        "api]",
+    ),
+]
 
-CHANNEL_OPTIONS: dict[str, Any] = {"peer": PeerOption, "identity": IdentityOption}
+CHANNEL_OPTIONS: dict[str, Any] = {
+    "peer": PeerOption,
+    "identity": IdentityOption,
+    "channel_listener": ListenerOption,
+}
 """The options of secure channels by name."""
 
 
@@ -46,23 +60,26 @@ def check_peer(peer: str | None) -> str | None:
     return peer
 
 
-def make_channel(peer: str | None, identity: str | None, target: Target) -> SecureChannel | None:
+def make_channel(peer: str | None, identity: str | None, listener: str | None, target: Target) -> SecureChannel | None:
     """Returns the settings of the secure channel to a node, or None if neither an option nor the target names a peer.
 
     peer: the option --peer, which replaces the peer of the target.
-    identity: the option --identity.
-    Raises UsageError if an identity is given and no peer, because a channel to an unknown peer is no protection.
+    identity: the option --identity. listener: the option --channel-listener.
+    Raises UsageError if one of these is given and no peer, because a channel to an unknown peer is no protection.
     """
     chosen = peer or target.peer
     if chosen is None:
-        if identity is not None:
-            raise UsageError("--identity needs --peer, the identity of the node that you want to reach")
+        if identity is not None or listener is not None:
+            lone = "--identity" if identity is not None else "--channel-listener"
+            raise UsageError(f"{lone} needs --peer, the identity of the node that you want to reach")
         return None
     from stream_client import SecureChannel
+    from stream_client.secure import LISTENER
     from stream_node.channel_services import user_identity_file
 
     file = identity or target.identity or user_identity_file()
-    return SecureChannel(identity=file, peer=tuple(text.strip() for text in chosen.split(",")))
+    peers = tuple(text.strip() for text in chosen.split(","))
+    return SecureChannel(identity=file, peer=peers, name=listener or target.channel_listener or LISTENER)
 
 
 def absolute(file: str | None) -> str | None:

@@ -70,7 +70,7 @@ def open_client(
         on_link=on_link,
         tls=given.tls or target.tls,
         token=given.token or target.token,
-        channel=make_channel(given.peer, given.identity, target),
+        channel=make_channel(given.peer, given.identity, given.channel_listener, target),
     )
 
 

@@ -119,7 +119,8 @@ class RequestOptions(NamedTuple):
     framing: the framing of messages on the connection.
     tls: how to connect with TLS.
     token: what proves the name of the user.
-    peer, identity: the identifier of the node and the file of the own identity, for a secure channel.
+    peer, identity, channel_listener: for a secure channel, the identifier of the node, the file of the own identity,
+    and the name of the listener on the node.
     """
 
     timeout: float | None = None
@@ -130,6 +131,7 @@ class RequestOptions(NamedTuple):
     token: Token | None = None
     peer: str | None = None
     identity: str | None = None
+    channel_listener: str | None = None
 
     @property
     def contact_timeout_s(self) -> float:
@@ -159,7 +161,7 @@ def token_for(target: Target) -> Token | None:
 def channel_for(target: Target) -> SecureChannel | None:
     """Returns the secure channel to this node; None if neither the options nor its context want one."""
     given = request_options()
-    return make_channel(given.peer, given.identity, target)
+    return make_channel(given.peer, given.identity, given.channel_listener, target)
 
 
 def make_tls(ca: str | None, certificate: str | None, key: str | None, server_name: str | None) -> Tls | None:

@@ -160,6 +160,13 @@ def obeyed_signals() -> list[signal.Signals]:
     # manager, which sends SIGHUP for that.
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         obeyed.append(signal.SIGHUP)
+    else:
+        import structlog
+
+        structlog.get_logger(__name__).warning(
+            "hang_up_ignored",
+            reason="the node was started with SIGHUP ignored, as nohup does: it reads its files again at a start only",
+        )
     return obeyed
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_node.cli.channel_options import IdentityOption, PeerOption, absolute, check_peer
+from stream_node.cli.channel_options import IdentityOption, ListenerOption, PeerOption, absolute, check_peer
 from stream_node.cli.options import (
     ConfigOption,
     DataDirOption,
@@ -128,6 +128,7 @@ def add(
     token_file: TokenFileOption = None,
     peer: PeerOption = None,
     identity: IdentityOption = None,
+    channel_listener: ListenerOption = None,
     use: Annotated[
         bool,
         typer.Option(
@@ -164,6 +165,7 @@ def add(
         tls,
         check_peer(peer),
         absolute(identity),
+        channel_listener,
     )
     contexts = add_context(load_contexts(file), name, target, replace=replace, use=use)
     # The context holds no secret: it names the file of its token.
@@ -250,6 +252,7 @@ def _context(name: str, target: Target, current: bool) -> dict[str, Any]:
         "token_file": target.token_file,
         "peer": target.peer,
         "identity": target.identity,
+        "channel_listener": target.channel_listener,
         "current": current,
     }
 

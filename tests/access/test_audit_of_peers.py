@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import trio
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from structlog.testing import capture_logs
 
 from access.rights import ALL_RIGHTS
 from ockam.authentication import AUTHENTICATE, NODE_AUTHENTICATE, AuthenticateRequest
@@ -26,7 +27,7 @@ from stream_node.channel_services import node_identity_file, trust_file
 from tests.access.guarded_node import Guarded, guarded, may
 from tests.access.ways import Certificate, Channel, ChannelPeer
 from tests.support.certificates import fingerprint
-from tests.support.served import wait_until
+from tests.support.served import served, wait_until
 
 
 def find(node: Guarded, event: str) -> list[dict[str, Any]]:
@@ -94,6 +95,25 @@ async def test_channels_that_are_refused_and_changes_of_the_trust_list(tmp_path:
         os.unlink(file)
         line = await wait_line(node, "trust_changed", 2)
         assert line["reason"] == "1 trusted; 1 channels ended"
+
+
+async def test_the_log_names_the_command_that_trusts_and_the_identity_that_was_refused(
+    tmp_path: Path,
+) -> None:
+    own, eve = Channel(tmp_path), stranger()
+    with capture_logs() as logs:
+        async with served(tmp_path / "none") as running:
+            peer = await running.peer()
+            await peer.send(Channel.LISTENER, own.machine(stranger()).begin(X25519PrivateKey.generate()))
+            await wait_until(lambda: any(line["event"] == "channel_refused" for line in logs))
+        async with guarded(tmp_path, may(ALL_RIGHTS, who="channel:*"), **own.settings) as node:
+            peer = ChannelPeer((await node.running.peer()).stream, HEAD)
+            await peer.shake_hands(own.machine(eve))
+            await wait_until(lambda: any(line["event"] == "channel_ended" for line in logs))
+    refused = next(line for line in logs if line["event"] == "channel_refused")
+    assert "`stream-node trust add IDENTIFIER`" in refused["text"]
+    ended = next(line for line in logs if line["event"] == "channel_ended")
+    assert (ended["identity"], ended["reason"]) == (str(eve), "not_trusted")
 
 
 async def test_handshakes_that_fail_are_there(tmp_path: Path) -> None:

@@ -72,6 +72,8 @@ def test_workers_that_ignore_hang_ups_go_on(tmp_path: Path) -> None:
         finally:
             signal.signal(signal.SIGHUP, before)
         first, second = owners(node)
+        (told, *_) = log_lines(node, "hang_up_ignored")
+        assert "SIGHUP ignored, as nohup does" in told["reason"]
         node.signal(signal.SIGHUP)
         assert second is not None
         os.kill(second, signal.SIGKILL)

@@ -93,6 +93,7 @@ class ContextAdded(Strict, frozen=True):
     token_file: str | None = None
     peer: str | None = None
     identity: str | None = None
+    channel_listener: str | None = None
 
 
 class ContextsListed(Strict, frozen=True):

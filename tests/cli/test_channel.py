@@ -53,6 +53,25 @@ def test_commands_through_a_channel(
     assert command("push", "s", "--json", stdin=b"x\n").read(Pushed).pushed == 1
 
 
+def test_the_listener_of_a_channel_is_named_by_an_option_and_by_a_context(
+    command: CommandLine, node: NodeProcess, tmp_path: Path
+) -> None:
+    """Method: a name at which nobody listens, which the error names, and the second one of our nodes."""
+    peer = command("identity", "show", "--data-dir", tmp_path / "data", "--json").read(IdentityShown).identifier
+    channel = ("--peer", peer, "--identity", tmp_path / MINE, "--timeout", "1")
+    told = command("push", "s", "--node", node.address, *channel, "--channel-listener", "nowhere", stdin=b"x\n").failed(
+        3
+    )
+    assert "no secure channel at nowhere: nobody answers there" in told
+    options = (*channel[:4], "--channel-listener", "nowhere", "--json")
+    assert command("context", "add", "rust", node.address, *options).read(ContextAdded).channel_listener == "nowhere"
+    assert "no secure channel at nowhere" in command("push", "s", "--timeout", "1", stdin=b"x\n").failed(3)
+    usual = command("push", "s", "--channel-listener", "api", "--json", stdin=b"x\n").read(Pushed)
+    assert usual.pushed == 1
+    lone = ("--node", node.address, "--channel-listener", "nowhere")
+    assert "--channel-listener needs --peer" in command("push", "s", *lone).failed(2)
+
+
 def test_wrong_uses(command: CommandLine, tmp_path: Path) -> None:
     assert "--identity needs --peer" in command("push", "s", "--identity", tmp_path / MINE).failed(2)
     assert "no identifier" in command("push", "s", "--peer", "alice").failed(2)

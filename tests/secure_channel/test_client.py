@@ -5,14 +5,22 @@ Method: real nodes in child processes, every shell of the client; a listener on 
 
 from __future__ import annotations
 
+import contextlib
+import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from ockam.address import tcp
+from ockam.address import local, tcp
+from ockam.frames import FrameReader, FrameWriter
+from ockam.message import HERE, Message
+from ockam.wire_head import HEAD
+from secure_channel.channel_machine import ChannelMachine
 from secure_channel.identity_file import create_identity, load_identity
 from secure_channel.own_identity import OwnIdentity
 from secure_channel.trust_list import save_trusted
@@ -142,6 +150,50 @@ def test_a_node_that_trusts_nobody_is_silent_and_the_error_says_so(nodes: Nodes,
                 await client.create("x")
 
     run_in(shell, scenario, nodes.near.address)
+
+
+def test_a_real_listener_that_refuses_an_identity_without_a_word_is_named_as_such(
+    tmp_path: Path, shell: ShellName
+) -> None:
+    """An Ockam listener answers message 1, and is silent after message 3 if it does not accept the identity in it.
+
+    Method: a listener that answers each message 1 by our responder, on a socket of its own, and nothing else.
+    """
+    now_s = int(time.time())
+    client, far = create_identity(tmp_path / "a.json", now_s), create_identity(tmp_path / "b.json", now_s)
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def answer(connection: socket.socket) -> None:
+        reader, hello = FrameReader(HEAD, HERE), HEAD.hello
+        connection.sendall(hello)
+        while data := connection.recv(65_536):
+            taken, hello = (data.removeprefix(hello), b"") if hello else (data, b"")
+            for message in reader.feed(taken):
+                if message.onward_route[0] == local("secure_channel"):
+                    second = ChannelMachine(far, lambda peer: None).receive_1(
+                        message.payload, X25519PrivateKey.generate()
+                    )
+                    reply = Message((local("-"), *message.return_route), (local("far"),), second)
+                    connection.sendall(FrameWriter(HEAD).encode([reply], lambda error: pytest.fail(str(error)))[1])
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection = listening.accept()[0]
+                threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+
+    async def scenario(tools: Tools) -> None:
+        channel = SecureChannel(identity=client, peer=str(far))
+        async with tools.connect(channel=channel, contact_timeout_s=1.0) as connected:
+            with pytest.raises(ChannelRefused, match=f"the peer did not accept our identity {client}"):
+                await connected.create("x")
+
+    try:
+        run_in(shell, scenario, f"127.0.0.1:{listening.getsockname()[1]}")
+    finally:
+        listening.close()
 
 
 def test_wrong_settings_are_refused_before_anything_is_sent(nodes: Nodes, shell: ShellName, tmp_path: Path) -> None:

@@ -81,10 +81,12 @@ def test_a_vulnerability_fails_with_its_name_and_the_fixed_version(tmp_path: Pat
         (answering({"name": "x", "vulns": []}), "has a form that is not known here: KeyError('version')"),
     ],
 )
-def test_what_cannot_be_examined_is_skipped_with_a_sentence(tmp_path: Path, program: str | None, reason: str) -> None:
+def test_what_cannot_be_examined_is_no_pass_and_has_a_sentence(
+    tmp_path: Path, program: str | None, reason: str
+) -> None:
     done = audit(tmp_path, program)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("audit: skipped: ")
+    assert done.returncode == 3, done.stderr
+    assert done.stdout.startswith("audit: examined nothing: ")
     assert reason in done.stdout
 
 
@@ -97,4 +99,4 @@ def test_a_service_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkey
     done = subprocess.run(
         [sys.executable, "-S", "-c", program], capture_output=True, text=True, check=False, timeout=60
     )
-    assert (done.returncode, done.stdout) == (0, "audit: skipped: pip-audit did not end in 0.5 s\n")
+    assert (done.returncode, done.stdout) == (3, "audit: examined nothing: pip-audit did not end in 0.5 s\n")
