@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from access.limit_tables import read_limits
 from access.rights import ALL_RIGHTS, NO_RIGHT, RIGHT_NAMES, Right
 from access.rules import EVERYBODY, Rule, Rules
 from storage.durable_files import lock_folder, write_durably
+from storage.parsing import ParseError, parse_toml
 
 NAME_CHARACTERS_MAX = 64
 SOURCES = ("anonymous", "certificate", "token", "channel")
@@ -57,8 +57,8 @@ def parse_rules(text: str, file: str = "the rules") -> Rules:
     file: the name of the file in errors.
     """
     try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        values = parse_toml(text)
+    except ParseError as error:
         raise RulesError(f"{file} is not TOML: {error}") from error
     mistakes = [
         f"{file}: unknown key {key!r}; a file of rules has only tables [[rule]] and [limits.…]"

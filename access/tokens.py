@@ -19,6 +19,7 @@ from ockam.authentication import Status, Verdict
 from ockam.identity import Identity
 from ockam.token import new_token
 from storage.durable_files import lock_folder, make_folder, write_durably
+from storage.parsing import ParseError, parse_json
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 """The names of tokens. They stand in rules and in logs, so they have no spaces and no quotation marks."""
@@ -78,8 +79,8 @@ def load_tokens(file: Path) -> tuple[TokenRecord, ...]:
     except FileNotFoundError:
         return ()
     try:
-        records = msgspec.json.decode(content, type=_File).tokens
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        records = parse_json(content, _File).tokens
+    except ParseError as error:
         raise TokenFileError(
             f"{file} is not a file of tokens: {error}; put it back from a copy, or remove it"
         ) from error

@@ -16,7 +16,6 @@ description as TOML (`parse_application`):
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 
 import msgspec
@@ -27,6 +26,7 @@ from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import TopicMap, Tracked, can_meet, compile_pattern
 from cardinal_streams.produce.producer import Producer
 from cardinal_streams.resumption import source_of
+from storage.parsing import ParseError, convert, parse_toml
 
 REORG_THRESHOLD = 128
 
@@ -148,8 +148,8 @@ def parse_application(name: str, text: str) -> Application:
     Raises `ApplicationError`, and `PrefixError` for an invalid pattern.
     """
     try:
-        found = msgspec.convert(tomllib.loads(text), ApplicationText)
-    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        found = convert(parse_toml(text), ApplicationText)
+    except ParseError as error:
         raise ApplicationError(f"{name} describes no application: {error}") from error
     prefixes = tuple(
         Prefix(pattern=each.pattern, topic=each.topic, schema=each.schema, tracked=each.tracked)

@@ -18,6 +18,7 @@ import msgspec
 from secure_channel.errors import IdentityFileError, IdentityRefused
 from secure_channel.own_identity import OwnIdentity, Secrets, make_identity, must_renew, renewed
 from storage.durable_files import make_folder, sync, write_durably
+from storage.parsing import parse_json
 
 MODE: Final = 0o600
 """Only the owner can read and write the file."""
@@ -132,12 +133,12 @@ def _read(file: Path) -> Secrets:
         text = f"others may read {file} (mode {mode:o}); `chmod 600` it, or make a new identity if they have"
         raise IdentityFileError("permissions", text)
     try:
-        stored = msgspec.json.decode(content, type=_Stored)
+        stored = parse_json(content, _Stored)
         if stored.format != FORMAT:
             raise ValueError(f"format {stored.format} is not known")
         parts = stored.signing_secret, stored.static_secret, stored.change_history, stored.attestation
         return Secrets(*map(bytes.fromhex, parts))
-    except (msgspec.DecodeError, ValueError):
+    except ValueError:
         # The cause is left out, because its text could quote a secret.
         raise IdentityFileError("undecodable", f"{file} is not the file of an identity, or is damaged") from None
 

@@ -12,9 +12,9 @@ from typing import Any, TypeVar, overload
 
 import msgspec
 
-DEPTH_MAX = 32
-"""The deepest nesting of a text. No file of this program is nested deeper than five times. Python's own functions for a
-value that is nested hundreds of times deep, such as `repr`, fail too."""
+DEPTH_MAX = 100
+"""The deepest nesting of a text. Python's own functions for a value that is nested hundreds of times deep, such as
+`repr`, fail too."""
 INTEGER_BITS_MAX = 64
 """The longest integer, in bits. TOML promises no longer ones, and Python writes none with more than 4,300 digits."""
 

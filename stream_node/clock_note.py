@@ -14,6 +14,8 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
+from storage.parsing import ParseError, parse_json
+
 FILE_NAME = "clock.json"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -60,8 +62,8 @@ def read_known(directory: Path, stored_us: int, wall_us: int) -> Known:
     Both are in microseconds since 1970.
     """
     try:
-        note = msgspec.json.decode((directory / FILE_NAME).read_bytes(), type=Note)
-    except (OSError, msgspec.DecodeError):
+        note = parse_json((directory / FILE_NAME).read_bytes(), Note)
+    except (OSError, ParseError):
         return Known(stored_us, None)
     if note.boot_id and note.boot_id == _boot_id():
         return Known(0, note.offset_us)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import msgspec
 
 from ockam.address import split_host_port
 from ockam.errors import InvalidAddress
+from storage.parsing import ParseError, parse_toml
 from stream_node.access import check_exposure, check_rules
 from stream_node.block_services import check_settings as check_block_settings
 from stream_node.channel_services import check_settings as check_channel_settings
@@ -115,8 +115,8 @@ def _lines_of(text: str) -> dict[str, int]:
     begins = 1
     for number in range(1, len(lines) + 1):
         try:
-            settings = flattened(tomllib.loads("".join(lines[:number])))
-        except (tomllib.TOMLDecodeError, ConfigError):
+            settings = flattened(parse_toml("".join(lines[:number])))
+        except (ParseError, ConfigError):
             continue
         for name in settings.keys() - found.keys():
             found[name] = begins
@@ -165,10 +165,10 @@ def _from_file(file: Path | None) -> tuple[str, dict[str, Any]]:
         return "", {}
     try:
         text = file.read_text(encoding="utf-8")
-        return text, flattened(tomllib.loads(text))
+        return text, flattened(parse_toml(text))
     except OSError as error:
         raise ConfigError(f"cannot read the configuration {error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ParseError, UnicodeDecodeError) as error:
         raise ConfigError(f"the configuration {file} is not TOML: {error}") from error
 
 

@@ -19,6 +19,7 @@ from ockam.address import DEFAULT_PORT, complete_address
 from ockam.tls import Tls
 from ockam.token import Token
 from storage.durable_files import make_folder, write_durably
+from storage.parsing import ParseError, parse_json
 from stream_node.config import check_environment
 from stream_service.names import near_names
 
@@ -87,12 +88,12 @@ def contexts_file() -> Path:
 def load_contexts(file: Path) -> Contexts:
     """Reads the contexts from the file. Returns no contexts if the file does not exist. Raises ContextError."""
     try:
-        contexts = msgspec.json.decode(file.read_bytes(), type=Contexts)
+        contexts = parse_json(file.read_bytes(), Contexts)
     except FileNotFoundError:
         return Contexts()
     except OSError as error:
         raise ContextError(f"cannot read the contexts in {file}: {error.strerror or error}") from error
-    except msgspec.DecodeError as error:
+    except ParseError as error:
         raise ContextError(f"the contexts in {file} cannot be read: {error}; correct or remove the file") from error
     if contexts.current is not None and contexts.current not in contexts.targets:
         raise ContextError(f"{file} uses a context {contexts.current!r} that it does not have; correct or remove it")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from storage.parsing import parse_toml
 from stream_node.config import ENVIRONMENT_PREFIX, Config
 from stream_node.config_sources import flattened, load_config
 
@@ -35,7 +35,7 @@ def load_effective(
     """Returns the settings as `load_config` does, and a list of them with their origins, in the order of `Config`.
     Raises ConfigError."""
     config = load_config(flags, file=file, environment=environment)
-    in_file = flattened(tomllib.loads(file.read_text(encoding="utf-8"))) if file is not None else {}
+    in_file = flattened(parse_toml(file.read_text(encoding="utf-8"))) if file is not None else {}
     settings = []
     for field in msgspec.structs.fields(Config):
         name = field.name

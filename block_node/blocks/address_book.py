@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 
 from block_node.blocks.errors import AddressBookError, BlockFormatError
 from block_node.blocks.protobuf import bytes_field, bytes_value, number_field, read_fields
+from storage.parsing import ParseError, parse_json
 
 KEY_BITS_MIN = 2048
 """The shortest accepted RSA key, in bits. Signatures with shorter keys can be forged too easily. Nodes of real networks
@@ -62,8 +63,8 @@ class AddressBook:
     def parse(cls, text: bytes | str) -> AddressBook:
         """Parses an address book from its JSON text. Raises AddressBookError if the text is invalid."""
         try:
-            book = msgspec.json.decode(text)
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            book = parse_json(text)
+        except ParseError as error:
             raise AddressBookError(f"the address book is no JSON: {error}") from error
         entries = book.get("nodeAddress") if isinstance(book, dict) else None
         if not isinstance(entries, list):

@@ -21,6 +21,7 @@ from spark_export.store.errors import ObjectExists, ObjectMissing
 from spark_export.store.local_store import LocalStore
 from spark_export.store.place import parse_place
 from spark_export.store.store import Store
+from storage.parsing import parse_json
 
 CATALOG_FILE = "catalog.sqlite"
 CHOICE, STORED_CHOICE = "catalog.json", "_export/catalog.json"
@@ -136,7 +137,7 @@ def _file_options(store: Store | None) -> dict[str, str]:
 def _read_choice(layout: Layout) -> CatalogChoice | None:
     store, name = _place(layout)
     try:
-        return CatalogChoice(**json.loads(store.read(name)))
+        return CatalogChoice(**parse_json(store.read(name)))
     except ObjectMissing:
         return None
     except (ValueError, TypeError) as error:

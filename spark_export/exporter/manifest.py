@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from spark_export.exporter.errors import ExportMismatch
 from spark_export.exporter.model import FileEntry, Range
+from storage.parsing import parse_json
 
 VERSION: Final = 1
 """The version of the JSON format. A change that older readers cannot read increases it."""
@@ -137,7 +138,7 @@ def decode(data: bytes, name: str) -> tuple[Manifest, TableState | None]:
     name: the name of the manifest's object, for error messages.
     """
     try:
-        content: dict[str, Any] = json.loads(data)
+        content: dict[str, Any] = parse_json(data)
         if content["version"] > VERSION:
             raise ExportMismatch(
                 f"{name} was written by a later version ({content['version']}); this one reads {VERSION}"

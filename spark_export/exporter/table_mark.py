@@ -23,6 +23,7 @@ from spark_export.store.errors import ObjectExists, ObjectMissing
 from spark_export.store.local_store import LocalStore
 from spark_export.store.place import parse_place
 from spark_export.store.store import Store
+from storage.parsing import parse_json
 
 TABLE_OBJECT, FOLDER_MARK = "_export/table.json", "table.json"
 """The names of the mark: on a store, and in a folder. The mark is written once."""
@@ -90,7 +91,7 @@ class TableMark:
         Raises StoreError, and ExportMismatch if the mark is damaged or of a later version.
         """
         try:
-            content: dict[str, Any] = json.loads(self.store.read(self.name))
+            content: dict[str, Any] = parse_json(self.store.read(self.name))
             if content["version"] > VERSION:
                 raise ExportMismatch(f"{self.store.place} was written by a later version ({content['version']})")
             if not {"table_id", "format"} <= content.keys():

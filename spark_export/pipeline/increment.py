@@ -31,6 +31,7 @@ from spark_export.pipeline.tables.new_messages import ExportFile, Taken, list_ne
 from spark_export.pipeline.topics import Topics
 from spark_export.pipeline.versions import KEEP_S, STATE, Version, Versions
 from storage.durable_files import make_folder, write_durably
+from storage.parsing import ParseError, parse_json
 
 STATE_FILE: Final = f"{STATE}/state.json"
 STATE_FORMAT: Final = 2
@@ -221,8 +222,11 @@ def load_state(folder: Path) -> Any:
     path = folder / STATE_FILE
     if not path.is_file():
         return None
-    dumped = json.loads(path.read_bytes())
-    if dumped["format"] != STATE_FORMAT:
+    try:
+        dumped = parse_json(path.read_bytes())
+    except ParseError as error:
+        raise PipelineMismatch(f"{path} is damaged: {error}; build the tables anew with --rebuild") from error
+    if not isinstance(dumped, dict) or dumped.get("format") != STATE_FORMAT:
         raise PipelineMismatch(f"{folder} is of another version of this program: build it anew with --rebuild")
     return dumped
 

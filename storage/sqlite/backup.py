@@ -25,6 +25,7 @@ import msgspec
 from storage.contract import Session
 from storage.durable_files import make_folder, remove_folders, rename_durably, sync, write_durably
 from storage.errors import DatabaseCorrupt, DatabaseTooNew
+from storage.parsing import ParseError, parse_json
 from storage.sqlite.database import FILE_NAME, Database
 from storage.sqlite.errors import storage_error
 from storage.sqlite.leftovers import part_path, remove_parts
@@ -120,12 +121,12 @@ def read_manifest(backup: Path) -> Manifest:
     Raises BackupError if the backup cannot be used, and DatabaseTooNew if its database needs a newer program.
     """
     try:
-        manifest = msgspec.json.decode((backup / MANIFEST_NAME).read_bytes(), type=Manifest)
+        manifest = parse_json((backup / MANIFEST_NAME).read_bytes(), Manifest)
     except OSError as error:
         raise BackupError(
             f"{backup} is no backup: {MANIFEST_NAME}: {error.strerror or error}; name a folder made by `backup`"
         ) from error
-    except msgspec.DecodeError as error:
+    except ParseError as error:
         raise BackupError(f"{backup / MANIFEST_NAME} cannot be read: {error}; take another backup") from error
     if manifest.format > FORMAT:
         raise BackupError(f"{backup} was taken by a newer program; restore it with that one")

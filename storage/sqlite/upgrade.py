@@ -27,6 +27,7 @@ import structlog
 from storage.durable_files import rename_durably, sync, write_durably
 from storage.errors import DatabaseCorrupt, NoRoomToUpgrade, StorageBusy
 from storage.failpoint import failpoint
+from storage.parsing import ParseError, parse_json
 from storage.sqlite.backup import CHUNK_BYTES, FORMAT, MANIFEST_NAME, Manifest, count_stored, digest_of
 from storage.sqlite.errors import storage_error
 from storage.sqlite.leftovers import PART_SUFFIX, UPGRADE_PREFIX
@@ -94,8 +95,8 @@ def _find_same(database: Path, version: int) -> Path | None:
     size_bytes = database.stat().st_size
     for _, _, folder in filter(lambda each: each[0] == version, _backups(database.parent)):
         try:
-            manifest = msgspec.json.decode((folder / MANIFEST_NAME).read_bytes(), type=Manifest)
-        except msgspec.DecodeError:
+            manifest = parse_json((folder / MANIFEST_NAME).read_bytes(), Manifest)
+        except ParseError:
             continue
         copy = folder / database.name
         if manifest.database_bytes != size_bytes or not copy.exists():
