@@ -1,11 +1,13 @@
 """A block store on disk: one branch of blocks in a table of the node's database, with a cache of recently used blocks.
 
 Each `put` and each `delete` is one transaction. A call returns after its transaction is on disk. The cache keeps the
-blocks that were read or written last (RFC block-manager, "Internal Representation").
+blocks that were read or written last (RFC block-manager, "Internal Representation"). Whoever walks down the branch, one
+block after the other, gets a page of blocks for each read.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Lock
@@ -15,7 +17,7 @@ import msgspec
 
 from block_manager import commit_schema as sql
 from block_manager.block import Block
-from block_manager.commit_table import CommitTable
+from block_manager.commit_table import PAGE_IDS, CommitTable
 from block_manager.errors import BlockManagerError, BlockStoreError
 from block_manager.lru import LruCache
 from block_manager.store import changed_error
@@ -27,6 +29,10 @@ CACHED_BLOCKS_MAX: Final = 256
 
 Most forks are shorter than this number. A cache of this size uses little memory compared with the rest of a node.
 """
+
+
+WALKS_MAX: Final = 8
+"""The number of walks along the store for which blocks are read ahead at the same time."""
 
 
 class CommitStoreStatistics(msgspec.Struct, frozen=True):
@@ -70,6 +76,9 @@ class CommitStore:
         self._write_lock = Lock()
         self._lock = Lock()
         self._cache = LruCache(cached_blocks_max)
+        # The parents of the blocks that were asked for last, one at a time: whoever asks for one of them walks down.
+        self._ahead_max = max(0, min(PAGE_IDS, cached_blocks_max) - 1)
+        self._parents: deque[str] = deque(maxlen=WALKS_MAX)
         self._writing = False
         self._generation = 0
         self._hit_count = 0
@@ -92,15 +101,19 @@ class CommitStore:
         with self._lock:
             generation, by_cache = self._generation, not self._writing
             cached = self._find_cached(wanted) if by_cache else {}
-        read = self._read([block_id for block_id in wanted if block_id not in cached])
+            walks = by_cache and len(wanted) == 1 and wanted[0] in self._parents
+        read = self._read([block_id for block_id in wanted if block_id not in cached], ahead=walks)
         with self._lock:
             by_cache = by_cache and generation == self._generation
             if by_cache:
-                for block in read.values():
+                # The block that is wanted next is used last, so that it leaves the cache last.
+                for block in reversed(read.values()):
                     self._cache.use(block)
         if cached and not by_cache:
             cached, read = {}, self._read(wanted)
         found = cached | read
+        if len(wanted) == 1 and wanted[0] in found:
+            self._parents.append(found[wanted[0]].previous_id)
         return iter([found[block_id] for block_id in wanted if block_id in found])
 
     def iter(self) -> Iterator[Block]:
@@ -163,17 +176,34 @@ class CommitStore:
         self._hit_count += len(cached)
         return cached
 
-    def _read(self, block_ids: Sequence[str]) -> dict[str, Block]:
+    def _read(self, block_ids: Sequence[str], *, ahead: bool = False) -> dict[str, Block]:
         """Reads blocks from disk in one transaction. Returns a dict from block id to block; missing blocks are left
         out.
+
+        ahead: whether to read also a page of the blocks below the only block in `block_ids`.
         """
         if not block_ids:
             return {}
         with self._mapped_errors("be read"):
-            rows = self._transactions.read(lambda connection: self._table.select(connection, block_ids))
+            rows = self._transactions.read(
+                lambda connection: (
+                    self._table.select_page(connection, block_ids[0], self._ahead_max)
+                    if ahead
+                    else self._table.select(connection, block_ids)
+                )
+            )
         with self._lock:
             self._miss_count += len(rows)
-        return {row[1]: sql.block_of(row) for row in rows}
+        found: dict[str, Block] = {}
+        for row in rows:
+            try:
+                found[row[1]] = sql.block_of(row)
+            except BlockStoreError:
+                # A damaged block is reported to who asks for it, not to who asks for a block above it.
+                if not ahead or not found:
+                    raise
+                break
+        return found
 
     def _read_page(self, last: Block | None) -> list[str]:
         with self._mapped_errors("be read"):

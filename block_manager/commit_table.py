@@ -15,7 +15,7 @@ from block_manager.errors import BlockManagerError, BlockStoreError, UnknownBloc
 from block_manager.store import check_follows
 
 PAGE_IDS = 64
-"""The number of block ids that one query returns while the store iterates over its blocks."""
+"""The number of block ids, or of blocks, that one query returns while somebody iterates over the blocks of a store."""
 
 
 class CommitTable:
@@ -76,6 +76,14 @@ class CommitTable:
         rows: list[sql.Row] = []
         for key in self._keys(block_ids):
             rows += connection.execute(sql.FIND, key)
+        return rows
+
+    def select_page(self, connection: sqlite3.Connection, block_id: str, below_max: int) -> list[sql.Row]:
+        """Returns the row of a block, and the rows of up to `below_max` blocks below it, newest first."""
+        rows = self.select(connection, (block_id,))
+        for row in rows[:1]:
+            below = connection.execute(sql.NEWEST_BELOW, (self._store_name, sql.block_of(row).number, below_max))
+            rows += self.select(connection, [each for _, each in below])
         return rows
 
     def select_ids(self, connection: sqlite3.Connection, last: Block | None) -> list[str] | None:

@@ -261,3 +261,33 @@ def test_the_checksum_of_a_row_as_documented(transactions: WatchedTransactions, 
         lambda connection: connection.execute("SELECT store, number, checksum, data FROM commit_blocks").fetchone()
     )
     assert row == ("commit", 9, zlib.crc32(b"data", zlib.crc32(b"9:P:A")), b"data")
+
+
+def test_a_walk_reads_a_page_in_one_transaction(transactions: WatchedTransactions) -> None:
+    """Goal: a branch of 500 blocks costs 500 / 64 transactions and not 500; two walks at once do not disturb each
+    other. Method: the reads of the database are counted, with a cache that holds nothing of the branch at first."""
+    names = " ".join(f"B{number}" for number in range(500))
+    blocks = chain(names)
+    CommitStore(transactions).put(blocks)
+    manager = BlockManager()
+    manager.add_store("committed", CommitStore(transactions))
+    before = transactions.read_count
+    assert list(manager.branch("B499")) == blocks[::-1]
+    assert transactions.read_count - before < 20
+    manager = BlockManager()
+    manager.add_store("committed", CommitStore(transactions))
+    before = transactions.read_count
+    pairs = list(zip(manager.branch("B499"), manager.branch("B250"), strict=False))
+    assert pairs == list(zip(blocks[::-1], blocks[250::-1], strict=False))
+    assert transactions.read_count - before < 30
+
+
+def test_a_damaged_block_ends_a_walk_where_it_stands(transactions: WatchedTransactions) -> None:
+    blocks = chain("A B C D E")
+    CommitStore(transactions).put(blocks)
+    change = "UPDATE commit_blocks SET data = x'00' WHERE block_id = 'B'"
+    transactions.write(lambda connection: connection.execute(change).close())
+    store = CommitStore(transactions)
+    assert [next(store.get((name,))) for name in "EDC"] == blocks[:1:-1]
+    with pytest.raises(BlockStoreError, match="block B in the commit store is damaged"):
+        store.get(("B",))
