@@ -16,7 +16,7 @@ description as TOML (`parse_application`):
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -72,7 +72,7 @@ class Application:
         self.reorg_threshold = reorg_threshold
         self.limits = limits
         topic_of = {prefix.pattern: prefix.topic for prefix in prefixes if prefix.topic is not None}
-        TopicMap(topic_of)
+        self._counted = TopicMap(topic_of)
         self.topic_of = topic_of
         self.topics = tuple(dict.fromkeys((default_topic, *topic_of.values())))
         for topic in self.topics:
@@ -83,15 +83,17 @@ class Application:
         """Returns a new producer that uses this application's topics."""
         return Producer(self.default_topic, self.topic_of, limits=self.limits.message)
 
-    def tracked(self) -> Tracked:
-        """Returns the entries of blocks that a consumer of this application receives by default.
+    def tracked(self, chosen: Tracked | None = None) -> Tracked:
+        """Returns the entries of blocks that a consumer of this application receives: those of `chosen`, or by default
+        those of the prefixes.
 
-        These are all entries if every prefix has `tracked` true, and otherwise the entries of the prefixes with
+        The default is all entries if every prefix has `tracked` true, and otherwise the entries of the prefixes with
         `tracked` true.
         """
+        patterns: Iterable[str] = (prefix.pattern for prefix in self.prefixes if prefix.tracked)
         if all(prefix.tracked for prefix in self.prefixes):
-            return Tracked((".*",))
-        return Tracked(prefix.pattern for prefix in self.prefixes if prefix.tracked)
+            patterns = (".*",)
+        return Tracked(patterns if chosen is None else chosen.patterns, self._counted)
 
     def topics_of(self, tracked: Tracked) -> tuple[str, ...]:
         """Returns the topics that a consumer of these entries must read: the default topic, and the topics of all

@@ -54,17 +54,26 @@ class TopicMap:
 class Tracked:
     """The entries that a consumer wants of each Batch message (the list of a block's contents).
 
+    `counted`: the prefixes whose keys come in messages of their own. An entry of a Batch that has the name of such a
+    prefix, and in which nothing is set, is a count of 0; with any other name it is an empty value.
+
     An entry is wanted if one of the patterns matches the beginning of its name.
     """
 
-    __slots__ = ("_rule", "patterns")
+    __slots__ = ("_counted", "_rule", "patterns")
 
-    def __init__(self, patterns: Iterable[str]) -> None:
+    def __init__(self, patterns: Iterable[str], counted: TopicMap | None = None) -> None:
         self.patterns = tuple(patterns)
+        self._counted = counted
         for pattern in self.patterns:
             compile_pattern(pattern)
         joined = "|".join(f"(?:{pattern})" for pattern in self.patterns)
         self._rule = compile_pattern(joined) if self.patterns else None
+
+    def is_counted(self, name: str) -> bool:
+        """Whether this name is that of a counted prefix."""
+        found = None if self._counted is None else self._counted.find(name)
+        return found is not None and found[0] == name
 
     def __contains__(self, name: str) -> bool:
         return self._rule is not None and self._rule.match(name) is not None

@@ -189,7 +189,7 @@ async def consume(
 
     While `ConsumerLimits.unfinished_max` updates are not done, the iteration waits until the program calls `done`.
     """
-    wants = tracked or application.tracked()
+    wants = application.tracked(tracked)
     topics = application.topics_of(wants)
     known = await _known(checkpoint, store, start, topics, transport)
     machine = ChainConsumer(
@@ -232,7 +232,7 @@ async def consume_unordered(
 
     The arguments have the same meaning as those of `consume`.
     """
-    wants = tracked or application.tracked()
+    wants = application.tracked(tracked)
     topics = application.topics_of(wants)
     known = await _known(checkpoint, store, None, topics, transport)
     machine = UnorderedConsumer(tracked=wants, checkpoint=known, limits=application.limits)

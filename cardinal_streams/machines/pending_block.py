@@ -4,8 +4,8 @@ The module `reassembly_machine` decides what a message means in each state of th
 
 Messages are stored by their kind and put together at the end, so that the result does not depend on the order of
 arrival. The values in the Batch message (the list of the block's contents) are used first. The values of BatchMsg
-messages are used next: they replace only empty values. The reference consumer does the same, because a producer once
-sent empty values before the real ones. Sub batches are used last, ordered by id and item, and each of their updates
+messages are used next: a key that has a value keeps it, even an empty one (specification, "BatchMsg"; the reference
+consumer replaces an empty one). Sub batches are used last, ordered by id and item, and each of their updates
 replaces an earlier value. Deletes are a separate set, since a key can be both updated and deleted.
 
 Counting. The Batch message announces the number of messages for each prefix. A key counts for the longest announced
@@ -77,9 +77,8 @@ class PendingBlock:
         self._lengths: tuple[int, ...] = ()
 
     def keep_value(self, key: str, value: bytes) -> Outcome:
-        known = self.values.get(key)
-        if known is not None:
-            return self._repeat_value(known, key, value)
+        if key in self.values:
+            return DUPLICATE
         self.values[key] = value
         self.size_bytes += len(key) + len(value) + ENTRY_BYTES
         return TAKEN
@@ -125,9 +124,8 @@ class PendingBlock:
         return self._replay(*early)
 
     def take_value(self, key: str, value: bytes) -> Outcome:
-        known = self.values.get(key)
-        if known is not None:
-            return self._repeat_value(known, key, value)
+        if key in self.values:
+            return DUPLICATE
         outcome = self._use_room(key)
         if outcome is TAKEN:
             self.values[key] = value
@@ -178,11 +176,12 @@ class PendingBlock:
         batch = self.batch
         assert batch is not None
         assert self.missing_count == 0
-        values = {key: value for key, value in batch.values.items() if key in tracked}
+        values = {
+            key: v for key, v in batch.values.items() if key in tracked and not (tracked.is_counted(key) and not v)
+        }
         deletes = {key for key in batch.deletes if key in tracked} | self.deletes
         for key, value in self.values.items():
-            if not values.get(key):
-                values[key] = value
+            values.setdefault(key, value)
         for id_ in sorted(self.items):
             items = self.items[id_]
             for index in sorted(items):
@@ -238,12 +237,6 @@ class PendingBlock:
         for id_, messages in items.items():
             for index, message in messages.items():
                 yield self.take_item(message), f"item {index} of sub batch {id_.hex()}"
-
-    def _repeat_value(self, known: bytes, key: str, value: bytes) -> Outcome:
-        if not known and value:
-            self.values[key] = value
-            self.size_bytes += len(value)
-        return DUPLICATE
 
     def _use_room(self, key: str) -> Outcome:
         """Finds the counter of the prefix that `key` belongs to, and decrements it.

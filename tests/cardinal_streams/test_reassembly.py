@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cardinal_streams.application import Application, Prefix
 from cardinal_streams.errors import MessageError
 from cardinal_streams.limits import ReassemblyLimits
 from cardinal_streams.machines.missing import MISSING_ITEMS_SHOWN, MissingState
@@ -55,6 +56,8 @@ DEFECTS: dict[str, tuple[list[tuple[int, dict[str, str]]], int]] = {
     # It walks directories, so a prefix without a slash at its end is never found. The specification's prefixes are
     # texts that a key begins with.
     "prefix_without_trailing_slash": ([(2, {"pre1": "01", "pre2": "02"})], 0),
+    # It replaces an empty value by a repeated key's. The specification discards the repetition.
+    "same_key_empty_then_value": ([(3, {"a/1": "", "a/2": "02"})], 0),
 }
 # What the real one logs, drops or keeps forever, and ours refuses, with the same emissions.
 REFUSED = {"unknown_type_7": 1, "subbatch_header_unknown_id": 1, "unmatched_key_no_slash": 1}
@@ -234,6 +237,23 @@ class TestContents:
         feed(machine, batch_of("b", values={"a/1": b"batch"}, counts={"a/": 1}))
         (done,) = completed(feed(machine, BatchMsg(hash_of("b"), "a/1", b"message")))
         assert done.values == {"a/1": b"batch"}
+
+    def test_a_repeated_key_does_not_replace_an_empty_value(self) -> None:
+        """Specification, "BatchMsg": if the key is present, the message is discarded. Before and after the Batch."""
+        empty, later = BatchMsg(hash_of("b"), "a/1", b""), BatchMsg(hash_of("b"), "a/1", b"later")
+        other, batch = BatchMsg(hash_of("b"), "a/2", b"2"), batch_of("b", counts={"a/": 2})
+        for messages in ((batch, empty, later, other), (empty, later, batch, other)):
+            (done,) = completed(feed(Reassembler(), *messages))
+            assert done.values == {"a/1": b"", "a/2": b"2"}
+
+    def test_an_entry_of_a_counted_prefix_with_nothing_set_is_a_count_of_zero(self) -> None:
+        """{count: 0} and {value: ""} are the same bytes; only the prefixes of the application tell them apart."""
+        application = Application("letters", "default", (Prefix(pattern="a/", topic="ta"), Prefix(pattern="n")))
+        batch = batch_of("b", values={"a/": b"", "a/1": b"", "n": b"", "x": b""})
+        (done,) = completed(feed(Reassembler(application.tracked()), batch))
+        assert done.values == {"a/1": b"", "n": b"", "x": b""}
+        (done,) = completed(feed(Reassembler(application.tracked(Tracked(("a/",)))), batch))
+        assert done.values == {"a/1": b""}
 
     def test_a_key_may_be_updated_and_deleted(self) -> None:
         machine = Reassembler()
