@@ -2,8 +2,11 @@
 
 Clients send these requests to the index service:
 
-- `node/index_save/1` saves a position and gets an answer. The save is refused if the consumer has lost its lease.
-- `node/index_list/1` lists positions. For each position it names the member that has the lease of the partition.
+- `node/index_load/1` reads the positions of a consumer, with the incarnation of the stream to which each belongs.
+- `node/index_save/2` saves a position and gets an answer. The save is refused if the consumer has lost its lease, or if
+  the position was changed by somebody else. Version 1 knows only leases.
+- `node/index_list/2` lists positions. For each position it names the member that has the lease of the partition.
+  Version 1 lists them without the incarnation of the stream.
 - `node/index_set/1` sets or deletes a position, for an operator.
 - `node/lease/1` divides the partitions of a stream among the members of a group: the consumers with one client id.
 
@@ -37,16 +40,19 @@ class FencedSave(msgspec.Struct, frozen=True):
     fence: bare.UInt | None
 
 
-# type SaveStatus enum { OK FENCED }
+# type SaveStatus enum { OK FENCED RESET }
 class SaveStatus(enum.IntEnum):
     """The result of a FencedSave.
 
     OK: the position is saved, unless a higher position was saved before.
     FENCED: nothing was saved, because the fence (lease number) of the request is not the newest one of the partition.
+    RESET: nothing was saved, because the position was set, deleted or made anew since the consumer has loaded it. Only
+    a MarkedSave gets this answer. The consumer loads the position again.
     """
 
     OK = 0
     FENCED = 1
+    RESET = 2
 
 
 # type SaveResponse struct { request_id: uint  status: SaveStatus  index: uint }
@@ -60,6 +66,69 @@ class SaveResponse(msgspec.Struct, frozen=True):
     request_id: bare.UInt
     status: SaveStatus
     index: bare.UInt
+
+
+# type MarkedSave struct { request_id: uint  client_id: str  stream_name: str  partition: uint  index: uint
+#   fence: optional<uint>  created_us: u64  generation: u64 }
+class MarkedSave(FencedSave, frozen=True):
+    """A FencedSave that says to which incarnation of the stream the position belongs.
+
+    created_us: when the stream was created that the consumer reads, in microseconds since 1970; 0: unknown. If the
+    stored position is of another incarnation, this save replaces it, also by a lower index.
+    generation: the generation of the position, as the consumer has loaded it or as the last save was answered.
+    """
+
+    created_us: bare.U64
+    generation: bare.U64
+
+
+# type MarkedResponse struct { request_id: uint  status: SaveStatus  index: uint  generation: u64 }
+class MarkedResponse(SaveResponse, frozen=True):
+    """The answer to a MarkedSave. generation: that of the stored position after an OK; otherwise 0."""
+
+    generation: bare.U64
+
+
+LOAD_PARTITIONS_MAX = 1_000
+"""The largest number of partitions in one LoadRequest."""
+
+
+# type LoadRequest struct { request_id: uint  client_id: str  stream_name: str  partitions: list<uint>  creates: bool }
+class LoadRequest(msgspec.Struct, frozen=True):
+    """A request for the positions of one client in some partitions of a stream.
+
+    creates: whether a missing position is created, with index 0. A consumer that wants to save creates it.
+    """
+
+    request_id: bare.UInt
+    client_id: str
+    stream_name: str
+    partitions: list[bare.UInt]
+    creates: bool
+
+
+# type LoadedPosition struct { index: uint  saved_us: u64  created_us: u64  generation: u64 }
+class LoadedPosition(msgspec.Struct, frozen=True):
+    """A position as a consumer loads it.
+
+    index: the next index that the consumer will read.
+    saved_us: when the position was saved, in microseconds since 1970.
+    created_us: when the stream was created to which the position belongs, in microseconds since 1970; 0: unknown.
+    generation: changes when somebody sets the position, or when the position of another incarnation replaces it.
+    """
+
+    index: bare.UInt
+    saved_us: bare.U64
+    created_us: bare.U64
+    generation: bare.U64
+
+
+# type LoadResponse struct { request_id: uint  positions: list<optional<LoadedPosition>> }
+class LoadResponse(msgspec.Struct, frozen=True):
+    """The answer to a LoadRequest. positions: in the order of the request; None for a missing position."""
+
+    request_id: bare.UInt
+    positions: list[LoadedPosition | None]
 
 
 # type SavedPosition struct { client_id: str  stream_name: str  partition: uint  index: uint  saved_us: u64
@@ -112,6 +181,24 @@ class PositionsResponse(msgspec.Struct, frozen=True):
 
     request_id: bare.UInt
     positions: list[SavedPosition]
+    more: bool
+
+
+# type MarkedPosition struct { client_id: str  stream_name: str  partition: uint  index: uint  saved_us: u64
+#   holder: optional<str>  created_us: u64  generation: u64 }
+class MarkedPosition(SavedPosition, frozen=True):
+    """A SavedPosition with the incarnation of the stream to which it belongs. `LoadedPosition` describes the fields."""
+
+    created_us: bare.U64
+    generation: bare.U64
+
+
+# type MarkedPositions struct { request_id: uint  positions: list<MarkedPosition>  more: bool }
+class MarkedPositions(msgspec.Struct, frozen=True):
+    """A page of saved positions. more: whether further positions follow after this page."""
+
+    request_id: bare.UInt
+    positions: list[MarkedPosition]
     more: bool
 
 
@@ -192,8 +279,11 @@ class LeaseResponse(msgspec.Struct, frozen=True):
     members: bare.UInt
 
 
+LOAD_POSITIONS = Protocol("node/index_load/1", LoadRequest, LoadResponse)
 FENCED_SAVE = Protocol("node/index_save/1", FencedSave, SaveResponse)
+MARKED_SAVE = Protocol("node/index_save/2", MarkedSave, MarkedResponse)
 POSITIONS = Protocol("node/index_list/1", PositionsRequest, PositionsResponse)
+MARKED_POSITIONS = Protocol("node/index_list/2", PositionsRequest, MarkedPositions)
 SET_POSITION = Protocol("node/index_set/1", SetRequest, SetResponse)
 LEASE = Protocol("node/lease/1", LeaseRequest, LeaseResponse)
 """The protocol by which members get, renew and give up leases."""

@@ -7,14 +7,14 @@ are higher than all that its source can have given.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from sqlalchemy import BigInteger, Integer, bindparam, literal_column, select, tuple_
 
 import bare
-from index_service.extensions import PositionKey, SavedPosition
+from index_service.extensions import MarkedPosition, PositionKey
 from index_service.lease_storage import FENCE_REMEDY, FLOOR, SET_FENCE, WRITE_FENCE, lease_fences, raise_floor
 from index_service.storage import REPLACE_OLDER, sealed_row
 from ockam.protocol import Protocol
@@ -101,27 +101,36 @@ class CopyPositions(Operation):
     """Stores positions and fences of the source of a mirror.
 
     A position replaces an older one of the same consumer, even a higher one, since an operator may have set it back. A
-    fence is never lowered.
+    fence is never lowered. A position of the present stream of the source is one of the present stream here, also if
+    its incarnation is unknown.
+
+    created: when the present partitions of the source were created, by number, in microseconds since 1970.
     """
 
-    __slots__ = ("fences", "positions", "stream_name")
+    __slots__ = ("created", "fences", "positions", "stream_name")
 
     def __init__(
         self,
         stream_name: str,
-        positions: Sequence[SavedPosition],
+        positions: Sequence[MarkedPosition],
         fences: Sequence[StoredFence],
+        created: Mapping[int, int],
         on_done: Callable[[Any], None],
     ) -> None:
         super().__init__(on_done)
         self.stream_name = stream_name
+        self.created = created
         self.positions = positions
         self.fences = fences
 
     def apply(self, session: Session) -> None:
         for each in self.positions:
             key = (each.client_id, self.stream_name, each.partition)
-            session.execute(REPLACE_OLDER, sealed_row(key, each.index, each.saved_us))
+            created_us, generation = each.created_us, each.generation or each.saved_us
+            stream = session.log.find_stream(self.stream_name, each.partition)
+            if stream is not None and created_us in (0, self.created.get(each.partition)):
+                created_us = stream.created_us
+            session.execute(REPLACE_OLDER, sealed_row(key, each.index, each.saved_us, created_us, generation))
         known = {(row.client_id, row.partition): row.fence for row in list_fences(session, self.stream_name)}
         for fence in self.fences:
             if fence.fence > known.get((fence.client_id, fence.partition), -1):

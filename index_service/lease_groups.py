@@ -18,7 +18,8 @@ from index_service.extensions import LeaseRequest, LeaseResponse, PositionKey
 from index_service.lease_machine import LeaseCounters, LeaseMachine, StoredLease
 from index_service.lease_storage import LoadLeases, WriteLeases
 from index_service.limits import LeaseLimits, LeaseStatistics
-from index_service.storage import PositionRow, SetPosition
+from index_service.listing import PositionRow
+from index_service.storage import SetPosition
 from storage.errors import StorageBusy, StorageError
 from storage.runner import Runner
 

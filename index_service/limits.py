@@ -12,6 +12,8 @@ INDEX_MAX = 2**63 - 1
 """The highest position that can be saved: the largest integer of SQLite. No stream has a higher index."""
 PARTITION_MAX = 2**31 - 1
 """The highest partition number of a saved position."""
+CREATED_US_MAX = 2**53
+"""The latest creation time of a stream, in microseconds since 1970: the year 2255."""
 PAGE_POSITIONS_MAX = 1_000
 """The largest number of positions in one answer to `node/index_list/1`."""
 PAGE_BYTES_MAX = 256 * 1024

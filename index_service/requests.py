@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from index_service.accesses import Access, Mark
 from index_service.extensions import (
     FENCED_SAVE,
     LEASE,
+    LOAD_PARTITIONS_MAX,
+    LOAD_POSITIONS,
+    MARKED_POSITIONS,
+    MARKED_SAVE,
     POSITIONS,
     SET_POSITION,
     FencedSave,
     LeaseRequest,
+    LoadRequest,
+    MarkedSave,
     PositionsRequest,
     SetRequest,
 )
 from index_service.fences import FENCES, FencesRequest
-from index_service.limits import INDEX_MAX, PARTITION_MAX, TEXT_BYTES_MAX
+from index_service.limits import CREATED_US_MAX, INDEX_MAX, PARTITION_MAX, TEXT_BYTES_MAX
 from index_service.protocol import GetIndex, Request, SaveIndex, SavePartitionIndex, decode_request
-from index_service.storage import Access
 from ockam.protocol import ProtocolError, find_name
 
-Extension: TypeAlias = FencedSave | PositionsRequest | SetRequest | LeaseRequest | FencesRequest
+Extension: TypeAlias = FencedSave | LoadRequest | PositionsRequest | SetRequest | LeaseRequest | FencesRequest
 EXTENSIONS_PREFIX = "node/"
-_EXTENSIONS = (FENCED_SAVE, POSITIONS, SET_POSITION, LEASE, FENCES)
+_EXTENSIONS = (MARKED_SAVE, FENCED_SAVE, LOAD_POSITIONS, MARKED_POSITIONS, POSITIONS, SET_POSITION, LEASE, FENCES)
 
 
 class BeyondLimit(ProtocolError):
@@ -68,6 +74,13 @@ def read_extension(payload: bytes, lease_partitions_max: int) -> Extension:
     if isinstance(request, FencedSave):
         _check_key(request.client_id, request.stream_name, request.partition)
         _check_index(request.index)
+        if isinstance(request, MarkedSave) and request.created_us > CREATED_US_MAX:
+            raise ProtocolError(f"a stream made at {request.created_us}; at most {CREATED_US_MAX}")
+    elif isinstance(request, LoadRequest):
+        if len(request.partitions) > LOAD_PARTITIONS_MAX:
+            raise ProtocolError(f"{len(request.partitions)} partitions; at most {LOAD_PARTITIONS_MAX}")
+        for partition in request.partitions or [0]:
+            _check_key(request.client_id, request.stream_name, partition)
     elif isinstance(request, SetRequest):
         _check_key(request.key.client_id, request.key.stream_name, request.key.partition)
         _check_index(request.index)
@@ -86,7 +99,9 @@ def read_extension(payload: bytes, lease_partitions_max: int) -> Extension:
 
 def access_of(request: FencedSave) -> Access:
     """Returns the save that a FencedSave asks for, as an access to the table of positions."""
-    return Access((request.client_id, request.stream_name, request.partition), request.index, True, request.fence)
+    mark = Mark(request.created_us, request.generation) if isinstance(request, MarkedSave) else None
+    key = (request.client_id, request.stream_name, request.partition)
+    return Access(key, request.index, True, request.fence, mark)
 
 
 def _check_lease(request: LeaseRequest, partitions_max: int) -> None:

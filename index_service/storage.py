@@ -1,18 +1,21 @@
 """Reads and writes the table of saved positions. It does not read streams.
 
-A position is the next index that a consumer will read in one partition.
+A position is the next index that a consumer will read in one partition. It belongs to one incarnation of the stream:
+`created_us` of a position is the creation time of the stream of which it is a position, or 0 if that is unknown. Each
+change that is no ordinary save gives the position another generation. A save that names an older generation comes from
+a consumer that has not heard of the change, and is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import product
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
     Column,
+    ColumnElement,
     Index,
     Integer,
     String,
@@ -22,19 +25,17 @@ from sqlalchemy import (
     literal_column,
     select,
     text,
-    tuple_,
+    update,
 )
 
-from index_service.extensions import PositionsRequest
 from index_service.keys import Key
 from index_service.lease_machine import StoredLease
-from index_service.lease_storage import WriteLeases, find_fences, lease_fences
-from index_service.limits import INDEX_MAX
-from storage.contract import Operation, Session
+from index_service.lease_storage import WriteLeases
+from storage.contract import Session
 from storage.errors import StorageError
 from storage.schema import metadata
-from storage.seal import check_sealed, seal_column, seal_of
-from storage.statement import Statement, compiled, upsert
+from storage.seal import CREATED_FACTOR, GENERATION_FACTOR, MODULUS, SEAL, check_sealed, position_seal, seal_column
+from storage.statement import compiled, upsert
 
 saved_indexes = Table(
     "saved_indexes",
@@ -44,6 +45,8 @@ saved_indexes = Table(
     Column("partition", Integer, primary_key=True, autoincrement=False),
     Column("idx", BigInteger, nullable=False),
     Column("saved_us", BigInteger, nullable=False),
+    Column("created_us", BigInteger, nullable=False, server_default="0"),
+    Column("generation", BigInteger, nullable=False, server_default="0"),
     seal_column(),
     Index("saved_indexes_by_stream", "stream_name", "client_id", "partition"),
     sqlite_with_rowid=False,
@@ -56,25 +59,41 @@ _insert = upsert(saved_indexes).values(
     partition=bindparam("partition"),
     idx=bindparam("idx"),
     saved_us=bindparam("saved_us"),
+    created_us=bindparam("created_us"),
+    generation=bindparam("generation"),
     seal=bindparam("seal"),
 )
-_RAISE = compiled(
+_CHANGED = ("idx", "saved_us", "created_us", "generation", "seal")
+
+
+def _number(value: int) -> ColumnElement[int]:
+    return literal_column(str(value), BigInteger)
+
+
+# The new row has another creation time and generation than the stored one, which keeps its own.
+_kept_seal = (
+    _insert.excluded.seal
+    + _number(CREATED_FACTOR) * (saved_indexes.c.created_us - _insert.excluded.created_us)
+    + _number(GENERATION_FACTOR) * (saved_indexes.c.generation - _insert.excluded.generation)
+    + _number(MODULUS)
+).op("%")(_number(MODULUS))
+RAISE = compiled(
     _insert.on_conflict_do_update(
         index_elements=["client_id", "stream_name", "partition"],
-        set_={column: _insert.excluded[column] for column in ("idx", "saved_us", "seal")},
+        set_={"idx": _insert.excluded.idx, "saved_us": _insert.excluded.saved_us, "seal": _kept_seal},
         where=_insert.excluded.idx > saved_indexes.c.idx,
     )
 )
-_REPLACE = compiled(
+REPLACE = compiled(
     _insert.on_conflict_do_update(
         index_elements=["client_id", "stream_name", "partition"],
-        set_={column: _insert.excluded[column] for column in ("idx", "saved_us", "seal")},
+        set_={column: _insert.excluded[column] for column in _CHANGED},
     )
 )
 REPLACE_OLDER = compiled(
     _insert.on_conflict_do_update(
         index_elements=["client_id", "stream_name", "partition"],
-        set_={column: _insert.excluded[column] for column in ("idx", "saved_us", "seal")},
+        set_={column: _insert.excluded[column] for column in _CHANGED},
         # A get makes a position 0 that nobody has saved.
         where=(_insert.excluded.saved_us > saved_indexes.c.saved_us) | (saved_indexes.c.idx == literal_column("0")),
     )
@@ -84,82 +103,65 @@ _of_key = (
     saved_indexes.c.stream_name == bindparam("stream_name"),
     saved_indexes.c.partition == bindparam("partition"),
 )
-_FIND = compiled(select(saved_indexes.c.idx, saved_indexes.c.saved_us, saved_indexes.c.seal).where(*_of_key))
+_FIND = compiled(
+    select(
+        saved_indexes.c.idx,
+        saved_indexes.c.saved_us,
+        saved_indexes.c.created_us,
+        saved_indexes.c.generation,
+        saved_indexes.c.seal,
+    ).where(*_of_key)
+)
+_DELETE_OF_STREAM = compiled(
+    delete(saved_indexes).where(
+        saved_indexes.c.stream_name == bindparam("stream_name"), saved_indexes.c.partition == bindparam("partition")
+    ),
+    *("stream_name", "partition"),
+)
+_MOVE = compiled(
+    update(saved_indexes)
+    .where(
+        saved_indexes.c.stream_name == bindparam("of_stream"),
+        saved_indexes.c.partition == bindparam("of_partition"),
+        saved_indexes.c.created_us == bindparam("from_us"),
+    )
+    .values(
+        created_us=bindparam("to_us"),
+        seal=(
+            saved_indexes.c.seal + _number(CREATED_FACTOR) * bindparam("later_us", type_=BigInteger) + _number(MODULUS)
+        ).op("%")(_number(MODULUS)),
+    ),
+    *("to_us", "later_us", "of_stream", "of_partition", "from_us"),
+)
 _DELETE = compiled(delete(saved_indexes).where(*_of_key))
+_COLUMNS = compiled(text("PRAGMA table_info('saved_indexes')"))
 _EVERY_ROW = compiled(text("SELECT * FROM saved_indexes NOT INDEXED"))
 """For a damaged SQLite file: reading without the table's index finds the rows in their pages, even if the index is
 damaged."""
 
 
-class Access(NamedTuple):
-    """One access to the table of positions: a get or a save.
+class Position(NamedTuple):
+    """A row of the table of positions, without its key and its seal.
 
-    save: the index to save. None for a get, which creates a missing position with index 0.
-    answered: whether the client of a save expects an answer. A get always has an answer.
-    fence: the number of the client's lease. None for a get, or for a client without leases.
+    next_index: the next index that the consumer will read.
+    saved_us: when the position was saved. created_us: the incarnation of the stream. Both in microseconds since 1970.
     """
 
-    key: Key
-    save: int | None
-    answered: bool = False
-    fence: int | None = None
+    next_index: int
+    saved_us: int
+    created_us: int
+    generation: int
 
-
-class IndexRequests(Operation):
-    """Carries out many gets and saves in their order.
-
-    A save never lowers a saved index. A save with a fence (lease number) is refused if its fence is not the newest one
-    of the partition.
-
-    indexes: for each request, the saved index after the request; None for a save whose client expects no answer.
-    fenced: the places of the refused saves in `requests`, counted from 0.
-    """
-
-    __slots__ = ("fenced", "indexes", "now_us", "requests")
-
-    def __init__(
-        self,
-        requests: Sequence[Access],
-        now_us: int,
-        on_done: Callable[[IndexRequests], None],
-    ) -> None:
-        super().__init__(on_done)
-        self.requests = requests
-        self.now_us = now_us
-        self.indexes: list[int | None] = []
-        self.fenced: set[int] = set()
-
-    def apply(self, session: Session) -> None:
-        self.indexes = []
-        self.fenced = set()
-        # Read what the requests need, in two statements. A plain save has no answer, so nothing is read for it.
-        requests = self.requests
-        fences = find_fences(session, _keys([each for each in requests if each.fence is not None]))
-        stored = _find_positions(session, _keys([each for each in requests if each.save is None or each.answered]))
-        # Several requests can have the same key: a later one sees what the earlier ones have saved.
-        raised: dict[Key, int] = {}
-        for place, (key, index, answered, fence) in enumerate(requests):
-            # Save, unless another member has the partition by now.
-            if fence is not None and fences[key] != fence:
-                self.fenced.add(place)
-            elif index is not None:
-                raised[key] = max(index, raised.get(key, index))
-            if index is not None and not answered:
-                self.indexes.append(None)
-                continue
-            found = _newest(key, stored[key], raised.get(key))
-            # A get creates a missing position, as the specification demands.
-            if found is None and index is None:
-                raised[key] = 0
-            self.indexes.append(found or 0)
-        # The highest index of each key, in one statement.
-        if raised:
-            session.execute_many(_RAISE, [sealed_row(key, index, self.now_us) for key, index in raised.items()])
+    def moved(self, index: int, now_us: int) -> Position:
+        """Returns the position after an ordinary save."""
+        return Position(index, now_us, self.created_us, self.generation)
 
 
 class SetPosition(WriteLeases):
     """Sets or deletes one position, and writes changed leases in the same transaction.
 
+    The position gets a new generation, so that a running consumer cannot overwrite it. It is a position of the present
+    stream.
     index: the new position; None deletes the position.
     changes: the changed leases. In them, the caller has raised the fence (lease number) of the partition, so that a
     member that had the lease earlier cannot save any more.
@@ -192,61 +194,12 @@ class SetPosition(WriteLeases):
         self.before = None if found is None else found[0]
         if self.index is None:
             execute(_DELETE, row)
-        else:
-            execute(_REPLACE, sealed_row(self.key, self.index, self.now_us))
-
-
-class PositionRow(NamedTuple):
-    """A saved position together with the lease of its partition.
-
-    saved_us: when the position was saved, in microseconds since 1970.
-    holder: the member that has the lease; None if no member has it.
-    ttl_ms: the time to live of the lease, in milliseconds; None if the partition was never leased.
-    """
-
-    client_id: str
-    stream_name: str
-    partition: int
-    next_index: int
-    saved_us: int
-    holder: str | None
-    ttl_ms: int | None
-
-
-class ListPositions(Operation):
-    """Reads a page of positions, sorted by client, stream and partition.
-
-    limit: the largest number of positions in the page.
-    rows: the positions of the page. If more positions follow, `rows` has one position more than `limit`.
-    """
-
-    __slots__ = ("limit", "request", "rows")
-
-    def __init__(self, request: PositionsRequest, limit: int, on_done: Callable[[ListPositions], None]) -> None:
-        super().__init__(on_done)
-        self.request = request
-        self.limit = limit
-        self.rows: list[PositionRow] = []
-
-    def apply(self, session: Session) -> None:
-        after, stream_name = self.request.after, self.request.stream_name
-        after_partition = None if after is None else after.partition
-        if after is not None and stream_name not in (None, after.stream_name):
-            # Only one stream is listed, but `after` names another stream. The page begins with the same client if the
-            # listed stream sorts after that stream, and with the next client if not.
-            after_partition = -1 if stream_name > after.stream_name else INDEX_MAX
-        found = session.execute(
-            _LISTS[self.request.client_id is not None, self.request.stream_name is not None, after is not None],
-            {
-                "client_id": self.request.client_id,
-                "stream_name": stream_name,
-                "after_client": None if after is None else after.client_id,
-                "after_stream": None if after is None else after.stream_name,
-                "after_partition": after_partition,
-                "limit": self.limit + 1,
-            },
-        )
-        self.rows = [PositionRow(*row) for row in found]
+            return
+        generation = self.now_us if found is None else max(self.now_us, found[3] + 1)
+        # A stream of another worker of the node is not in this database: then its incarnation is unknown.
+        stream = session.log.find_stream(self.key[1], self.key[2])
+        created_us = 0 if stream is None else stream.created_us
+        execute(REPLACE, sealed_row(self.key, self.index, self.now_us, created_us, generation))
 
 
 def merge_positions(session: Session, other: Session) -> None:
@@ -256,36 +209,45 @@ def merge_positions(session: Session, other: Session) -> None:
     damaged, or has no positions, the function ends without an error. Call it inside a transaction.
     """
     with suppress(StorageError):
-        # In a database of an older version, rows have no checksum.
-        for client_id, stream_name, partition, index, saved_us, *seal in other.execute(_EVERY_ROW):
-            row = sealed_row((client_id, stream_name, partition), index, saved_us)
-            if not seal or seal == [row["seal"]]:
-                session.execute(_RAISE, row)
+        # In a database of an older version, rows have neither incarnation nor generation, or no checksum either. A row
+        # of schema version 2 that was brought up to date has its checksum before both.
+        columns = [each[1] for each in other.execute(_COLUMNS)]
+        for values in other.execute(_EVERY_ROW):
+            found = dict(zip(columns, values, strict=True))
+            key = (found["client_id"], found["stream_name"], found["partition"])
+            created_us, generation = found.get("created_us", 0), found.get("generation", 0)
+            row = sealed_row(key, found["idx"], found["saved_us"], created_us, generation)
+            if SEAL not in found or found[SEAL] == row["seal"]:
+                session.execute(RAISE, row)
 
 
-def _keys(requests: Sequence[Access]) -> list[Key]:
-    """Returns the keys of requests, each once."""
-    return list(dict.fromkeys(each.key for each in requests))
-
-
-def _find_positions(session: Session, keys: Sequence[Key]) -> dict[Key, tuple[int, int, int] | None]:
-    """Returns for each key its row: the index, when it was saved, and the checksum, which is not compared; or None."""
+def find_positions(session: Session, keys: Sequence[Key]) -> dict[Key, tuple[int, ...] | None]:
+    """Returns for each key its row: the columns of a Position, and the checksum, which is not compared; or None."""
     return dict(zip(keys, session.find_many(_FIND, list(map(_row, keys))), strict=True))
 
 
-def _newest(key: Key, stored: tuple[int, int, int] | None, raised: int | None) -> int | None:
-    """Returns the index of a key after a save that never lowers it; None if there is none.
+def checked(key: Key, row: tuple[int, ...]) -> Position:
+    """Returns the position of a stored row. Raises DatabaseCorrupt if the row is damaged."""
+    check_sealed(saved_indexes.name, (*key, *row), "set the position anew with `stream-node index set`")
+    return Position(*row[:-1])
 
-    stored: the row of the position, as it is in the table. raised: the highest index that the operation saves.
-    Raises DatabaseCorrupt if the row is damaged and stays.
+
+def delete_positions(session: Session, stream_name: str, partition: int) -> None:
+    """Deletes the positions of all consumers in one partition, because it is being deleted. Call it inside a
+    transaction."""
+    session.execute(_DELETE_OF_STREAM, (stream_name, partition))
+
+
+def move_positions(session: Session, stream_name: str, partition: int, from_us: int, to_us: int) -> None:
+    """Makes the positions of one incarnation of a partition those of another: a mirror takes the creation time of its
+    source. Call it inside a transaction.
+
+    from_us, to_us: the creation times, in microseconds since 1970.
     """
-    if stored is None or (raised is not None and raised > stored[0]):
-        return raised
-    check_sealed(saved_indexes.name, (*key, *stored), "set the position anew with `stream-node index set`")
-    return int(stored[0])
+    session.execute(_MOVE, (to_us, to_us - from_us, stream_name, partition, from_us))
 
 
-def sealed_row(key: Key, index: int, saved_us: int) -> dict[str, str | int]:
+def sealed_row(key: Key, index: int, saved_us: int, created_us: int, generation: int) -> dict[str, Any]:
     """Returns the row of a position, with its checksum (`seal`), as the parameters of a statement."""
     client_id, stream_name, partition = key
     return {
@@ -294,50 +256,12 @@ def sealed_row(key: Key, index: int, saved_us: int) -> dict[str, str | int]:
         "partition": partition,
         "idx": index,
         "saved_us": saved_us,
-        "seal": seal_of("saved_indexes", (client_id, stream_name, partition, index, saved_us)),
+        "created_us": created_us,
+        "generation": generation,
+        "seal": position_seal(client_id, stream_name, partition, index, saved_us, created_us, generation),
     }
 
 
 def _row(key: Key) -> dict[str, str | int]:
     client_id, stream_name, partition = key
     return {"client_id": client_id, "stream_name": stream_name, "partition": partition}
-
-
-def _list_statement(by_client: bool, by_stream: bool, after: bool) -> Statement:
-    position, lease = saved_indexes.c, lease_fences.c
-    joined = saved_indexes.outerjoin(
-        lease_fences,
-        (lease.client_id == position.client_id)
-        & (lease.stream_name == position.stream_name)
-        & (lease.partition == position.partition),
-    )
-    statement = select(
-        position.client_id,
-        position.stream_name,
-        position.partition,
-        position.idx,
-        position.saved_us,
-        lease.holder,
-        lease.ttl_ms,
-    ).select_from(joined)
-    if by_client:
-        statement = statement.where(position.client_id == bindparam("client_id"))
-    if by_stream:
-        statement = statement.where(position.stream_name == bindparam("stream_name"))
-    if after and by_stream:
-        # The comparison leaves out the stream, so that SQLite finds the first row of the page through the index by
-        # stream.
-        statement = statement.where(
-            tuple_(position.client_id, position.partition)
-            > tuple_(bindparam("after_client"), bindparam("after_partition"))
-        )
-    elif after:
-        statement = statement.where(
-            tuple_(position.client_id, position.stream_name, position.partition)
-            > tuple_(bindparam("after_client"), bindparam("after_stream"), bindparam("after_partition"))
-        )
-    ordered = statement.order_by(position.client_id, position.stream_name, position.partition)
-    return compiled(ordered.limit(bindparam("limit", type_=Integer)).offset(literal_column("0", Integer)))
-
-
-_LISTS = {asked: _list_statement(*asked) for asked in product((False, True), repeat=3)}

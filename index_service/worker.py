@@ -11,26 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar
 
 import msgspec
 import structlog
 import trio
 
 from access.rights import Demand, Right
+from index_service.accesses import Access, IndexRequests, LoadPositions
+from index_service.answers import access_payload, fitting, list_payload, page_bytes_max, protocol_of_list
 from index_service.extensions import (
-    FENCED_SAVE,
     LEASE,
-    POSITIONS,
+    LOAD_POSITIONS,
     SET_POSITION,
     FencedSave,
     LeaseRequest,
     LeaseResponse,
+    LoadedPosition,
+    LoadRequest,
+    LoadResponse,
+    MarkedPosition,
     PositionKey,
     PositionsRequest,
-    PositionsResponse,
-    SavedPosition,
-    SaveResponse,
     SaveStatus,
     SetRequest,
     SetResponse,
@@ -41,25 +42,19 @@ from index_service.limits import (
     FAILURE_DELAY_S,
     LEASE_LIMITS,
     LISTS_WAITING_MAX,
-    PAGE_BYTES_MAX,
     PAGE_FENCES_MAX,
     PAGE_POSITIONS_MAX,
     IndexStatistics,
     LeaseLimits,
 )
+from index_service.listing import ListPositions, PositionRow
 from index_service.protocol import (
-    INDEX,
-    INDEX_PARTITIONED,
-    PARTITIONED_BODY,
-    GetIndex,
-    Index,
-    PartitionIndex,
     Request,
     SaveIndex,
     SavePartitionIndex,
 )
 from index_service.requests import BeyondLimit, access_of, is_extension, read_extension, read_plain
-from index_service.storage import Access, IndexRequests, ListPositions, PositionRow, SetPosition
+from index_service.storage import SetPosition
 from ockam.address import local
 from ockam.elsewhere import Elsewhere
 from ockam.log_rate import LogRate
@@ -75,12 +70,7 @@ SERVICE_ADDRESSES = ("stream_index_service", "stream_index", "stream_kafka_index
 """The addresses of the index service: the address in the specification, and two that real clients use."""
 PART_ADDRESS = local("index_service_part")
 """The address to which another node sends a list request that it joins with its own answer."""
-ROW_OVERHEAD_BYTES = 64
-"""The space that a listed position takes in addition to its texts, in bytes: lengths of the texts, numbers and time."""
-HOP_OVERHEAD_BYTES = 16
-"""The space in a frame that an address of a route takes in addition to its text, in bytes."""
 
-Row = TypeVar("Row", PositionRow, SavedPosition)
 
 logger = structlog.get_logger(__name__)
 
@@ -246,6 +236,8 @@ class IndexWorker(Worker):
         self._submit_accesses(asked, accesses)
         if isinstance(request, PositionsRequest):
             self._list(message, request)
+        elif isinstance(request, LoadRequest):
+            self._load(message, request)
         elif isinstance(request, FencesRequest):
             self._list_fences(message, request)
         elif isinstance(request, SetRequest):
@@ -284,17 +276,37 @@ class IndexWorker(Worker):
             return
         answers = []
         for place, ((message, request), index) in enumerate(zip(asked, operation.indexes, strict=True)):
-            fenced = place in operation.fenced
-            self._service.fenced += fenced
+            status = SaveStatus.OK
+            if place in operation.fenced:
+                status = SaveStatus.FENCED
+            elif place in operation.reset:
+                status = SaveStatus.RESET
+            self._service.fenced += status is SaveStatus.FENCED
             if index is None or isinstance(request, FencedSave):
-                self._service.saves += not fenced
+                self._service.saves += status is SaveStatus.OK
                 self._service.write_failure = None
             else:
                 self._service.gets += 1
             if index is not None:
-                payload = _answer(message, request, index, fenced)
+                payload = access_payload(message, request, index, status, operation.generations.get(place, 0))
                 answers.append(reply_to(message, message.onward_route[0], payload))
         self.context.send_run(answers)
+
+    def _load(self, message: Message, request: LoadRequest) -> None:
+        """Answers with the positions of one client. Only a request that may create positions waits for a write."""
+        service = self._service
+
+        def loaded(operation: LoadPositions) -> None:
+            if operation.error is not None:
+                self._failed(message, operation.error)
+                return
+            service.gets += len(operation.found)
+            positions = [None if each is None else LoadedPosition(*each) for each in operation.found]
+            self.reply(message, LOAD_POSITIONS.encode_response(LoadResponse(request.request_id, positions)))
+
+        asked = (request.client_id, request.stream_name, request.partitions, service.now_us())
+        operation = LoadPositions(*asked, self.context.guard(loaded), creates=request.creates)
+        (service.storage.submit_write if request.creates else service.storage.submit_read)(operation)
 
     def _list(self, message: Message, request: PositionsRequest) -> None:
         service = self._service
@@ -313,7 +325,7 @@ class IndexWorker(Worker):
     def _join_lists(self, message: Message, request: PositionsRequest, found: list[bytes] | None) -> None:
         """Answers a list request with the answers of all nodes. None: a node did not answer."""
         try:
-            pages = read_pages(POSITIONS, found, "positions")
+            pages = read_pages(protocol_of_list(message), found, "positions")
         except PageMissing as error:
             self.reply(message, failed_payload(str(error)))
             return
@@ -323,9 +335,9 @@ class IndexWorker(Worker):
             min(request.limit, PAGE_POSITIONS_MAX),
         )
         # Each page fits into a frame of the reader, but all of them together may not.
-        fitting = _fitting(positions, _page_bytes_max(message))
-        more = more or len(fitting) < len(positions)
-        self.reply(message, POSITIONS.encode_response(PositionsResponse(request.request_id, fitting, more)))
+        fits = fitting(positions, page_bytes_max(message))
+        more = more or len(fits) < len(positions)
+        self.reply(message, list_payload(message, request.request_id, fits, more))
 
     def _listed(self, message: Message, operation: ListPositions) -> None:
         service = self._service
@@ -333,7 +345,7 @@ class IndexWorker(Worker):
         if operation.error is not None:
             self._failed(message, operation.error)
             return
-        rows = _fitting(operation.rows[: operation.limit], _page_bytes_max(message))
+        rows = fitting(operation.rows[: operation.limit], page_bytes_max(message))
         more = len(operation.rows) > len(rows)
         gate = service.node.gate if service.node is not None else None
         shown = [row for row in rows if gate is None or gate.holds(message.origin, Right.INDEX, row.client_id)]
@@ -347,11 +359,8 @@ class IndexWorker(Worker):
                 return
             more = False
         service.lists += 1
-        positions = [SavedPosition(*row[:5], service.find_holder(row)) for row in shown]
-        self.reply(
-            message,
-            POSITIONS.encode_response(PositionsResponse(operation.request.request_id, positions, more)),
-        )
+        positions = [MarkedPosition(*row[:5], service.find_holder(row), *row[7:]) for row in shown]
+        self.reply(message, list_payload(message, operation.request.request_id, positions, more))
 
     def _list_fences(self, message: Message, request: FencesRequest) -> None:
         service = self._service
@@ -441,33 +450,3 @@ class IndexWorker(Worker):
         self._sweeps = False
         self._service.groups.sweep()
         self._arm_sweep()
-
-
-def _answer(message: Message, request: Request | FencedSave, index: int, fenced: bool) -> bytes:
-    """Encodes the answer to a get or a FencedSave, in the protocol and the form of the request."""
-    if isinstance(request, FencedSave):
-        status = SaveStatus.FENCED if fenced else SaveStatus.OK
-        return FENCED_SAVE.encode_response(SaveResponse(request.request_id, status, index))
-    if isinstance(request, GetIndex | SaveIndex):
-        return INDEX.encode_response(Index(request.client_id, request.stream_name, index))
-    response = PartitionIndex(request.client_id, request.stream_name, request.partition, index)
-    under = INDEX_PARTITIONED if INDEX_PARTITIONED.is_in(message.payload) else PARTITIONED_BODY
-    return under.encode_response(response)
-
-
-def _page_bytes_max(message: Message) -> int:
-    """Returns the size of the largest page, in bytes, that fits into one frame to the sender of this message."""
-    hops = sum(len(hop.value) + HOP_OVERHEAD_BYTES for hop in (*message.return_route, message.onward_route[0]))
-    return min(PAGE_BYTES_MAX, message.origin.frame_bytes_max - hops - ROW_OVERHEAD_BYTES)
-
-
-def _fitting(rows: list[Row], bytes_max: int) -> list[Row]:
-    """Returns the first rows that fit into a page of `bytes_max` bytes. The first row always fits, because it has about
-    3 KiB at most."""
-    size_bytes = 0
-    for count, row in enumerate(rows):
-        texts = (row.client_id, row.stream_name, row.holder or "")
-        size_bytes += ROW_OVERHEAD_BYTES + sum(len(text.encode()) for text in texts)
-        if size_bytes > bytes_max and count:
-            return rows[:count]
-    return rows

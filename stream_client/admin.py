@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Generic, Self, TypeVar
 
 from index_service.extensions import (
+    MARKED_POSITIONS,
     POSITIONS,
     SET_POSITION,
     PositionKey,
@@ -19,15 +20,17 @@ from index_service.extensions import (
 from stream_client.arguments import BeforeLike, before_of
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE
-from stream_client.errors import InvalidArgument
+from stream_client.errors import AccessDenied, InvalidArgument, RequestRefused
 from stream_client.session import Session
 from stream_service.copying import COPY, CopiedMessage, CopyRequest, CopyResponse
 from stream_service.extensions import (
     DELETE,
+    DELETE_ALL,
     INFO,
     LIST,
     RETENTION,
     TRUNCATE,
+    DeleteAllRequest,
     DeleteRequest,
     InfoRequest,
     ListRequest,
@@ -75,12 +78,22 @@ class StreamAdmin:
             raise InvalidArgument(f"what to keep is a Retention, or None for the node's default, not {given}")
         return (await self.session.ask(self.handle, RETENTION, RetentionRequest(0, retention))).info
 
-    async def delete(self) -> int:
+    async def delete(self, *, keep_positions: bool = False) -> int:
         """Delete the partition with all its messages, and return the number of deleted messages.
 
         Do not use this object afterwards: every later request through it raises StreamNotFound.
+
+        keep_positions: whether the saved positions of consumers stay. They are positions of the deleted stream: a
+            consumer of a stream with the same name does not resume there. An older node always keeps them.
         """
-        deleted = (await self.session.ask(self.handle, DELETE, DeleteRequest(0))).deleted
+        try:
+            request = DeleteAllRequest(0, keep_positions)
+            deleted = (await self.session.ask(self.handle, DELETE_ALL, request)).deleted
+        except AccessDenied:
+            raise
+        except RequestRefused:
+            # An older node. A node that refuses the deletion itself refuses this, too.
+            deleted = (await self.session.ask(self.handle, DELETE, DeleteRequest(0))).deleted
         self.session.core.drop(self.handle)
         return deleted
 
@@ -140,12 +153,17 @@ class StreamListing(Listing[StreamInfo]):
 
 
 class PositionListing(Listing[SavedPosition]):
-    """An iterator over the positions that consumers have saved, sorted by client id, stream and partition."""
+    """An iterator over the positions that consumers have saved, sorted by client id, stream and partition.
+
+    The positions are `MarkedPosition` objects, which also tell the incarnation of the stream. Those of an older node
+    are plain `SavedPosition` objects.
+    """
 
     def __init__(self, session: Session, stream_name: str | None, client_id: str | None, page_items: int) -> None:
         super().__init__(session, page_items)
         self._stream_name = stream_name
         self._client_id = client_id
+        self._is_marked = True
 
     async def _next_page(self) -> Sequence[SavedPosition]:
         after = None
@@ -153,6 +171,16 @@ class PositionListing(Listing[SavedPosition]):
             last = self._page[-1]
             after = PositionKey(last.client_id, last.stream_name, last.partition)
         request = PositionsRequest(0, self._stream_name, self._client_id, after, self._page_items)
+        if self._is_marked:
+            try:
+                marked = await self._session.ask(INDEX_SERVICE, MARKED_POSITIONS, request)
+            except AccessDenied:
+                raise
+            except RequestRefused:
+                self._is_marked = False
+            else:
+                self._more = marked.more
+                return marked.positions
         answer = await self._session.ask(INDEX_SERVICE, POSITIONS, request)
         self._more = answer.more
         return answer.positions

@@ -256,7 +256,46 @@ class StreamNotFound(ClientError):
 
 
 class PositionBeyondEnd(ClientError):
-    """The position of a reader is higher than the stream's end, because the stream was deleted and created again."""
+    """The position of a reader is higher than the stream's end, because the stream was deleted and created again, or
+    has lost its last messages."""
+
+
+class StreamRemade(PositionBeyondEnd):
+    """The stream was deleted and created again under the same name, so the position of a reader means nothing in it.
+
+    A consumer does not raise this error, but goes on at the beginning of the new stream, and passes the error to the
+    option `on_event`. Without that option, it logs a warning. `Stream.follow` raises the error.
+
+    index: the next index that was to be read in the former stream.
+    """
+
+    def __init__(self, stream_name: str, partition: int, index: int) -> None:
+        self.stream_name = stream_name
+        self.partition = partition
+        self.index = index
+        super().__init__(
+            f"{stream_name!r}, partition {partition}, was deleted and created again: the position {index} of the "
+            "former stream means nothing in it; read it from its beginning"
+        )
+
+
+class PositionReset(ClientError):
+    """Somebody has set or deleted the saved position of a running consumer, for example with `index set`.
+
+    A consumer does not raise this error, but goes on at the position that is now saved, and passes the error to the
+    option `on_event`. Without that option, it logs a warning.
+
+    before, index: the next index to read, before and after the change.
+    """
+
+    def __init__(self, stream_name: str, partition: int, before: int, index: int) -> None:
+        self.stream_name = stream_name
+        self.partition = partition
+        self.before = before
+        self.index = index
+        super().__init__(
+            f"the position in {stream_name!r}, partition {partition}, was set from {before} to {index} by somebody else"
+        )
 
 
 class LeaseLost(ClientError):

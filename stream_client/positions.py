@@ -5,9 +5,22 @@ The position of a consumer in a partition is the next index to read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
+from index_service.extensions import (
+    LOAD_PARTITIONS_MAX,
+    LOAD_POSITIONS,
+    MARKED_SAVE,
+    LoadedPosition,
+    LoadRequest,
+    LoadResponse,
+    MarkedResponse,
+    MarkedSave,
+    SaveResponse,
+    SaveStatus,
+)
 from index_service.limits import INDEX_MAX
 from index_service.protocol import (
     INDEX_PARTITIONED,
@@ -16,8 +29,16 @@ from index_service.protocol import (
     SavePartitionIndex,
 )
 from ockam.protocol import ProtocolError
+from stream_client.core.marks import Mark, Marks, OnReset
 from stream_client.core.service_route import INDEX_SERVICE
-from stream_client.errors import InvalidArgument, NodeFailed
+from stream_client.errors import (
+    AccessDenied,
+    ClientError,
+    InvalidArgument,
+    NodeFailed,
+    RequestRefused,
+    UnexpectedAnswer,
+)
 from stream_client.session import Session
 
 P = TypeVar("P")
@@ -49,8 +70,9 @@ class Positions(Protocol):
 class SavedIndexes:
     """The positions that a node's index service saves under one client id: the next index to read of each partition.
 
-    The service keeps the highest index saved so far, and does not confirm a save. So `save` reads the indexes back, and
-    saves again if a save was lost together with a connection.
+    The service keeps the highest index saved so far. The positions that a consumer reads from here are saved with an
+    answer, and with the incarnation of their stream (`Marks`). The service does not confirm other saves: `save` reads
+    these indexes back, and saves again if a save was lost together with a connection.
     """
 
     def __init__(self, client: Session, client_id: str) -> None:
@@ -58,6 +80,8 @@ class SavedIndexes:
         client_id: the name under which the node saves the positions.
         """
         self._session = client
+        self._marks = Marks(client_id)
+        self._cancels: dict[tuple[str, int], Callable[[], None]] = {}
         self.client_id = client_id
 
     def __repr__(self) -> str:
@@ -78,33 +102,134 @@ class SavedIndexes:
             _check(request, answer)
         return [answer.index or 0 for answer in answers]
 
+    async def resume(self, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[Mark]:
+        """Return what the node knows of the position of each of these partitions, in order. Creates missing positions.
+
+        A consumer calls this method before it reads. With an older node, the marks have an index only.
+
+        on_reset: called with a partition whose position somebody else has changed since.
+        """
+        try:
+            found = await self._load(stream_name, partitions)
+        except AccessDenied:
+            raise
+        except RequestRefused:
+            return [Mark(index) for index in await self.load(stream_name, partitions)]
+        return [
+            self._marks.loaded(stream_name, partition, position, on_reset)
+            for partition, position in zip(partitions, found, strict=True)
+        ]
+
+    async def begin(self, stream_name: str, partition: int, created_us: int, fence: int | None = None) -> SaveResponse:
+        """Save index 0 as the position in another incarnation of the stream, unless the position is already one of that
+        incarnation. The answer has the index that is saved.
+
+        created_us: the creation time of the new stream, in microseconds since 1970.
+        fence: the number of the consumer's lease; None without a lease.
+        """
+        request = self._marks.begin(stream_name, partition, created_us, fence)
+        if request is None:
+            return SaveResponse(0, SaveStatus.OK, 0)
+        answer = await self._session.ask(INDEX_SERVICE, MARKED_SAVE, request)
+        self._marks.answered(request, answer)
+        return answer
+
+    def check_nowait(self, stream_name: str, partitions: Sequence[int]) -> None:
+        """Ask whether somebody else has changed one of these positions, without waiting. If so, the `on_reset` of
+        `resume` is called later."""
+
+        def checked(asked: Sequence[int], answer: LoadResponse | ClientError) -> None:
+            if not isinstance(answer, ClientError):
+                for partition, position in zip(asked, answer.positions, strict=False):
+                    self._marks.checked(stream_name, partition, position)
+
+        marked = [each for each in partitions if self._marks.find(stream_name, each) is not None]
+        for asked in _parts(marked):
+            request = LoadRequest(0, self.client_id, stream_name, asked, creates=False)
+            self._session.ask_nowait(INDEX_SERVICE, LOAD_POSITIONS, request, partial(checked, asked))
+
     async def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
         """Save the index of each partition in `indexes`. When this method returns, the node has stored these or higher
-        indexes.
+        indexes. A position that somebody else has changed stays as it is.
 
         Raises InvalidArgument for an index that no node can save, and NodeFailed if the node does not store it, for
         example because its disk is full.
         """
-        missing = dict(indexes)
+        marked, missing = self._split(stream_name, indexes)
+        answers = await self._session.ask_all(INDEX_SERVICE, MARKED_SAVE, marked)
+        for request, answer in zip(marked, answers, strict=True):
+            self._marks.answered(request, answer)
         for _ in range(SAVES_MAX):
             if not missing:
                 return
-            self.save_nowait(stream_name, missing)
+            self._tell(stream_name, missing)
             kept = dict(zip(missing, await self.load(stream_name, list(missing)), strict=True))
             missing = {partition: index for partition, index in missing.items() if kept[partition] < index}
         if missing:
             raise NodeFailed(f"{self._session.address} does not store the position of {self.client_id!r}; read its log")
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
-        """Send the index of each partition to the node, without waiting. Without a connection, the save is lost.
+        """Send the index of each partition to the node, without waiting. Without a connection, the save is lost, unless
+        a consumer reads the partition from here. Raises InvalidArgument for an index that no node can save."""
+        marked, plain = self._split(stream_name, indexes)
+        for request in marked:
+            # A later save makes an unanswered one useless. So at most one save of each partition waits for an answer.
+            key = stream_name, request.partition
+            self._cancels.pop(key, _nothing)()
+            answered = partial(self._saved, request)
+            self._cancels[key] = self._session.ask_nowait(INDEX_SERVICE, MARKED_SAVE, request, answered)
+        self._tell(stream_name, plain)
 
-        Raises InvalidArgument for an index that no node can save.
-        """
+    def request(self, stream_name: str, partition: int, index: int, fence: int) -> MarkedSave | None:
+        """Return the request that saves a position under a lease; None if the node does not know marks."""
+        return self._marks.request(stream_name, partition, index, fence)
+
+    def answered(self, request: MarkedSave, answer: MarkedResponse) -> None:
+        """Apply the answer to a save that was sent elsewhere."""
+        self._marks.answered(request, answer)
+
+    def _saved(self, request: MarkedSave, answer: MarkedResponse | ClientError) -> None:
+        if not isinstance(answer, ClientError):
+            self._marks.answered(request, answer)
+
+    def _split(self, stream_name: str, indexes: Mapping[int, int]) -> tuple[list[MarkedSave], dict[int, int]]:
+        """Return the saves of the partitions that have a mark, and the indexes of the others."""
+        marked, plain = [], {}
         for partition, index in indexes.items():
             if not 0 <= index <= INDEX_MAX:
                 raise InvalidArgument(f"index {index} cannot be saved; pass one from 0 to {INDEX_MAX}")
+            request = self._marks.request(stream_name, partition, index, None)
+            if request is None:
+                plain[partition] = index
+            else:
+                marked.append(request)
+        return marked, plain
+
+    def _tell(self, stream_name: str, indexes: Mapping[int, int]) -> None:
+        for partition, index in indexes.items():
             request = SavePartitionIndex(self.client_id, stream_name, partition, index)
             self._session.core.tell(INDEX_SERVICE, INDEX_PARTITIONED.encode_request(request))
+
+    async def _load(self, stream_name: str, partitions: Sequence[int]) -> list[LoadedPosition]:
+        requests = [LoadRequest(0, self.client_id, stream_name, part, creates=True) for part in _parts(partitions)]
+        answers = await self._session.ask_all(INDEX_SERVICE, LOAD_POSITIONS, requests)
+        found = [position for answer in answers for position in answer.positions if position is not None]
+        if len(found) != len(partitions):
+            raise UnexpectedAnswer(f"{len(found)} positions came for {len(partitions)} partitions")
+        return found
+
+
+async def resume(
+    positions: Positions, stream_name: str, partitions: Sequence[int], on_reset: OnReset
+) -> Sequence[Mark]:
+    """Return what is known of the position of each of these partitions, in order (`SavedIndexes.resume`).
+
+    positions: of an object that is not one of ours, only the indexes are known.
+    """
+    if hasattr(positions, "resume"):
+        marks: Sequence[Mark] = await positions.resume(stream_name, partitions, on_reset)
+        return marks
+    return [Mark(index) for index in await positions.load(stream_name, partitions)]
 
 
 def to_positions(session: Session, positions: Positions | str) -> Positions:
@@ -142,3 +267,13 @@ def _check(request: GetPartitionIndex, answer: PartitionIndex) -> None:
     asked = (request.client_id, request.stream_name, request.partition)
     if (answer.client_id, answer.stream_name, answer.partition) != asked:
         raise ProtocolError(f"the index service answered for {answer.stream_name!r}, not for {request.stream_name!r}")
+
+
+def _parts(partitions: Sequence[int]) -> list[list[int]]:
+    """Return the partitions in parts, each as large as one request may be."""
+    begins = range(0, len(partitions), LOAD_PARTITIONS_MAX)
+    return [list(partitions[at : at + LOAD_PARTITIONS_MAX]) for at in begins]
+
+
+def _nothing() -> None:
+    """Do nothing. Used if no save waits for an answer."""

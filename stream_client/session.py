@@ -59,7 +59,8 @@ class Session:
     core: the client's logic without I/O.
     shell: the client's I/O.
     answer_timeout_s: how many seconds a request waits for its answer; None: for ever.
-    has_rich_pull: whether the node has ever answered a pull in our own protocol `node/stream_pull/1`.
+    best_pull: the best protocol in which the node has ever answered a pull, as a number of `consume.reader`; at first
+        one more than the last of them.
     """
 
     def __init__(self, address: str, core: ClientCore, shell: Shell, answer_timeout_s: float | None) -> None:
@@ -67,7 +68,7 @@ class Session:
         self.core = core
         self.shell = shell
         self.answer_timeout_s = answer_timeout_s
-        self.has_rich_pull = False
+        self.best_pull = 3
 
     def statistics(self) -> CoreStatistics:
         """Return the counts of connections, bytes and unanswered requests. Connections and bytes count from the

@@ -142,6 +142,9 @@ class Stream(StreamAdmin):
         save_interval_s: the longest time in seconds between the processing of a message and the next save.
         on_hole: a function called for missing indexes, with the partition, the first missing index and the next
             existing index.
+        on_event: a function called with a StreamRemade, after which the consumer reads the new stream from its
+            beginning, or with a PositionReset, after which it goes on at the position that somebody has set; None: log
+            a warning.
         idle_delay_s: the seconds before the next request to a node that answers at once although it has no message.
         """
         return Consumer(self, positions, **options)
@@ -296,9 +299,12 @@ class PartitionedStream:
         calls = [session.call(stream.handle, INFO, InfoRequest(0)) for stream in self.partitions]
         return [answer.info for answer in await session.answers_of(calls, INFO)]
 
-    async def delete(self) -> int:
-        """Delete all partitions, and return the number of deleted messages."""
-        return sum([await stream.delete() for stream in self.partitions])
+    async def delete(self, *, keep_positions: bool = False) -> int:
+        """Delete all partitions, and return the number of deleted messages.
+
+        keep_positions: as in `Stream.delete`.
+        """
+        return sum([await stream.delete(keep_positions=keep_positions) for stream in self.partitions])
 
 
 async def create_streams(session: Session, name: str | None, partitions: int = 1) -> list[Stream]:

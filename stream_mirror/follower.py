@@ -23,6 +23,8 @@ from stream_mirror.errors import MirrorError, Parted, SourceLost, SourceRefused
 from stream_mirror.figures import Figures
 from stream_mirror.local_stream import LocalStream
 from stream_mirror.protocol import MirrorCondition
+from stream_mirror.taking import TakeCreated
+from stream_service.extensions import INFO, InfoRequest
 from stream_service.mirror_codec import MirrorAnswer, decode_mirror_page
 from stream_service.mirror_operations import ReadOne, SkipForward, StoreMirrored, TakeHistory
 from stream_service.mirror_rows import MirrorRow
@@ -94,6 +96,8 @@ class Follower:
         await self._compare_last(asker)
         page: MirrorAnswer | None = None
         while True:
+            if page is None:
+                await self._take_created(asker)
             page = await self._next_page(asker, page)
             has_less = page.next_index < self._stream.next_index and not page.is_mirror
             if page.status is MirrorStatus.PARTED or has_less:
@@ -203,6 +207,24 @@ class Follower:
             await self._part(page)
         elif page.records and page.start == index and page.records[0] != found.found:
             await self._part(page, differs_at=index)
+
+    async def _take_created(self, asker: Asker) -> None:
+        """Gives a mirror without messages the creation time of its source, by which readers tell the incarnations of a
+        stream apart. A reader that goes on at the mirror after a promotion then reads the same stream.
+
+        A mirror with messages keeps its creation time, since somebody may already have read it. It has another one than
+        its source only if an earlier version of this program has made it.
+        """
+        name, partition = self._stream.identity
+        if self._stream.next_index:
+            return
+        source = stream_address(self._row.source_name, partition)
+        created_us = (await asker.ask(source, INFO, InfoRequest(0))).info.created_us
+        before_us = self._stream.get_worker().bounds.created_us
+        if created_us != before_us:
+            await self._stream.change(
+                lambda stream_id, done: TakeCreated(stream_id, name, partition, before_us, created_us, done)
+            )
 
     async def _part(self, page: MirrorAnswer, differs_at: int | None = None) -> None:
         """Finds out which messages the source does not have. If there are any, they are set aside or Parted is raised.

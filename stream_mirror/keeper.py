@@ -5,16 +5,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import msgspec
 import structlog
 import trio
 
-from index_service.extensions import POSITIONS, PositionKey, PositionsRequest, SavedPosition
+from index_service.extensions import MARKED_POSITIONS, POSITIONS, MarkedPosition, PositionKey, PositionsRequest
 from index_service.fences import FENCES, CopyPositions, FencesRequest, StoredFence
 from index_service.worker import SERVICE_ADDRESSES as INDEX_ADDRESSES
 from ockam.address import local
 from storage.errors import StorageClosed, StorageError
 from stream_mirror.asking import Asker, asking
-from stream_mirror.errors import MirrorError
+from stream_mirror.errors import MirrorError, SourceRefused
 from stream_mirror.local_stream import completed
 from stream_service.extensions import LIST, ListRequest, Retention, StreamInfo, StreamKey
 from stream_service.mirror_rows import MirrorRow
@@ -54,6 +55,7 @@ class Keeper:
         self._row = row
         self._new_id = new_id
         self._follow = follow
+        self._created: dict[int, int] = {}
         self.reason = ""
 
     def is_of(self, row: MirrorRow) -> bool:
@@ -78,6 +80,7 @@ class Keeper:
         """Copies everything once. Raises MirrorError, StorageError."""
         with asking(self._directory.node, self._row.source, self._new_id) as asker:
             for info in await list_partitions(asker, self._row.source_name):
+                self._created[info.partition] = info.created_us
                 worker = self._find_worker(info.partition)
                 if worker is None:
                     await self._follow(info.partition)
@@ -87,17 +90,17 @@ class Keeper:
 
     async def copy_positions(self, asker: Asker) -> None:
         """Copies the positions and the fences of all consumers of the stream. Raises MirrorError, StorageError."""
-        positions: list[SavedPosition] = []
+        positions: list[MarkedPosition] = []
         fences: list[StoredFence] = []
         index_service = local(INDEX_ADDRESSES[0])
         after: PositionKey | None = None
         while True:
             request = PositionsRequest(0, self._row.source_name, None, after, PAGE)
-            page = await asker.ask(index_service, POSITIONS, request)
-            positions += page.positions
-            if not page.more or not page.positions:
+            page, more = await self._list_positions(asker, request)
+            positions += page
+            if not more or not page:
                 break
-            last = page.positions[-1]
+            last = page[-1]
             after = PositionKey(last.client_id, last.stream_name, last.partition)
         after = None
         while True:
@@ -108,7 +111,24 @@ class Keeper:
                 break
         storage = self._directory.storage
         if positions or fences:
-            await completed(storage.submit_write, lambda done: CopyPositions(self._name, positions, fences, done))
+            created = dict(self._created)
+            await completed(
+                storage.submit_write, lambda done: CopyPositions(self._name, positions, fences, created, done)
+            )
+
+    async def _list_positions(self, asker: Asker, request: PositionsRequest) -> tuple[list[MarkedPosition], bool]:
+        """Returns a page of positions, and whether more follow. Raises MirrorError."""
+        index_service = local(INDEX_ADDRESSES[0])
+        try:
+            page = await asker.ask(index_service, MARKED_POSITIONS, request)
+            return page.positions, page.more
+        except SourceRefused:
+            # An older source does not say to which incarnation of the stream its positions belong.
+            plain = await asker.ask(index_service, POSITIONS, request)
+            positions = [
+                MarkedPosition(**msgspec.structs.asdict(each), created_us=0, generation=0) for each in plain.positions
+            ]
+            return positions, plain.more
 
     def _find_worker(self, partition: int) -> StreamWorker | None:
         worker = self._directory.node.find_worker(stream_address(self._name, partition))

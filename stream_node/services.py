@@ -15,6 +15,7 @@ import msgspec
 import trio
 
 from index_service.limits import IndexStatistics, LeaseLimits
+from index_service.storage import delete_positions
 from index_service.worker import IndexService
 from ockam.elsewhere import Elsewhere
 from ockam.message import Message
@@ -144,6 +145,7 @@ class Services:
             elsewhere=elsewhere,
         )
         limits = LeaseLimits(ttl_s=config.lease_ttl_s)
+        self._directory.forget_positions = delete_positions
         self._index = IndexService(storage, now_us, lease_limits=limits, elsewhere=elsewhere)
         self._mirrors = MirrorService(
             node,

@@ -1,10 +1,10 @@
 """The messages of the stream protocols that the specification does not have.
 
 Each protocol has a name of the form `node/<name>/<version>`. Clients send `node/stream_info/1`, `node/stream_push/1`,
-`node/stream_pull/1`, `node/stream_truncate/1`, `node/stream_delete/1` and `node/stream_retention/1` to the address of a
-stream. Clients send `node/stream_list/1` to the stream service. A stream sends `node/push_failed/1` to a client whose
-push failed. A request that cannot be served is answered with `error`. docs/wire.md describes the protocols for authors
-of other clients.
+`node/stream_pull/3`, `node/stream_truncate/1`, `node/stream_delete/2` and `node/stream_retention/1` to the address of a
+stream, which also serves version 1 of the pull and of the delete. Clients send `node/stream_list/1` to the stream
+service. A stream sends `node/push_failed/1` to a client whose push failed. A request that cannot be served is answered
+with `error`. docs/wire.md describes the protocols for authors of other clients.
 """
 
 from __future__ import annotations
@@ -280,6 +280,25 @@ class RichPage(msgspec.Struct, frozen=True):
     messages: list[RichMessage]
 
 
+# type MarkedPull struct { request_id: uint  start: Start  limit: uint  wait_ms: uint  created_us: u64 }
+class MarkedPull(RichPull, frozen=True):
+    """A RichPull of one incarnation of a stream.
+
+    created_us: when the stream was created that the consumer reads, in microseconds since 1970; 0: any. If the stream
+    was made again since, the answer comes at once and has no message.
+    """
+
+    created_us: bare.U64
+
+
+# type MarkedPage struct { request_id: uint  first_index: uint  next_index: uint  resume_index: uint
+#   messages: list<RichMessage>  created_us: u64 }
+class MarkedPage(RichPage, frozen=True):
+    """The answer to a MarkedPull. created_us: when the stream was created, in microseconds since 1970."""
+
+    created_us: bare.U64
+
+
 # type BeforeIndex struct { index: uint }
 class BeforeIndex(msgspec.Struct, frozen=True):
     index: bare.UInt
@@ -311,9 +330,20 @@ class TruncateResponse(msgspec.Struct, frozen=True):
 
 # type DeleteRequest struct { request_id: uint }
 class DeleteRequest(msgspec.Struct, frozen=True):
-    """A request to delete a stream-partition with all its messages. Afterwards the name can be used again."""
+    """A request to delete a stream-partition with all its messages. Afterwards the name can be used again. The
+    positions of its consumers stay."""
 
     request_id: bare.UInt
+
+
+# type DeleteAllRequest struct { request_id: uint  keeps_positions: bool }
+class DeleteAllRequest(DeleteRequest, frozen=True):
+    """A request to delete a stream-partition with all its messages, and with the positions of its consumers.
+
+    keeps_positions: whether the positions stay, as with a DeleteRequest.
+    """
+
+    keeps_positions: bool
 
 
 DELETED = "the stream has been deleted"
@@ -345,6 +375,8 @@ LIST = Protocol("node/stream_list/1", ListRequest, ListResponse)
 RICH_PUSH = Protocol("node/stream_push/1", RichPush, RichConfirm)
 PUSH_FAILED = Protocol("node/push_failed/1", PushFailure, PushFailure)
 RICH_PULL = Protocol("node/stream_pull/1", RichPull, RichPage)
+MARKED_PULL = Protocol("node/stream_pull/3", MarkedPull, MarkedPage)
 TRUNCATE = Protocol("node/stream_truncate/1", TruncateRequest, TruncateResponse)
 DELETE = Protocol("node/stream_delete/1", DeleteRequest, DeleteResponse)
+DELETE_ALL = Protocol("node/stream_delete/2", DeleteAllRequest, DeleteResponse)
 RETENTION = Protocol("node/stream_retention/1", RetentionRequest, InfoResponse)

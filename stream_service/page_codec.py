@@ -1,9 +1,9 @@
 """Encodes and decodes the payloads of pages, which are the answers to pulls.
 
-These functions do the same as those of `stream_service.protocol.PULL` and `stream_service.extensions.RICH_PULL`, but
-faster, because the indexes in a page follow each other and many messages have the same time. They handle the usual
-pages: messages without key and headers. All other payloads go to the functions of PULL and RICH_PULL, which also raise
-the errors. `tests/service/test_page_codec.py` compares both.
+These functions do the same as those of `stream_service.protocol.PULL`, `stream_service.extensions.RICH_PULL` and
+`stream_service.extensions.MARKED_PULL`, but faster, because the indexes in a page follow each other and many messages
+have the same time. They handle the usual pages: messages without key and headers. All other payloads go to the
+functions of the protocols, which also raise the errors. `tests/service/test_page_codec.py` compares both.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any, TypeAlias
 from bare.errors import Irregular
 from bare.limits import LIST_ITEMS_MAX
 from bare.varint import FIRST_BYTE, ONE_BYTE, decode_uint, encode_uint, long_uint
-from stream_service.extensions import RICH_PULL, RichMessage, RichPage
+from stream_service.extensions import MARKED_PULL, RICH_PULL, MarkedPage, RichMessage, RichPage
 from stream_service.protocol import PULL, PullResponse, StreamMessage
 
 Record: TypeAlias = tuple[int, bytes, int, bytes | None, bytes | None]
 """A stored message, as `storage.contract.Record`; clients use this module, too, and have no storage."""
 TAG = PULL.tag
 RICH_TAG = RICH_PULL.tag
+MARKED_TAG = MARKED_PULL.tag
 USUAL_BYTES_MAX = 8 * 1024 * 1024
 """The size of the largest payload that is handled here, in bytes. PULL and RICH_PULL know the limits of larger ones."""
 NO_KEY_NO_HEADERS = b"\0\0"
@@ -36,15 +37,24 @@ def encode_page(request_id: int, records: list[Record]) -> bytes:
 
 
 def encode_rich_page(
-    request_id: int, first_index: int, next_index: int, resume_index: int, records: list[Record]
+    request_id: int,
+    first_index: int,
+    next_index: int,
+    resume_index: int,
+    records: list[Record],
+    created_us: int | None = None,
 ) -> bytes | None:
-    """Returns the payload of a page, the same bytes as RICH_PULL makes. None if a message has a key or headers."""
+    """Returns the payload of a page, the same bytes as RICH_PULL makes, or MARKED_PULL if the creation time of the
+    stream is given. None if a message has a key or headers."""
     for record in records:
         if record[3] is not None or record[4] is not None:
             return None
     pieces = [encode_uint(each) for each in (request_id, first_index, next_index, resume_index, len(records))]
     _encode_messages(pieces, records, timed=True)
-    return _payload(RICH_TAG, pieces)
+    if created_us is None:
+        return _payload(RICH_TAG, pieces)
+    pieces.append(created_us.to_bytes(TIME_BYTES, "little"))
+    return _payload(MARKED_TAG, pieces)
 
 
 def decode_page(payload: bytes) -> PullResponse:
@@ -63,6 +73,16 @@ def decode_rich_page(payload: bytes) -> RichPage:
         return RICH_PULL.decode_response(payload)
     (request_id, first_index, next_index, resume_index), messages = found
     return RichPage(request_id, first_index, next_index, resume_index, messages)
+
+
+def decode_marked_page(payload: bytes) -> MarkedPage:
+    """Returns the page that a payload has, as MARKED_PULL does. Raises ProtocolError."""
+    found = _decode_usual(payload, MARKED_TAG, 4, timed=True, behind_bytes=TIME_BYTES)
+    if found is None:
+        return MARKED_PULL.decode_response(payload)
+    (request_id, first_index, next_index, resume_index), messages = found
+    created_us = int.from_bytes(payload[-TIME_BYTES:], "little")
+    return MarkedPage(request_id, first_index, next_index, resume_index, messages, created_us)
 
 
 def _payload(tag: bytes, pieces: list[bytes]) -> bytes:
@@ -93,11 +113,13 @@ def _encode_messages(pieces: list[bytes], records: list[Record], timed: bool) ->
         pieces.append(data)
 
 
-def _decode_usual(payload: bytes, tag: bytes, numbers: int, timed: bool) -> tuple[list[int], list[Any]] | None:
+def _decode_usual(
+    payload: bytes, tag: bytes, numbers: int, timed: bool, behind_bytes: int = 0
+) -> tuple[list[int], list[Any]] | None:
     """Returns the numbers before the messages, and the messages; None for a payload that is not usual.
 
     numbers: how many numbers stand before the number of messages. timed: whether the messages have times, and the
-    places of key and headers.
+    places of key and headers. behind_bytes: how many bytes stand behind the messages.
     """
     have = len(payload)
     if have > USUAL_BYTES_MAX or not payload.startswith(tag):
@@ -147,4 +169,4 @@ def _decode_usual(payload: bytes, tag: bytes, numbers: int, timed: bool) -> tupl
             at = end
     except (Irregular, IndexError):
         return None
-    return (head, messages) if at == have else None
+    return (head, messages) if at + behind_bytes == have else None

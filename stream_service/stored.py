@@ -8,7 +8,7 @@ storage threads convert each sqlite3.Error to a StorageError.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from sqlalchemy import (
@@ -105,6 +105,12 @@ SET_ATTRIBUTES: Final = compiled(
     .values(attributes=bindparam("attributes"), seal=bindparam("seal")),
     *("attributes", "seal", "stream_id"),
 )
+SET_CREATED: Final = compiled(
+    update(streams)
+    .where(streams.c.id == bindparam("stream_id"))
+    .values(created_us=bindparam("created_us"), seal=bindparam("seal")),
+    *("created_us", "seal", "stream_id"),
+)
 GET_TIME: Final = compiled(
     select(messages.c.time_us).where(_of_stream, messages.c.idx == bindparam("index")), *("stream_id", "index")
 )
@@ -181,15 +187,32 @@ def set_retention(session: Session, stream_id: int, retention: Retention | None)
     Raises DatabaseCorrupt if the row of the stream is damaged.
     """
     encoded = None if retention is None else _attributes_encoder.encode(Attributes(retention))
+    columns = _sealed_columns(session, stream_id)
+    if columns is not None:
+        columns[3] = encoded
+        session.execute(SET_ATTRIBUTES, (encoded, stream_seal(*columns), stream_id))
+
+
+def set_created(session: Session, stream_id: int, created_us: int) -> None:
+    """Stores another creation time of a stream, in microseconds since 1970: a mirror has that of its source. Call it
+    inside a transaction. Raises DatabaseCorrupt if the row of the stream is damaged."""
+    columns = _sealed_columns(session, stream_id)
+    if columns is not None:
+        columns[2] = created_us
+        session.execute(SET_CREATED, (created_us, stream_seal(*columns), stream_id))
+
+
+def _sealed_columns(session: Session, stream_id: int) -> list[Any] | None:
+    """Returns the arguments of `stream_seal` from the row of a stream; None if there is none. Raises DatabaseCorrupt if
+    the row is damaged: a new seal over a damaged row would hide the damage."""
     row = session.execute(SEALED_STREAM, (stream_id,)).fetchone()
     if row is None:
-        return
+        return None
+    columns: list[Any]
     *columns, seal = row
-    # A new seal over a damaged row would hide the damage, so the old seal is checked first.
     if seal != stream_seal(*columns):
         raise DatabaseCorrupt(corrupt_text(f"the row of the stream {columns[0]!r} is not what was written"))
-    columns[3] = encoded
-    session.execute(SET_ATTRIBUTES, (encoded, stream_seal(*columns), stream_id))
+    return columns
 
 
 def stored_stream(session: Session, record: StreamRecord) -> StoredStream:

@@ -32,6 +32,7 @@ MODULES: dict[str, str] = {
         "positions",
         "consume/reader",
         "consume/follower",
+        "consume/partition_reading",
         "consume/reading_loop",
         "consume/consumer",
         "share/leases",

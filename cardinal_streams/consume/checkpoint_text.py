@@ -4,10 +4,11 @@
      "position": "topic:partition=offset;…", "history": "",
      "open_reorgs": [{"hash": "0x…", "number": 5, "offset": 0, "is_begun": true, "removed_weight": "0x…"}],
      "finished_reorgs": [{"ancestor": "0x…"}],
-     "read": "topic:partition=offset;…", "needed": ["0x…"]}
+     "read": "topic:partition=offset;…", "needed": ["0x…"], "created": "topic:partition=microseconds;…"}
 
 Older programs wrote a `first_block` with each finished reorg; nobody reads it any more.
-`position`, `history` and `read` are resumption tokens (see the module `resumption`). `Checkpoint` explains the fields.
+`position`, `history` and `read` are resumption tokens (see the module `resumption`). `created` has the same form, and
+is left out if the transport does not say when its topics were created. `Checkpoint` explains the fields.
 A `CheckpointStore` saves the text; this module does not.
 """
 
@@ -56,6 +57,7 @@ class CheckpointText(msgspec.Struct, forbid_unknown_fields=True):
     finished_reorgs: list[FinishedText]
     read: str = ""
     needed: list[str] = []
+    created: str | msgspec.UnsetType = msgspec.UNSET
 
 
 _READER = msgspec.json.Decoder(CheckpointText)
@@ -73,6 +75,7 @@ def format_checkpoint(checkpoint: Checkpoint) -> bytes:
             [FinishedText(_hex(ancestor)) for ancestor in checkpoint.finished_reorgs],
             format_token(checkpoint.read),
             [_hex(hash_) for hash_ in checkpoint.needed],
+            format_token(checkpoint.created) if checkpoint.created else msgspec.UNSET,
         )
     )
 
@@ -82,6 +85,7 @@ def parse_checkpoint(text: bytes) -> Checkpoint:
     try:
         found = _READER.decode(text)
         position, history, read = map(parse_token, (found.position, found.history, found.read))
+        created = parse_token(found.created or "")
     except (msgspec.DecodeError, UnicodeDecodeError, ResumptionError) as error:
         raise CheckpointError(f"the text is no checkpoint: {error}") from error
     if found.version != VERSION:
@@ -96,6 +100,7 @@ def parse_checkpoint(text: bytes) -> Checkpoint:
         finished_reorgs=tuple(_hash(each.ancestor) for each in found.finished_reorgs),
         read=read,
         needed=tuple(map(_hash, found.needed)),
+        created=created,
     )
 
 

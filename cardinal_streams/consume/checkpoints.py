@@ -7,7 +7,8 @@ On the node, a checkpoint has two parts. The checkpoint's text is the last messa
 client id (`checkpoint_stream`). The offset of each partition is saved in the index service under the client id, so that
 `stream-node index list` shows the consumer's lag. The text decides where reading continues: it is one message, so it
 never mixes two states. If a partition's offset in the index service is lower than the one in the text, the partition is
-read again from the lower offset.
+read again from the lower offset. So an operator can set an offset back. If the consumer runs meanwhile, its next save
+raises `PositionReset`, and it continues from there when it is started again.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from cardinal_streams.consume.checkpoint_text import format_checkpoint, parse_ch
 from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.resumption import source_of, split_source
 from cardinal_streams.transports.transport import is_reorg_topic
-from stream_client import LAST, RequestRefused, Retention, SavedIndexes, Stream, StreamClient
+from stream_client import LAST, PositionReset, RequestRefused, Retention, SavedIndexes, Stream, StreamClient
+from stream_client.core.marks import Mark
 
 # The number of checkpoints that the stream keeps. Only the last one is read; the others help to find errors.
 KEPT_CHECKPOINTS = 16
@@ -51,6 +53,8 @@ class NodeCheckpoints:
         self._client = client
         self._indexes = SavedIndexes(client, client_id)
         self._stream: Stream | None = None
+        self._marks: dict[str, Mark] = {}
+        self._resets: list[str] = []
 
     async def load(self) -> Checkpoint | None:
         stream = await self._open()
@@ -59,10 +63,10 @@ class NodeCheckpoints:
             return None
         checkpoint = parse_checkpoint(page.messages[-1].data)
         position = dict(checkpoint.position)
+        self._resets.clear()
         for topic, offsets in _by_topic(position).items():
-            saved = await self._indexes.load(topic, list(offsets))
-            for partition, index in zip(offsets, saved, strict=True):
-                position[source_of(topic, partition)] = min(index, offsets[partition])
+            for partition, mark in (await self._resume(topic, list(offsets))).items():
+                position[source_of(topic, partition)] = min(mark.index, offsets[partition])
         if position == checkpoint.position:
             return checkpoint
         # Somebody lowered an offset in order to read messages again, so no message may count as read before.
@@ -72,12 +76,33 @@ class NodeCheckpoints:
         """Saves the text of the checkpoint first, then the offset of each partition.
 
         If the process dies between these two saves, the offsets are older than the text. Some messages are then read
-        again, and none is skipped.
+        again, and none is skipped. Raises `PositionReset` if somebody else has set an offset since `load`.
         """
         stream = await self._open()
         await stream.push(format_checkpoint(checkpoint))
         for topic, offsets in _by_topic(checkpoint.position).items():
+            await self._resume(topic, [each for each in offsets if source_of(topic, each) not in self._marks])
+            for partition in offsets:
+                # The offsets of a topic that was made again are lower than those that were saved before.
+                created_us = checkpoint.created.get(source_of(topic, partition), 0)
+                if created_us and not self._marks[source_of(topic, partition)].is_of(created_us):
+                    await self._indexes.begin(topic, partition, created_us)
             await self._indexes.save(topic, offsets)
+        if self._resets:
+            source = self._resets[0]
+            topic, partition = split_source(source)
+            index = await self._indexes.get(topic, partition)
+            raise PositionReset(topic, partition, checkpoint.position[source], index)
+
+    async def _resume(self, topic: str, partitions: list[int]) -> dict[int, Mark]:
+        """Loads the offsets of these partitions from the index service, with the incarnations of their streams."""
+
+        def reset(partition: int) -> None:
+            self._resets.append(source_of(topic, partition))
+
+        found = dict(zip(partitions, await self._indexes.resume(topic, partitions, reset), strict=True))
+        self._marks.update({source_of(topic, partition): mark for partition, mark in found.items()})
+        return found
 
     async def _open(self) -> Stream:
         if self._stream is None:

@@ -41,8 +41,10 @@ from cardinal_streams.machines.reassembly_events import Completed
 from cardinal_streams.machines.unordered_machine import UnorderedConsumer
 from cardinal_streams.payload import CompleteBatch
 from cardinal_streams.prefixes import Tracked
+from cardinal_streams.resumption import split_source
 from cardinal_streams.transports.feeds import FeedSet
 from cardinal_streams.transports.transport import Transport
+from stream_client import StreamRemade
 from stream_client.shell.background import background_tasks
 
 SAVE_INTERVAL_S = 1.0
@@ -185,13 +187,14 @@ async def consume(
     `tracked`: the entries of blocks that are wanted. Only the topics that can have them are read.
     `reorg_timeout_s`: a reorg beyond the threshold is given up if its channel brings nothing for so many seconds.
     `save_interval_s`: the time between saves, in seconds.
-    `on_event`: receives the events that are not updates.
+    `on_event`: receives the events that are not updates, and a `StreamRemade` for each source that was deleted and made
+    again since the checkpoint was saved. Then the iteration begins as without a checkpoint.
 
     While `ConsumerLimits.unfinished_max` updates are not done, the iteration waits until the program calls `done`.
     """
     wants = application.tracked(tracked)
     topics = application.topics_of(wants)
-    known = await _known(checkpoint, store, start, topics, transport)
+    known = await _known(checkpoint, store, start, topics, transport, on_event)
     machine = ChainConsumer(
         reorg_threshold=application.reorg_threshold,
         tracked=wants,
@@ -234,7 +237,7 @@ async def consume_unordered(
     """
     wants = application.tracked(tracked)
     topics = application.topics_of(wants)
-    known = await _known(checkpoint, store, None, topics, transport)
+    known = await _known(checkpoint, store, None, topics, transport, on_event)
     machine = UnorderedConsumer(tracked=wants, checkpoint=known, limits=application.limits)
 
     def finish(event: Completed) -> None:
@@ -258,11 +261,26 @@ async def _known(
     start: Start | None,
     topics: tuple[str, ...],
     transport: Transport,
+    on_event: OnEvent | None,
 ) -> Checkpoint:
     if checkpoint is None and store is not None:
         checkpoint = await store.load()
+    created = await transport.created(topics)
     if checkpoint is None:
-        return Checkpoint(start=start)
+        return Checkpoint(start=start, created=created)
+    # A checkpoint without the time at which a source was created is from an older version of this program.
+    remade = {
+        source: offset
+        for source, offset in checkpoint.position.items()
+        if source in created and checkpoint.created.get(source, created[source]) != created[source]
+    }
+    if remade:
+        # A block has messages in several topics, so nothing that was known before helps to read the new streams.
+        for source, offset in remade.items():
+            if on_event is not None:
+                on_event(StreamRemade(*split_source(source), offset))
+        return Checkpoint(start=start, created=created)
+    checkpoint = msgspec.structs.replace(checkpoint, created=created)
     if not checkpoint.read:
         return checkpoint
     # After a backup of the node was restored, its partitions may end before the offsets that were read earlier.

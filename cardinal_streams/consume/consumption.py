@@ -13,6 +13,7 @@ from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar
 
 import anyio
 import anyio.lowlevel
+import msgspec
 
 from cardinal_streams.application import Application
 from cardinal_streams.consume.checkpoints import CheckpointStore
@@ -85,6 +86,7 @@ class Consumption(Generic[M, T]):
         self._ends: dict[str, int] = {}
         self._sources: dict[tuple[str, int], str] = {}
         self._read: dict[str, int] = {}
+        self._created: dict[str, int] = {}
         self._channel_offsets: RecentMap[bytes, int] = RecentMap(CHANNELS_REMEMBERED)
 
     def __aiter__(self) -> Self:
@@ -110,14 +112,14 @@ class Consumption(Generic[M, T]):
 
     def checkpoint(self) -> Checkpoint:
         """Returns the checkpoint after the last item that is done. Another consumer can continue with it."""
-        return self.machine.checkpoint()
+        return msgspec.structs.replace(self.machine.checkpoint(), created=self._created)
 
     async def save(self) -> None:
         """Saves a checkpoint if items were done since the last save. The checkpoint is durable when `save` returns."""
         if self._store is not None and self._save_due_s < math.inf:
             self._save_due_s = math.inf
             try:
-                await self._store.save(self.machine.checkpoint())
+                await self._store.save(self.checkpoint())
             except BaseException:
                 self._save_due_s = anyio.current_time()
                 raise
@@ -175,6 +177,7 @@ class Consumption(Generic[M, T]):
                     for each in page:
                         if each.offset < end:
                             self.handle(self.machine.receive_history(each.key, each.value, source, each.offset))
+        self._created = checkpoint.created
         self._read.update(checkpoint.position)
         for reorg in checkpoint.open_reorgs:
             self._channel_offsets.put(reorg.hash, reorg.offset)

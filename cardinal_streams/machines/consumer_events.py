@@ -114,6 +114,8 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     `finished_reorgs`: the common ancestors of the reorgs of which a section has ended, complete or not.
     `read`: the offset up to which a source was read before the restart. Messages before that offset arrive again, and
     count only if their block is in `needed` (see the module `reread`).
+    `created`: when each source was created, in microseconds since 1970; empty if the transport does not say it. A
+    source that was created at another time is another stream, in which the offsets mean nothing.
     The dicts have one offset for each source ("topic:partition").
     """
 
@@ -124,6 +126,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
     finished_reorgs: tuple[bytes, ...] = ()
     read: dict[str, int] = {}
     needed: tuple[bytes, ...] = ()
+    created: dict[str, int] = {}
 
 
 class ConsumerStatistics(msgspec.Struct, frozen=True, kw_only=True):

@@ -157,6 +157,9 @@ class FileTransport:
         async with self._lock:
             await to_thread.run_sync(self._send, records)
 
+    async def created(self, topics: Collection[str]) -> dict[str, int]:
+        return {}
+
     async def ends(self, topics: Collection[str]) -> dict[str, int]:
         """Returns, by source (`topic:partition`), the offset after the last record of each partition that has records.
 

@@ -72,6 +72,9 @@ class KafkaTransport:
         """Sends the records. All replicas that are in sync have them when `send` returns."""
         await to_thread.run_sync(self._send, outgoing)
 
+    async def created(self, topics: Collection[str]) -> dict[str, int]:
+        return {}
+
     async def ends(self, topics: Collection[str]) -> dict[str, int]:
         return await to_thread.run_sync(self._ends, topics)
 

@@ -26,6 +26,7 @@ from stream_client import (
     RequestRefused,
     Stream,
     StreamClient,
+    StreamRemade,
 )
 from stream_client.consume.page import PAGE_MESSAGES, Page, find_holes
 from stream_client.consume.reader import Merge, Reader
@@ -73,6 +74,7 @@ class StreamTransport:
         self._page_messages = page_messages
         self._on_hole = on_hole
         self._publishers: dict[str, list[Publisher]] = {}
+        self._created: dict[str, int] = {}
 
     async def send(self, outgoing: Mapping[str, Sequence[Record]]) -> None:
         """Pushes the records of each topic in order. All are on the node's disk when `send` returns.
@@ -98,6 +100,12 @@ class StreamTransport:
                 found[source_of(topic, info.partition)] = info.next_index
         return found
 
+    async def created(self, topics: Collection[str]) -> dict[str, int]:
+        for topic in topics:
+            for info in await PartitionedStream(await self._open(topic)).info():
+                self._created[source_of(topic, info.partition)] = info.created_us
+        return dict(self._created)
+
     @asynccontextmanager
     async def subscribe(
         self, topics: Collection[str], position: Mapping[str, int], *, stop_at_end: bool = False
@@ -111,7 +119,11 @@ class StreamTransport:
             for stream in await self._open(topic):
                 starts.append((stream, position.get(source_of(topic, stream.partition), 0)))
         receiver = StreamReceiver(
-            starts, stop_at_end=stop_at_end, page_messages=self._page_messages, on_hole=self._on_hole
+            starts,
+            self._created,
+            stop_at_end=stop_at_end,
+            page_messages=self._page_messages,
+            on_hole=self._on_hole,
         )
         try:
             yield receiver
@@ -151,6 +163,7 @@ class StreamTransport:
 class StreamReceiver:
     """A `Receiver` over several partitions of streams. It returns the oldest messages first, and fetches pages ahead.
 
+    `created`: by source, when the partition was created of which the offset is, in microseconds since 1970, if known.
     `ends`: by source (`topic:partition`), the offset after the partition's last record, as of the last read.
     `holes`: the number of records that were deleted before they were read.
     """
@@ -158,6 +171,7 @@ class StreamReceiver:
     def __init__(
         self,
         starts: Sequence[tuple[Stream, int]],
+        created: Mapping[str, int],
         *,
         stop_at_end: bool,
         page_messages: int = PAGE_MESSAGES,
@@ -180,6 +194,7 @@ class StreamReceiver:
                 page_messages=page_messages,
                 waits=False,
                 on_page=self._pages.arrived,
+                created_us=created.get(source_of(stream.name, stream.partition), 0),
             )
             self._next[reader], self._streams[reader] = offset, stream
         self._merge = PartitionMerge(self._next)
@@ -187,7 +202,7 @@ class StreamReceiver:
     async def receive_some(self) -> Sequence[Delivery]:
         """Returns the oldest deliveries, at most one page, or an empty list when every partition was read to its end.
 
-        Raises the client's errors, and `PositionBeyondEnd` if a stream was deleted and created again.
+        Raises the client's errors, and `StreamRemade` if a stream was deleted and created again meanwhile.
         """
         while self._pages is not None:
             for reader in self._next:
@@ -230,16 +245,21 @@ class StreamReceiver:
     def _check(self, reader: Reader, page: Page, source: str) -> None:
         """Counts the records that are missing before and within the page.
 
-        Raises `PositionBeyondEnd` if the stream ends before the expected offset.
+        Raises `StreamRemade` if the stream is not the one that was read before, and `PositionBeyondEnd` if it ends
+        before the expected offset.
         """
         expected = self._next[reader]
+        if page.created_us is not None:
+            if reader.created_us not in (0, page.created_us):
+                raise StreamRemade(self._streams[reader].name, self._streams[reader].partition, expected)
+            reader.created_us = page.created_us
         if page.next_index is None:
             raise RequestRefused(f"the node does not answer node/stream_pull/1, without which {source} has no keys")
         self.ends[source] = page.next_index
         if page.next_index < expected:
             raise PositionBeyondEnd(
-                f"the position of {source} is {expected}, and the stream ends at {page.next_index}: it was made "
-                "again; forget the saved position to begin anew"
+                f"the position of {source} is {expected}, and the stream ends at {page.next_index}: it has lost "
+                "messages or was made again; forget the saved position to begin anew"
             )
         if page.messages:
             for first_missing, next_there in find_holes(page.messages, expected):

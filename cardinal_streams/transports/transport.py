@@ -75,6 +75,14 @@ class Transport(Sender, Protocol):
         Topics that do not exist are created.
         """
 
+    async def created(self, topics: Collection[str]) -> dict[str, int]:
+        """Returns, by source (`topic:partition`), when each partition of these topics was created, in microseconds
+        since 1970. Empty if the transport does not know it.
+
+        A topic that was deleted and made again under the same name has other times. Topics that do not exist are
+        created.
+        """
+
     def subscribe(
         self, topics: Collection[str], position: Mapping[str, int], *, stop_at_end: bool = False
     ) -> AbstractAsyncContextManager[Receiver]:

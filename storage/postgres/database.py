@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import structlog
 from sqlalchemy import Table
 
 from storage.contract import Session
@@ -16,10 +17,12 @@ from storage.postgres.deadlines import Deadlines
 from storage.postgres.durability import Durability, KeptDurability, check_safe, read_durability
 from storage.postgres.freshness import Freshness
 from storage.postgres.ownership import LOCK, Ownership
-from storage.postgres.schema import SCHEMA_VERSION, create_statements, own_tables
+from storage.postgres.schema import FENCE_ALL, SCHEMA_VERSION, UPGRADES, create_statements, own_tables
 from storage.postgres.server import Connection, Server, check_version
 from storage.postgres.session import PostgresSession
 from storage.upkeep import NoUpkeep
+
+logger = structlog.get_logger(__name__)
 
 WAIT_S = 30.0
 """For how long an operation waits for a server that takes writes, in seconds."""
@@ -145,8 +148,9 @@ def _lock_directory(directory: Path) -> DirectoryLock:
 
 
 def _create_tables(connection: Connection, deadlines: Deadlines, further: Sequence[Table]) -> None:
-    """Creates the tables and indexes that are missing, while no other node does the same. Members of a cluster that run
-    write meanwhile, so nothing is locked that exists. Raises StorageError."""
+    """Creates the tables and indexes that are missing, and brings those of an older version up to date, while no other
+    node does the same. Members of a cluster that run write meanwhile, so nothing is locked that exists, unless the
+    version rises: then a member of an older version that still runs is fenced. Raises StorageError."""
     # Each `command` has a time limit: the first one can wait for another node, a new table for a lock that an
     # administrator holds, the last one for a standby.
     command(connection, deadlines, b"BEGIN; SELECT pg_advisory_xact_lock(%d)" % (LOCK + 1))
@@ -169,4 +173,9 @@ def _create_tables(connection: Connection, deadlines: Deadlines, further: Sequen
         command(connection, deadlines, b"INSERT INTO schema_version VALUES (%d)" % SCHEMA_VERSION)
     elif (number := int(version.get_value(0, 0))) > SCHEMA_VERSION:
         raise DatabaseTooNew(number, SCHEMA_VERSION)
+    elif number < SCHEMA_VERSION:
+        steps = [UPGRADES[each] for each in range(number + 1, SCHEMA_VERSION + 1)]
+        steps.append(f"UPDATE schema_version SET version = {SCHEMA_VERSION}")
+        command(connection, deadlines, "; ".join([*steps, FENCE_ALL]).encode())
+        logger.info("database_upgraded", from_version=number, to_version=SCHEMA_VERSION)
     command(connection, deadlines, b"COMMIT")

@@ -11,9 +11,22 @@ from storage.postgres.dialect import compile_statement
 from storage.schema import messages, metadata, streams
 from storage.statement import compiled
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """The version of the tables in PostgreSQL. The version rises with every change after which older programs cannot use
 the database."""
+
+UPGRADES = {
+    # The incarnation and the generation of saved positions, as `revision_0003_incarnations` in SQLite.
+    2: "ALTER TABLE saved_indexes ADD created_us bigint NOT NULL DEFAULT 0, ADD generation bigint NOT NULL DEFAULT 0; "
+    "UPDATE saved_indexes SET created_us = streams.created_us, "
+    "seal = (saved_indexes.seal + 101 * streams.created_us) % 2305843009213693951 FROM streams "
+    "WHERE streams.name = saved_indexes.stream_name AND streams.partition = saved_indexes.partition",
+}
+"""The commands that lead to each version from the one before it. They run in one transaction."""
+FENCE_ALL = (
+    "UPDATE log_writer SET owner = '', epoch = epoch + 1; UPDATE cluster_writers SET owner = '', epoch = epoch + 1"
+)
+"""Ends the right to write of every node that runs: a node of the version before would write rows of its own version."""
 
 LOG_TABLES = {
     "schema_version": "CREATE TABLE schema_version (version bigint NOT NULL)",

@@ -10,7 +10,7 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 
 from storage.schema import metadata
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """The version of the tables, stored in the file header as `user_version`. The version rises with every change after
 which older programs cannot read the file."""
 APPLICATION_ID = 0x53744E64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterable
 
-from storage.seal import SEAL, STREAM_COLUMNS, seal_of, stream_seal
+from storage.seal import SEAL, STREAM_COLUMNS, row_seal, stream_seal
 
 
 def has_seal(connection: sqlite3.Connection, table: str) -> bool | None:
@@ -27,6 +27,6 @@ def find_broken(connection: sqlite3.Connection, table: str) -> Iterable[str]:
         others = [*STREAM_COLUMNS.split(", "), *keys]
     quoted = ", ".join(f'"{name}"' for name in [*others, SEAL])
     for row in connection.execute(f'SELECT {quoted} FROM "{table}" NOT INDEXED'):
-        if row[-1] != (stream_seal(*row[:7]) if is_stream else seal_of(table, row[:-1])):
+        if row[-1] != (stream_seal(*row[:7]) if is_stream else row_seal(table, row[:-1])):
             named = ", ".join(f"{key} {row[others.index(key)]!r}" for key in keys)
             yield f"the row of {table} with {named} is not what was written (its seal differs)"

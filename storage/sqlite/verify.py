@@ -28,6 +28,9 @@ PROBLEMS_MAX = 1_000
 PROGRESS_MESSAGES = 10_000
 """The number of checked messages after which the progress function is called again."""
 
+ADDED = {"saved_indexes": ("created_us", "generation")}
+"""The columns that tables have got since schema version 2."""
+
 Progress = Callable[[int, int], None]
 """A function that is called with the numbers of streams and messages checked so far."""
 
@@ -116,14 +119,14 @@ class _Verification:
         version = execute("PRAGMA user_version").fetchone()[0]
         if not 1 <= version <= SCHEMA_VERSION:
             self._problem(f"the file has user_version {version}, not {SCHEMA_VERSION}")
-        # A database of version 1 is sound although its rows have no seals: the next start of a node migrates the file
-        # and adds the seals.
+        # A database of an older version is sound although its rows have no seals, or its positions no incarnations: the
+        # next start of a node migrates the file and adds them.
         self._sealed = version != 1
         for table in metadata.sorted_tables:
             columns = {row[1] for row in execute(f"PRAGMA table_info('{table.name}')")}
             missing = [column.name for column in table.columns if column.name not in columns]
-            if not self._sealed:
-                missing = [name for name in missing if name != SEAL]
+            later = ADDED.get(table.name, ()) if version < SCHEMA_VERSION else ()
+            missing = [name for name in missing if name not in later and (self._sealed or name != SEAL)]
             if missing and (columns or table in (streams, messages)):
                 self._problem(f"table {table.name} has no column {', '.join(missing)}")
 

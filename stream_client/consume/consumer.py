@@ -11,7 +11,8 @@ from typing import Generic, Self, TypeVar, Unpack
 
 from stream_client.admin import StreamAdmin
 from stream_client.consume.options import ConsumerArguments, ConsumerOptions, with_options_shown
-from stream_client.consume.reading_loop import PartitionReading, ReadingLoop
+from stream_client.consume.partition_reading import PartitionReading
+from stream_client.consume.reading_loop import ReadingLoop
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.positions import Positions, to_positions
 from stream_service.extensions import RichMessage

@@ -8,7 +8,7 @@ from typing import Self
 from stream_client.consume.page import OnHole, Page, find_holes
 from stream_client.consume.reader import LONG_POLL_S, Merge, Reader
 from stream_client.core.partition_handle import PartitionHandle
-from stream_client.errors import PositionBeyondEnd, RequestTimeout
+from stream_client.errors import PositionBeyondEnd, RequestTimeout, StreamRemade
 from stream_client.session import Session
 from stream_service.extensions import FromIndex, RichMessage, Start
 
@@ -120,11 +120,17 @@ class Follower:
         return False
 
     def _check(self, page: Page) -> None:
-        """Raise PositionBeyondEnd if the stream was deleted and created again while it was being read."""
+        """Raise StreamRemade if the stream was deleted and created again while it was being read, and
+        PositionBeyondEnd if it ends before the position."""
+        handle, created_us = self._reader.handle, page.created_us
+        if created_us is not None:
+            if self._reader.created_us not in (0, created_us):
+                raise StreamRemade(handle.name, handle.partition, self._next_index or 0)
+            self._reader.created_us = created_us
         if page.next_index is not None and self._next_index is not None and page.next_index < self._next_index:
             raise PositionBeyondEnd(
-                f"{self._reader.handle.name!r}, partition {self._reader.handle.partition} has been read up to "
-                f"{self._next_index} and now ends at {page.next_index}: it was deleted and made again; follow it anew"
+                f"{handle.name!r}, partition {handle.partition} has been read up to {self._next_index} and now ends at "
+                f"{page.next_index}: it was made again or has lost messages; follow it anew"
             )
 
     async def _wait_page(self) -> None:

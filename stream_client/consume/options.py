@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeAlias, TypedDict, TypeVar
 
 import msgspec
 import msgspec.structs
 
 from stream_client.consume.page import PAGE_MESSAGES, OnHole
+from stream_client.errors import PositionReset, StreamRemade
 
 SAVE_INTERVAL_S = 1.0
 IDLE_DELAY_S = 0.25
 """The default delay, in seconds, before the next request to a node that answers at once although it has no message."""
+
+
+OnEvent: TypeAlias = Callable[[StreamRemade | PositionReset], None]
+"""The type of a function that is called when a consumer goes on elsewhere than where it stood."""
 
 
 class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +28,8 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     save_messages: save the position after this many messages; None: after each page.
     save_interval_s: the longest time in seconds between the processing of a message and the next save.
     on_hole: a function called for each range of missing indexes.
+    on_event: a function called with a StreamRemade or a PositionReset after which the consumer goes on elsewhere; None:
+        log a warning.
     idle_delay_s: the seconds before the next request to a node that answers at once although it has no message.
     """
 
@@ -30,6 +37,7 @@ class ConsumerOptions(msgspec.Struct, frozen=True, kw_only=True):
     save_messages: int | None = None
     save_interval_s: float = SAVE_INTERVAL_S
     on_hole: OnHole | None = None
+    on_event: OnEvent | None = None
     idle_delay_s: float = IDLE_DELAY_S
 
 
@@ -40,6 +48,7 @@ class ConsumerArguments(TypedDict, total=False):
     save_messages: int | None
     save_interval_s: float
     on_hole: OnHole | None
+    on_event: OnEvent | None
     idle_delay_s: float
 
 

@@ -24,12 +24,14 @@ class Page(msgspec.Struct, frozen=True):
     first_index, next_index: the stream's first and next index when the page was read; None if the node did not report
         them.
     resume_index: the index where the next page begins.
+    created_us: when the stream was created, in microseconds since 1970; None if the node did not report it.
     """
 
     messages: Sequence[RichMessage]
     first_index: int | None
     next_index: int | None
     resume_index: int
+    created_us: int | None = None
 
     @property
     def at_end(self) -> bool:

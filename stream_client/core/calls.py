@@ -14,8 +14,8 @@ from stream_client.core.payloads import refusal
 from stream_client.core.pushes import Waiting
 from stream_client.core.states_machine import CallState, Event, after
 from stream_client.errors import ClientError, RouteLost, UnexpectedAnswer
-from stream_service.extensions import RICH_PULL, RichPage
-from stream_service.page_codec import decode_page, decode_rich_page
+from stream_service.extensions import MARKED_PULL, RICH_PULL, MarkedPage, RichPage
+from stream_service.page_codec import decode_marked_page, decode_page, decode_rich_page
 from stream_service.protocol import PULL, StreamMessage
 
 PATIENCE_CHECKS = 2
@@ -193,3 +193,9 @@ def pulled(call: Call) -> Sequence[StreamMessage]:
 def pulled_rich(call: Call) -> RichPage:
     """Return the decoded page of a finished pull with times, keys and headers. Raises UnexpectedAnswer."""
     return answer_of(call, RICH_PULL, decode_rich_page)
+
+
+def pulled_marked(call: Call) -> MarkedPage:
+    """Return the decoded page of a finished pull that also names the incarnation of the stream. Raises
+    UnexpectedAnswer."""
+    return answer_of(call, MARKED_PULL, decode_marked_page)

@@ -12,8 +12,22 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import cast
 
-from index_service.extensions import FENCED_SAVE, LEASE, FencedSave, LeaseResponse, SaveResponse, SaveStatus
+from index_service.extensions import (
+    FENCED_SAVE,
+    LEASE,
+    MARKED_SAVE,
+    FencedSave,
+    LeaseResponse,
+    MarkedResponse,
+    MarkedSave,
+    SaveResponse,
+    SaveStatus,
+)
+from ockam.protocol import Protocol
+from stream_client.core.calls import answer_of
+from stream_client.core.marks import Mark, OnReset
 from stream_client.core.service_route import INDEX_SERVICE
 from stream_client.errors import ClientError
 from stream_client.positions import SavedIndexes, check_keeps_positions, check_name
@@ -115,20 +129,35 @@ class LeaseMember:
         """Return the saved index of each of these partitions, in order; 0 for a partition without a saved index."""
         return await self._indexes.load(stream_name, partitions)
 
+    async def resume(self, stream_name: str, partitions: Sequence[int], on_reset: OnReset) -> Sequence[Mark]:
+        """Return what the node knows of the position of each of these partitions (`SavedIndexes.resume`)."""
+        return await self._indexes.resume(stream_name, partitions, on_reset)
+
+    async def begin(self, stream_name: str, partition: int, created_us: int) -> SaveResponse:
+        """Save index 0 as the position in another incarnation of the stream (`SavedIndexes.begin`). Without a valid
+        lease, nothing is saved.
+
+        created_us: the creation time of the new stream, in microseconds since 1970.
+        """
+        fence = self.find_fence(partition)
+        if fence is None:
+            return SaveResponse(0, SaveStatus.FENCED, 0)
+        return await self._indexes.begin(stream_name, partition, created_us, fence)
+
     async def save(self, stream_name: str, indexes: Mapping[int, int]) -> None:
         """Save the index of each partition in `indexes`, except partitions whose lease has expired.
 
         When this method returns, the node has answered each save. A refused save ends the lease on the partition.
         """
-        requests = self._saves(stream_name, indexes)
-        answers = await self._session.ask_all(INDEX_SERVICE, FENCED_SAVE, requests)
-        for request, answer in zip(requests, answers, strict=True):
-            self._saved(request, answer)
+        saves = self._saves(stream_name, indexes)
+        calls = [self._session.call(INDEX_SERVICE, protocol, request) for protocol, request in saves]
+        for (protocol, request), call in zip(saves, calls, strict=True):
+            self._saved(request, answer_of(await self._session.answered(call), protocol))
 
     def save_nowait(self, stream_name: str, indexes: Mapping[int, int]) -> None:
         """Send the same saves as `save`, without waiting for the answers."""
-        for request in self._saves(stream_name, indexes):
-            self._session.ask_nowait(INDEX_SERVICE, FENCED_SAVE, request, partial(self._saved, request))
+        for protocol, request in self._saves(stream_name, indexes):
+            self._session.ask_nowait(INDEX_SERVICE, protocol, request, partial(self._saved, request))
 
     async def leave(self) -> None:
         """Leave the group: end all leases and request no more. Waits for the node's answer. Safe to repeat."""
@@ -156,13 +185,22 @@ class LeaseMember:
         if changed:
             self._on_change()
 
-    def _saves(self, stream_name: str, indexes: Mapping[int, int]) -> list[FencedSave]:
-        fences = {partition: self.find_fence(partition) for partition in indexes}
-        return [
-            FencedSave(0, self.client_id, stream_name, partition, index, fences[partition])
-            for partition, index in indexes.items()
-            if fences[partition] is not None
-        ]
+    def _saves(
+        self, stream_name: str, indexes: Mapping[int, int]
+    ) -> list[tuple[Protocol[FencedSave, SaveResponse], FencedSave]]:
+        """Return the saves of the partitions with a valid lease, each with its protocol."""
+        saves: list[tuple[Protocol[FencedSave, SaveResponse], FencedSave]] = []
+        for partition, index in indexes.items():
+            fence = self.find_fence(partition)
+            if fence is None:
+                continue
+            marked = self._indexes.request(stream_name, partition, index, fence)
+            if marked is not None:
+                saves.append((cast("Protocol[FencedSave, SaveResponse]", MARKED_SAVE), marked))
+            else:
+                # An older node does not know the incarnations of streams.
+                saves.append((FENCED_SAVE, FencedSave(0, self.client_id, stream_name, partition, index, fence)))
+        return saves
 
     def _saved(self, request: FencedSave, answer: SaveResponse | ClientError) -> None:
         """Handle the answer to a save. If the node refused the save, another member has the lease, so end the
@@ -172,6 +210,8 @@ class LeaseMember:
             self._failed(answer)
             return
         assert self._machine is not None
+        if isinstance(request, MarkedSave) and isinstance(answer, MarkedResponse):
+            self._indexes.answered(request, answer)
         if answer.status is SaveStatus.FENCED and self.find_fence(request.partition) == request.fence:
             self._machine.lose(request.partition)
             self._renew_in(0.0)

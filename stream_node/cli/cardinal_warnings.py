@@ -54,6 +54,7 @@ def _text_of(event: Any) -> str | None:
     from cardinal_streams.machines.chain_events import Dropped, NeedsReorg
     from cardinal_streams.machines.consumer_events import BadMessage, PrefixUnmet, ReadAgain, ReorgRefused, ReorgStalled
     from cardinal_streams.machines.reassembly_events import Evicted, Refused
+    from stream_client import StreamRemade
 
     match event:
         case BadMessage(source, offset, error):
@@ -73,6 +74,8 @@ def _text_of(event: Any) -> str | None:
             return f"the reorg to 0x{hash_.hex()} has brought nothing for {idle_s:.0f} s, {done}"
         case PrefixUnmet(pattern):
             return f"the tracked pattern {pattern!r} meets no prefix of the application"
+        case StreamRemade():
+            return f"{event}; everything is read again from the beginning"
         case ReadAgain():
             return "a reorg was given up, and everything is read again from the beginning"
         case _:

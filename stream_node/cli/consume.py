@@ -100,6 +100,10 @@ def consume(
     """
     from stream_client import LeaseLost, LeaseMember, PartitionedStream, SavedIndexes
 
+    # The consumer goes on by itself, at the position that was set or at the beginning of the new stream.
+    def on_event(event: Exception) -> None:
+        tell(str(event))
+
     if (all_partitions or share) and partition:
         raise UsageError("--partition chooses one, --all-partitions and --share read all; leave one out")
     print_format = PrintFormat.of(keys, headers, times, as_json, ndjson, raw=raw)
@@ -121,7 +125,7 @@ def consume(
 
         if share:
             async with (await client.get_stream(stream)).shared_consumer(
-                LeaseMember(client, client_id), on_hole=holes.found
+                LeaseMember(client, client_id), on_hole=holes.found, on_event=on_event
             ) as member:
                 going_on = True
                 while going_on:
@@ -135,7 +139,7 @@ def consume(
             source = await client.get_stream(stream)
         else:
             source = PartitionedStream([await get_partition(client, stream, partition)])
-        async with source.consumer(SavedIndexes(client, client_id), on_hole=holes.found) as consumer:
+        async with source.consumer(SavedIndexes(client, client_id), on_hole=holes.found, on_event=on_event) as consumer:
             await show_all(consumer.messages(stop_at_end=not follow))
 
     with_client(run, node, context, via, waits=follow)

@@ -163,12 +163,16 @@ def delete(
     partition: OnePartitionOption = None,
     dry_run: DryRunOption = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation at a terminal.")] = False,
+    keep_positions: Annotated[
+        bool,
+        typer.Option("--keep-positions", help="Keep the saved positions of the consumers, for a look at them later."),
+    ] = False,
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete a stream with all its messages. The positions of its consumers are kept (see `index set`).
+    """Delete a stream with all its messages, and with the saved positions of its consumers.
 
     At a terminal the command first asks for a confirmation, unless --yes is given. In a script it does not ask.
 
@@ -186,7 +190,7 @@ def delete(
                 raise CommandFailed("nothing was deleted")
         messages = 0
         for each in found:
-            messages += (await each.info()).count if dry_run else await each.delete()
+            messages += (await each.info()).count if dry_run else await each.delete(keep_positions=keep_positions)
         report = {"stream": stream, "partitions": len(found), "deleted": messages, "dry_run": dry_run}
         done = "would be deleted" if dry_run else "deleted"
         say(

@@ -21,6 +21,7 @@ from storage.history import forget_history
 from stream_service import stored
 from stream_service.extensions import (
     DELETE,
+    DELETE_ALL,
     DELETED,
     INFO,
     RETENTION,
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 logger = structlog.get_logger(__name__)
 
-_CHANGES = (TRUNCATE.tag, DELETE.tag, RETENTION.tag)
+_CHANGES = (TRUNCATE.tag, DELETE.tag, DELETE_ALL.tag, RETENTION.tag)
 """The requests that a mirror refuses, because it follows its source, and a stream that is held."""
 
 Finish = Callable[[int, StorageError | None], None]
@@ -57,7 +58,7 @@ class StreamAdmin:
     """Serves the requests to describe, truncate and delete one stream, and to set its retention.
 
     The stream's worker passes these requests on. The protocols are `node/stream_info/1`, `node/stream_truncate/1`,
-    `node/stream_delete/1` and `node/stream_retention/1`. Each deletion writes one log line.
+    `node/stream_delete/2` and `node/stream_retention/1`. Each deletion writes one log line.
 
     Invariant: at most one step of a truncation is under way. `_cuts` contains the truncations that have not ended: the
     first is under way, and the others wait.
@@ -79,6 +80,8 @@ class StreamAdmin:
         self._clock = services.clock
         self._counters = services.counters
         self._removed = removed
+        self._identity = identity
+        self._forget_positions = services.forget_positions
         self._cuts: list[tuple[int, Finish]] = []
         self._cutting = False
         self._is_handed_over = False
@@ -100,7 +103,10 @@ class StreamAdmin:
             truncate = TRUNCATE.decode_request(payload)
             self._truncate(message, truncate.request_id, truncate.before)
         elif DELETE.is_in(payload):
-            self._delete(message, DELETE.decode_request(payload).request_id)
+            self._delete(message, DELETE.decode_request(payload).request_id, DELETE, keeps_positions=True)
+        elif DELETE_ALL.is_in(payload):
+            deletion = DELETE_ALL.decode_request(payload)
+            self._delete(message, deletion.request_id, DELETE_ALL, keeps_positions=deletion.keeps_positions)
         elif RETENTION.is_in(payload):
             retain = RETENTION.decode_request(payload)
             self._retain(message, retain.request_id, retain.retention)
@@ -204,7 +210,13 @@ class StreamAdmin:
 
         self._storage.submit_read(FindCut(self._bounds.stream_id, self._worker.context.guard(found), before=before))
 
-    def _delete(self, message: Message, request_id: int) -> None:
+    def _delete(
+        self, message: Message, request_id: int, under: Protocol[Any, DeleteResponse], *, keeps_positions: bool
+    ) -> None:
+        """Deletes the stream with everything that belongs to it.
+
+        under: the protocol that encodes the answer.
+        """
         stream_id, first_index = self._bounds.stream_id, self._bounds.first_index
 
         def remove(session: Session) -> None:
@@ -215,6 +227,8 @@ class StreamAdmin:
             forget_followers(session, stream_id)
             forget_addresses(session, stream_id)
             forget_publishers(session, stream_id)
+            if not keeps_positions:
+                self._forget_positions(session, *self._identity)
 
         def emptied(deleted: int, error: StorageError | None) -> None:
             if error is not None:
@@ -235,7 +249,7 @@ class StreamAdmin:
                 self._refuse(message, operation.error)
                 return
             self._note("stream_deleted", message, deleted, first_index)
-            self._worker.reply(message, DELETE.encode_response(DeleteResponse(request_id, deleted)))
+            self._worker.reply(message, under.encode_response(DeleteResponse(request_id, deleted)))
             self._removed()
 
         # The messages are deleted first, in steps: deleting all of them with the stream would be one long transaction.

@@ -18,7 +18,7 @@ from ockam.elsewhere import Elsewhere
 from ockam.errors import AddressInUse
 from ockam.message import Message, Origin
 from ockam.node import Node
-from storage.contract import StreamRecord
+from storage.contract import Session, StreamRecord
 from storage.runner import Runner
 from stream_service.counters import StreamCounters
 from stream_service.extensions import Retention
@@ -49,6 +49,8 @@ class StreamDirectory:
     mirror_seen: called when a mirror asks a stream for messages, with the name and partition of the stream.
     pass_on: passes the pushes to a mirror on to its source, and returns all other messages; None: it refuses pushes.
     holds: the streams that store nothing at present, each with the reason, by name and partition.
+    forget_positions: deletes the positions of all consumers in a partition, in the transaction that deletes the
+    partition. Its arguments are the session, the name and the partition.
     elsewhere: tells which streams other nodes of a cluster serve; None: this node serves all streams.
     """
 
@@ -79,6 +81,7 @@ class StreamDirectory:
         self.role_changed: Callable[[tuple[str, int], MirrorRow | None], None] | None = None
         self.pass_on: Callable[[tuple[str, int], Sequence[Message]], Sequence[Message]] | None = None
         self.holds: dict[tuple[str, int], str] = {}
+        self.forget_positions: Callable[[Session, str, int], None] = lambda session, name, partition: None
         # Without rules of the operator everything else is allowed. With such rules, the node's gate has decided before.
         self.kept = Rules([*keepers, *ANYTHING_TO_ANYBODY])
         self._keepers = tuple(keepers)

@@ -15,10 +15,13 @@ from storage.contract import Record
 from storage.errors import StorageError
 from stream_service.cutting import CUT_PULL, CutMessage, CutPage, CutPull
 from stream_service.extensions import (
+    MARKED_PULL,
     RICH_PULL,
     FromEnd,
     FromIndex,
     FromTime,
+    MarkedPage,
+    MarkedPull,
     RichMessage,
     RichPage,
     RichPull,
@@ -195,16 +198,18 @@ class PullPages:
             return CUT_PULL.encode_response(
                 CutPage(request.request_id, bounds.first_index, next_index, resume_index, cut)
             )
-        usual = encode_rich_page(request.request_id, bounds.first_index, next_index, resume_index, found)
+        head = (request.request_id, bounds.first_index, next_index, resume_index)
+        created_us = bounds.created_us if isinstance(request, MarkedPull) else None
+        usual = encode_rich_page(*head, found, created_us)
         if usual is not None:
             return usual
         rich = [
             RichMessage(index, time_us, key, decode_extras(headers).headers, data)
             for index, data, time_us, key, headers in found
         ]
-        return RICH_PULL.encode_response(
-            RichPage(request.request_id, bounds.first_index, next_index, resume_index, rich)
-        )
+        if created_us is not None:
+            return MARKED_PULL.encode_response(MarkedPage(*head, rich, created_us))
+        return RICH_PULL.encode_response(RichPage(*head, rich))
 
     def _log_passed_over(self, pull: Pull) -> None:
         """Counts and logs the messages that a plain pull skipped. A message that was logged before is not logged

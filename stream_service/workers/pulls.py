@@ -18,7 +18,7 @@ from ockam.message import Message, Origin, reply_to
 from ockam.protocol import error_payload
 from ockam.worker import Worker
 from stream_service.cutting import CutPull
-from stream_service.extensions import FromIndex, RichPull
+from stream_service.extensions import FromIndex, MarkedPull, RichPull
 from stream_service.mirroring import MIRROR_MESSAGES_MAX, MirrorPull
 from stream_service.operations import Page, ReadPages
 from stream_service.protocol import PullRequest
@@ -88,6 +88,9 @@ class PullQueue:
         limits = self._services.limits
         limit = min(request.limit, limits.rich_pull_messages_max)
         wait_s = min(request.wait_ms / 1000, limits.pull_wait_s_max)
+        # A consumer of an earlier incarnation of the stream hears at once that the stream was made again.
+        if isinstance(request, MarkedPull) and request.created_us not in (0, self._bounds.created_us):
+            limit = 0
         deadline_s = trio.current_time() + wait_s if wait_s and limit else 0.0
         self._machine.add(Pull(message, request, Page(request.start, limit, rich=True), deadline_s))
 

@@ -22,7 +22,17 @@ from stream_service.appending import APPEND
 from stream_service.bulk import BULK
 from stream_service.copying import COPY
 from stream_service.cutting import CUT_PULL
-from stream_service.extensions import DELETE, DELETED, RETENTION, RICH_PULL, RICH_PUSH, TRUNCATE, Outcome
+from stream_service.extensions import (
+    DELETE,
+    DELETE_ALL,
+    DELETED,
+    MARKED_PULL,
+    RETENTION,
+    RICH_PULL,
+    RICH_PUSH,
+    TRUNCATE,
+    Outcome,
+)
 from stream_service.mirroring import MIRROR, ROLE, BeMirror, BePrimary, read_role
 from stream_service.operations import EnsureStreams
 from stream_service.protocol import PULL, PUSH
@@ -46,6 +56,7 @@ NEEDED: dict[Protocol[Any, Any], Right] = {
     PULL: Right.READ,
     RICH_PULL: Right.READ,
     CUT_PULL: Right.READ,
+    MARKED_PULL: Right.READ,
     BULK: Right.READ,
     MIRROR: Right.READ,
     APPEND: Right.WRITE,
@@ -54,6 +65,7 @@ NEEDED: dict[Protocol[Any, Any], Right] = {
     RETENTION: Right.ADMIN,
     TRUNCATE: Right.DELETE,
     DELETE: Right.DELETE,
+    DELETE_ALL: Right.DELETE,
 }
 """The right on a stream that each protocol needs. Requests of other protocols only ask whether the stream exists, and
 where it begins and ends. For them, one right on the stream is enough, whichever it is."""
@@ -161,6 +173,8 @@ class ReadableStream(Worker):
             self._pulls.add_rich(message, RICH_PULL.decode_request(payload))
         elif CUT_PULL.is_in(payload):
             self._pulls.add_rich(message, CUT_PULL.decode_request(payload))
+        elif MARKED_PULL.is_in(payload):
+            self._pulls.add_rich(message, MARKED_PULL.decode_request(payload))
         elif BULK.is_in(payload):
             self._bulk.receive(message)
         elif MIRROR.is_in(payload):
@@ -209,6 +223,7 @@ class ReadableStream(Worker):
         record, bounds = stream.record, self._bounds
         bounds.stream_id = record.stream_id
         bounds.first_index, bounds.next_index = record.first_index, record.next_index
+        bounds.created_us = record.created_us
         bounds.set_mirror(stream.mirror, record.name)
         bounds.hold = self._services.holds.get(self.identity)
         self.admin.retention = stream.retention

@@ -454,6 +454,7 @@ class StreamWorker(ReadableStream):
         first_index = max(record.first_index, self._bounds.first_index)
         self._machine.end_change(min(first_index, record.next_index), record.next_index, operation.last_time_us)
         self._bounds.history = operation.history
+        self._bounds.created_us = record.created_us
         self._bounds.set_mirror(operation.mirror, self.identity[0])
         # The sequence numbers of publishers are read again from what is stored now.
         self._publishers.forget()

@@ -125,13 +125,14 @@ class StreamBounds:
 
     first_index: the index of the earliest stored message.
     next_index: the index that the next message will get.
+    created_us: when the stream was created, in microseconds since 1970. It tells the incarnations of a name apart.
     history: the history of the stream; empty until somebody has asked for it.
     mirror: what the stream has to do with a source on another node; None for most streams.
     hold: the reason why the stream stores nothing at present, although it is a primary; None: it is not held. A change
     of its role does not end it.
     """
 
-    __slots__ = ("_mirror_refusal", "first_index", "history", "hold", "mirror", "next_index", "stream_id")
+    __slots__ = ("_mirror_refusal", "created_us", "first_index", "history", "hold", "mirror", "next_index", "stream_id")
 
     def __init__(self, stream_id: int, first_index: int, next_index: int) -> None:
         self.stream_id = stream_id
@@ -140,6 +141,7 @@ class StreamBounds:
         self.history: History = ()
         self.mirror: MirrorRow | None = None
         self.hold: str | None = None
+        self.created_us = 0
         self._mirror_refusal: str | None = None
 
     @property

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from ockam.message import Message, Origin
+from storage.contract import Session
 from storage.runner import Runner
 from stream_service.counters import StreamCounters
 from stream_service.limits import StreamLimits
@@ -31,6 +32,8 @@ class StreamServices(Protocol):
     mirror_seen: called when a mirror asks a stream for messages, with the name and partition of the stream.
     pass_on: passes the pushes to a mirror on to its source, and returns all other messages; None: it refuses pushes.
     holds: the streams that store nothing at present, each with the reason, by name and partition.
+    forget_positions: deletes the positions of all consumers in a partition, in the transaction that deletes the
+    partition. Its arguments are the session, the name and the partition.
     """
 
     @property
@@ -67,6 +70,9 @@ class StreamServices(Protocol):
 
     @property
     def has_rules(self) -> bool: ...
+
+    @property
+    def forget_positions(self) -> Callable[[Session, str, int], None]: ...
 
     @property
     def tracing(self) -> Tracing | None: ...

@@ -14,7 +14,7 @@ from cardinal_streams.machines.chain_events import Start
 from cardinal_streams.machines.consumer_events import Checkpoint
 from cardinal_streams.produce.publishing import Block, publish
 from cardinal_streams.transports.stream_transport import StreamTransport
-from stream_client import PositionBeyondEnd, SavedIndexes, set_position
+from stream_client import PositionBeyondEnd, PositionReset, SavedIndexes, StreamRemade, set_position
 from tests.cardinal_streams.chains import (
     EVERYTHING,
     OLD,
@@ -178,6 +178,58 @@ class TestPositions:
                     while len(ledger.hashes) < 3:
                         ledger.apply(await anext(updates))
         assert ledger.hashes[1:] == [block.payload.hash for block in more]
+
+    @pytest.mark.parametrize("keep_positions", [False, True])
+    async def test_topics_that_were_made_again_are_read_from_their_beginning(
+        self, tmp_path: Path, keep_positions: bool
+    ) -> None:
+        """Goal: a checkpoint of topics that were deleted says nothing about those that have their names now, whether
+        the positions are deleted with them or not. Method: another chain of as many blocks, so that every offset of the
+        checkpoint is one of the new topics, too; then the consumer goes on once more."""
+        told: list[object] = []
+        async with served_transport(tmp_path) as (running, transport):
+            async with publish(EVERYTHING, transport) as publisher:
+                await publisher.send(OLD)
+            await read_all(transport, Ledger(), "reader")
+            for topic in EVERYTHING.topics:
+                await (await transport.client.get_stream(topic)).delete(keep_positions=keep_positions)
+            other = blocks_of("n", "g", 1, 10)
+            async with transport_to(running.address) as anew:
+                async with publish(EVERYTHING, anew) as publisher:
+                    await publisher.send(other)
+                for wanted in (hashes(other)[1:], []):
+                    store, found = NodeCheckpoints(anew.client, "reader"), []
+                    async with consume(
+                        EVERYTHING, anew, store, start=GENESIS.start, stop_at_end=True, on_event=told.append
+                    ) as updates:
+                        async for update in updates:
+                            found += [batch.hash for batch in update.added]
+                            update.done()
+                    assert found == wanted
+        remade = {(each.stream_name, each.partition) for each in told if isinstance(each, StreamRemade)}
+        assert remade, "the new topics are told"
+        assert {topic for topic, _ in remade} <= set(EVERYTHING.topics)
+
+    async def test_an_offset_that_is_set_beside_a_running_consumer_is_not_overwritten(self, tmp_path: Path) -> None:
+        async with served_transport(tmp_path, partitions=1) as (_, transport):
+            async with publish(EVERYTHING, transport) as publisher:
+                await publisher.send(OLD)
+            store = NodeCheckpoints(transport.client, "reader")
+
+            async def run() -> None:
+                async with consume(EVERYTHING, transport, store, start=GENESIS.start) as updates:
+                    for number in range(10):
+                        (await anext(updates)).done()
+                        if number == 4:
+                            await updates.save()
+                    await set_position(transport.client, "reader", "ta", 0, 0)
+
+            with pytest.raises(PositionReset, match="to 0 by somebody"):
+                await run()
+            assert await SavedIndexes(transport.client, "reader").get("ta") == 0
+            loaded = await NodeCheckpoints(transport.client, "reader").load()
+            assert loaded is not None
+            assert loaded.position["ta:0"] == 0
 
     async def test_few_checkpoints_are_kept(self, tmp_path: Path) -> None:
         """Goal: a consumer that saves for years does not fill the disk. Method: the stream has a retention."""

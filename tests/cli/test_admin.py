@@ -214,7 +214,7 @@ def test_a_position_whose_stream_is_gone_can_be_forgotten(at_node: CommandLine, 
     """Goal: a position that outlived its stream is shown and forgotten; then there is nothing left to speak of."""
     fill(at_node, stream, 1)
     at_node("consume", stream, "--client", "c")
-    at_node("stream", "delete", stream)
+    at_node("stream", "delete", stream, "--keep-positions")
     (row,) = at_node("index", "list", "--stream", stream, "--json").read_lines(PositionRow)
     assert (row.index, row.lag) == (1, None)
     assert at_node("index", "get", stream, "--client", "c").text == "1\n"

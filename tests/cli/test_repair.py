@@ -15,9 +15,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from index_service.accesses import Access, IndexRequests
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases
-from index_service.storage import Access, IndexRequests
 from spark_export.errors import SourceError
 from spark_export.file_catalog import database_path
 from storage.errors import DatabaseInUse, StorageError, WalDamaged

@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import bindparam
 
+from index_service.accesses import Access, IndexRequests, Mark
 from index_service.keys import Key
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases
-from index_service.storage import Access, IndexRequests, saved_indexes
+from index_service.storage import saved_indexes
 from storage.commit import commit_batch
 from storage.contract import Session, ignore_done
 from storage.errors import DatabaseCorrupt
-from storage.seal import seal_of
+from storage.seal import position_seal
 from storage.statement import compiled
 from tests.storage.storage_samples import Source, fresh_database, open_sources, reading
 
@@ -48,35 +49,52 @@ def session(source: Source) -> Iterator[Session]:
 
 
 class Table:
-    """What the table of positions must have: the index of each key, and when it was saved."""
+    """What the table of positions must have: of each key the index, when it was saved, the incarnation of the stream,
+    and the generation."""
 
     def __init__(self) -> None:
-        self.rows: dict[Key, tuple[int, int]] = {}
+        self.rows: dict[Key, list[int]] = {}
 
-    def do(self, requests: Sequence[Access], now_us: int) -> tuple[list[int | None], set[int]]:
-        """Does the requests one by one. Returns their indexes, and the places of those that are refused."""
+    def do(self, requests: Sequence[Access], now_us: int) -> tuple[list[int | None], set[int], set[int]]:
+        """Does the requests one by one. Returns their indexes, and the places of those that are refused, because of
+        their fence and because of their generation."""
         indexes: list[int | None] = []
-        fenced = set()
-        for place, (key, index, answered, fence) in enumerate(requests):
+        fenced, reset = set(), set()
+        for place, (key, index, answered, fence, mark) in enumerate(requests):
+            row = self.rows.get(key)
             if fence is not None and fence != FENCES.get(key[2]):
                 fenced.add(place)
-            elif index is not None and (key not in self.rows or index > self.rows[key][0]):
-                self.rows[key] = index, now_us
+            elif mark is not None and (row is None or row[3] != mark.generation):
+                reset.add(place)
+            elif index is not None:
+                if mark is not None and row is not None and mark.created_us:
+                    if row[2] not in (0, mark.created_us) or (row[2] == 0 and row[1] < mark.created_us):
+                        row[:] = [0, now_us, mark.created_us, max(now_us, row[3] + 1)]
+                    elif not row[2]:
+                        row[1:3] = now_us, mark.created_us
+                if row is None:
+                    self.rows[key] = [index, now_us, 0, now_us]
+                elif index > row[0]:
+                    row[:2] = index, now_us
             if index is None:
-                self.rows.setdefault(key, (0, now_us))
+                self.rows.setdefault(key, [0, now_us, 0, now_us])
             shown = index is None or answered
-            indexes.append(self.rows.get(key, (0, 0))[0] if shown else None)
-        return indexes, fenced
+            indexes.append(self.rows.get(key, [0])[0] if shown else None)
+        return indexes, fenced, reset
 
 
-def draw(chance: random.Random) -> Access:
+def draw(chance: random.Random, table: Table) -> Access:
     key = chance.choice(KEYS)
-    kind = chance.randrange(4)
+    kind = chance.randrange(6)
     index = chance.choice([0, 1, 2, 3, 50, 2**63 - 1]) if chance.random() < 0.1 else chance.randrange(40)
     if kind == 0:
         return Access(key, None)
     if kind == 1:
         return Access(key, index)
+    if kind >= 4:
+        known = table.rows.get(key, [0, 0, 0, 1])[3]
+        mark = Mark(chance.choice([0, 3, 3, 100]), chance.choice([known, known, known, 3]))
+        return Access(key, index, True, chance.choice([None, None, 4]), mark)
     return Access(key, index, True, chance.choice([4, 7]) if kind == 3 else None)
 
 
@@ -90,17 +108,14 @@ def test_many_requests_are_as_one_after_the_other(source: Source, session: Sessi
     ]
     assert commit_batch(session, leases) is None
     for now_us in range(1, 12):
-        requests = [draw(chance) for _ in range(chance.choice([1, 2, 9, 60]))]
+        requests = [draw(chance, table) for _ in range(chance.choice([1, 2, 9, 60]))]
         done = IndexRequests(requests, now_us, ignore_done)
         assert commit_batch(session, [done]) is None
         assert done.error is None
-        assert (done.indexes, done.fenced) == table.do(requests, now_us)
+        assert (done.indexes, done.fenced, done.reset) == table.do(requests, now_us)
     with reading(source) as reader:
         rows = sorted(reader.execute(_ROWS).fetchall())
-    assert rows == [
-        (*key, index, saved_us, seal_of("saved_indexes", (*key, index, saved_us)))
-        for key, (index, saved_us) in sorted(table.rows.items())
-    ]
+    assert rows == [(*key, *row, position_seal(*key, *row)) for key, row in sorted(table.rows.items())]
 
 
 def test_a_thousand_saves_in_one_operation(source: Source, session: Session) -> None:

@@ -88,6 +88,9 @@ class Around:
     def role_changed(self, identity: tuple[str, int], row: object) -> None:
         raise AssertionError("no role changes here")
 
+    def forget_positions(self, session: object, name: str, partition: int) -> None:
+        raise AssertionError("nothing is deleted here")
+
     def mirror_seen(self, identity: tuple[str, int], origin: object, mirror: object) -> None:
         raise AssertionError("no mirror asks here")
 

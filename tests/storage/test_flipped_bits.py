@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 from block_node.persist.chain_log import ChainLog
+from index_service.accesses import Access, IndexRequests
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases
-from index_service.storage import Access, IndexRequests
 from storage.contract import Append
 from storage.errors import DatabaseCorrupt, StorageError
 from storage.seal import seal_of

@@ -94,6 +94,10 @@ def test_a_node_serves_a_kept_database_with_every_value(tmp_path: Path, given: d
             assert named.info().retention == Retention(None, 10_000, 10**9)
             for consumer, index in given["positions"].items():
                 assert SavedIndexes(client, consumer).get(named.name) == index
+            events: list[object] = []
+            with named.consumer("reader", on_event=events.append) as resumed:
+                assert next(iter(resumed)).index == given["positions"]["reader"]
+            assert events == []
             assert named.push(b"more") == len(given["streams"]["größe/Ω 字/0"])
         with connect_blocks(node.address) as blocks:
             for number, digest in given["blocks"].items():
@@ -104,6 +108,12 @@ def test_a_node_serves_a_kept_database_with_every_value(tmp_path: Path, given: d
     assert stored_streams(directory)["jobs"] == 5 + 6 + 7
     with closing(sqlite3.connect(directory / FILE_NAME)) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+        # A position of a stream that was there at the upgrade is one of this stream. Later ones say so, or not.
+        of_their_stream = connection.execute(
+            "SELECT p.created_us = s.created_us FROM saved_indexes p JOIN streams s "
+            "ON (s.name, s.partition) = (p.stream_name, p.partition) WHERE client_id = 'größe'"
+        )
+        assert of_their_stream.fetchall() == [(given["schema_version"] < 3,)]
         there = {row[0] for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         assert there >= {table.name for table in metadata.sorted_tables} - {"commit_blocks"}
     # A database of the newest version is served as it is; every older one is copied first.

@@ -13,9 +13,9 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateTable
 
 from block_node.persist.chain_log import ChainLog
+from index_service.accesses import Access, IndexRequests
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import LoadLeases
-from index_service.storage import Access, IndexRequests
 from storage.contract import Append
 from storage.schema import metadata
 from storage.seal import SEALED
@@ -88,7 +88,7 @@ def test_a_database_of_version_1_is_brought_up_to_date_with_every_value_as_it_wa
             new.execute(str(CreateTable(table).compile(dialect=sqlite.dialect())))
             if table.name in before:
                 shape = [
-                    [tuple(row[1:3]) + tuple(row[5:]) for row in each.execute(f"PRAGMA table_info({table.name})")]
+                    sorted(tuple(row[1:3]) + tuple(row[5:]) for row in each.execute(f"PRAGMA table_info({table.name})"))
                     for each in (migrated, new)
                 ]
                 assert shape[0] == shape[1], table.name

@@ -21,9 +21,10 @@ from sqlalchemy import Table
 import block_manager.commit_schema  # noqa: F401 -- tables register themselves
 from block_node.backfill.targets import LoadTarget, SaveTarget
 from block_node.persist.chain_log import ChainLog
+from index_service.accesses import Access, IndexRequests
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import LoadLeases, WriteLeases, raise_fences
-from index_service.storage import Access, IndexRequests, SetPosition
+from index_service.storage import SetPosition
 from storage.contract import Append, Session
 from storage.errors import DatabaseCorrupt
 from storage.history import begin_entry

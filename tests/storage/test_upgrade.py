@@ -37,17 +37,17 @@ from tests.support.data_dir import stored_messages
 
 ROOT = Path(__file__).parents[2]
 CHILD = Path(__file__).with_name("upgrade_child.py")
-CHAIN = Migrations("tests.storage.revisions", 4)
+CHAIN = Migrations("tests.storage.revisions", 5)
 KILLED = -signal.SIGKILL
-TOTALS = {3: [(1, 11)], 4: [(1, 11, "words")]}
+TOTALS = {4: [(1, 11)], 5: [(1, 11, "words")]}
 """The rows of the table of the chain at each version: the words have 11 bytes."""
 
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A data directory of schema version 2, after a clean stop."""
+    """A data directory of schema version 3, after a clean stop."""
     store(tmp_path / "data", "words", WORDS)
-    assert SCHEMA_VERSION == 2, "give the chain of the tests the next numbers"
+    assert SCHEMA_VERSION == 3, "give the chain of the tests the next numbers"
     return tmp_path / "data"
 
 
@@ -76,7 +76,7 @@ def version_and_totals(directory: Path) -> tuple[int, list[tuple[object, ...]]]:
     copied = Path(shutil.copytree(directory, directory.with_name("copied"), dirs_exist_ok=True))
     with closing(sqlite3.connect(copied / FILE_NAME)) as connection:
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        totals = connection.execute("SELECT * FROM totals").fetchall() if version > 2 else []
+        totals = connection.execute("SELECT * FROM totals").fetchall() if version > 3 else []
     shutil.rmtree(copied)
     return version, totals
 
@@ -116,13 +116,13 @@ def test_a_database_at_the_newest_version_loads_no_alembic_and_makes_no_backup(d
 
 def test_an_upgrade_makes_a_backup_that_restores_and_runs_every_revision(data: Path, tmp_path: Path) -> None:
     Database.open(data, migrations=CHAIN).close()
-    assert version_and_totals(data) == (4, TOTALS[4])
+    assert version_and_totals(data) == (5, TOTALS[5])
     (backup,) = backups_of(data)
-    assert backup.name.startswith("backup-schema-2-2")
+    assert backup.name.startswith("backup-schema-3-2")
     assert {each.name for each in backup.iterdir()} == {FILE_NAME, MANIFEST_NAME}
-    assert json.loads((backup / MANIFEST_NAME).read_bytes())["schema_version"] == 2
+    assert json.loads((backup / MANIFEST_NAME).read_bytes())["schema_version"] == 3
     with closing(sqlite3.connect(f"file:{backup / FILE_NAME}?immutable=1", uri=True)) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (2,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (3,)
         assert connection.execute("SELECT data FROM messages ORDER BY idx").fetchall() == [(each,) for each in WORDS]
     Database.open(data, migrations=CHAIN).close()
     assert backups_of(data) == [backup], "a database that is up to date is not copied again"
@@ -133,27 +133,27 @@ def test_an_upgrade_makes_a_backup_that_restores_and_runs_every_revision(data: P
 @pytest.mark.parametrize(
     ("site", "version", "backups"),
     [
-        ("within_upgrade_backup", 2, 0),
-        ("before_upgrade_backup_named", 2, 0),
-        ("after_upgrade_backup", 2, 1),
-        ("before_revision_commit", 2, 1),
-        ("after_revision_commit", 3, 1),
-        ("before_revision_commit:2", 3, 1),
-        ("after_revision_commit:2", 4, 1),
+        ("within_upgrade_backup", 3, 0),
+        ("before_upgrade_backup_named", 3, 0),
+        ("after_upgrade_backup", 3, 1),
+        ("before_revision_commit", 3, 1),
+        ("after_revision_commit", 4, 1),
+        ("before_revision_commit:2", 4, 1),
+        ("after_revision_commit:2", 5, 1),
     ],
 )
 def test_a_kill_leaves_one_of_the_versions_and_the_next_start_goes_on(
     data: Path, site: str, version: int, backups: int
 ) -> None:
-    assert run_child(data, 4, site) == (KILLED, "")
+    assert run_child(data, 5, site) == (KILLED, "")
     assert version_and_totals(data) == (version, TOTALS.get(version, []))
     assert sum(not each.name.endswith(".part") for each in backups_of(data)) == backups
     Database.open(data, migrations=CHAIN).close()
-    assert version_and_totals(data) == (4, TOTALS[4])
+    assert version_and_totals(data) == (5, TOTALS[5])
     left = backups_of(data)
     assert [each for each in left if each.name.endswith(".part")] == []
     # The same content is not kept twice: only a start at another version makes another backup.
-    assert len(left) == (2 if version == 3 else 1)
+    assert len(left) == (2 if version == 4 else 1)
 
 
 def test_every_site_of_an_upgrade_is_killed_at_by_a_test() -> None:
@@ -164,9 +164,9 @@ def test_every_site_of_an_upgrade_is_killed_at_by_a_test() -> None:
 
 def test_a_revision_that_fails_changes_nothing_and_is_no_flood_of_backups(data: Path) -> None:
     for _ in range(3):
-        with pytest.raises(MigrationFailed, match=r"schema version 3: OperationalError: no such table"):
-            Database.open(data, migrations=Migrations("tests.storage.broken_revisions", 3))
-    assert version_and_totals(data) == (2, [])
+        with pytest.raises(MigrationFailed, match=r"schema version 4: OperationalError: no such table"):
+            Database.open(data, migrations=Migrations("tests.storage.broken_revisions", 4))
+    assert version_and_totals(data) == (3, [])
     assert len(backups_of(data)) == 1
     Database.open(data).close()
     assert stored_messages(data, "words") == WORDS
@@ -174,7 +174,7 @@ def test_a_revision_that_fails_changes_nothing_and_is_no_flood_of_backups(data: 
 
 def test_a_backup_that_differs_from_the_database_is_not_taken_for_the_new_one(data: Path) -> None:
     with pytest.raises(MigrationFailed):
-        Database.open(data, migrations=Migrations("tests.storage.broken_revisions", 3))
+        Database.open(data, migrations=Migrations("tests.storage.broken_revisions", 4))
     store(data, "words", [b"four"])
     Database.open(data, migrations=CHAIN).close()
     held = [json.loads((each / MANIFEST_NAME).read_bytes())["messages"] for each in backups_of(data)]
@@ -182,10 +182,10 @@ def test_a_backup_that_differs_from_the_database_is_not_taken_for_the_new_one(da
 
 
 def test_of_two_processes_one_brings_the_database_up_to_date(data: Path) -> None:
-    with open_child(data, 4, verb="hold", stdin=subprocess.PIPE) as first:
+    with open_child(data, 5, verb="hold", stdin=subprocess.PIPE) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "open\n"
-        code, out = run_child(data, 4)
+        code, out = run_child(data, 5)
         assert (code, out.split()[0]) == (1, "DatabaseInUse")
         first.communicate(timeout=60)
     assert first.returncode == 0
@@ -193,11 +193,11 @@ def test_of_two_processes_one_brings_the_database_up_to_date(data: Path) -> None
 
 
 def test_processes_that_start_at_once_migrate_once(data: Path) -> None:
-    children = [open_child(data, 4) for _ in range(2)]
+    children = [open_child(data, 5) for _ in range(2)]
     outs = [child.communicate(timeout=60)[0] for child in children]
     assert "open\n" in outs
     assert all(out == "open\n" or out.startswith("DatabaseInUse") for out in outs)
-    assert version_and_totals(data) == (4, TOTALS[4])
+    assert version_and_totals(data) == (5, TOTALS[5])
     assert len(backups_of(data)) == 1
 
 
@@ -209,14 +209,14 @@ def test_a_newer_database_is_refused_with_the_way_back_which_works(data: Path) -
         with pytest.raises(DatabaseTooNew, match="go back to before the upgrade and lose") as caught:
             Database.open(data, read_only=read_only)
         assert str(caught.value).endswith(way)
-        assert (caught.value.found, caught.value.supported, caught.value.backup) == (4, 2, backup)
+        assert (caught.value.found, caught.value.supported, caught.value.backup) == (5, 3, backup)
     put(backup, data, over=True)
     assert stored_messages(data, "words") == WORDS
     # The backup of the version in the middle is no way back for the older program.
     shutil.rmtree(backup)
-    assert run_child(data, 4, "after_revision_commit")[0] == KILLED
+    assert run_child(data, 5, "after_revision_commit")[0] == KILLED
     Database.open(data, migrations=CHAIN).close()
-    shutil.rmtree(next(each for each in backups_of(data) if "schema-2" in each.name))
+    shutil.rmtree(next(each for each in backups_of(data) if "schema-3" in each.name))
     with pytest.raises(DatabaseTooNew) as caught:
         Database.open(data)
     assert caught.value.backup is None
@@ -238,7 +238,7 @@ def test_an_upgrade_can_be_refused_and_then_writes_nothing(data: Path) -> None:
     before = {each.name: each.read_bytes() for each in data.iterdir()}
     with pytest.raises(DatabaseTooOld, match="start with --migrate, which makes a backup first") as caught:
         Database.open(data, migrate=False, migrations=CHAIN)
-    assert (caught.value.found, caught.value.wanted) == (2, 4)
+    assert (caught.value.found, caught.value.wanted) == (3, 5)
     assert {each.name: each.read_bytes() for each in data.iterdir()} == before
     Database.open(data, migrate=False).close()
 

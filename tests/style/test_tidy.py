@@ -64,6 +64,9 @@ LARGE: dict[str, str] = {
     "storage/contract.py": "every promise of a log, a session and an operation, most of which is their explanations",
     "stream_node/repair.py": "one repair: what is damaged, what can be saved, and the new database",
     "block_node/backfill/worker.py": "one worker: its events, its searches, and the steps of its fillers",
+    "stream_service/extensions.py": "one list of our own messages, most of which is their schemas and explanations",
+    "stream_client/errors.py": "one list of all errors of the clients, most of which is when each comes",
+    "stream_service/workers/pulls.py": "one queue: from each kind of pull to its answer, and what waiting costs",
     "index_service/worker.py": "one worker: every request to it, from what it demands to its answer",
 }
 

@@ -1,8 +1,9 @@
 # Generated from stream_client/consume/reader.py by tools/generate_blocking.py; do not edit.
 """Reader: pulls one partition page by page. Merge: waits for the pages of several readers.
 
-A reader fetches one page ahead of the program. It uses our own protocol `node/stream_pull/1`, a long poll: while there
-is no message, the node can delay its answer. If a node without this protocol refuses the request, the reader uses the
+A reader fetches one page ahead of the program. It uses our own protocol `node/stream_pull/3`, a long poll: while there
+is no message, the node can delay its answer. If a node without this protocol refuses the request, the reader uses
+version 1, which does not say which incarnation of the stream it reads; and if the node refuses that, too, the
 specification's `stream_pull`, whose messages have no time, key or headers. If a node answers at once with no message,
 the reader waits before the next request.
 """
@@ -17,13 +18,15 @@ from stream_client.arguments import encoded
 from stream_client.blocking.session import Session, Shell
 from stream_client.consume.options import IDLE_DELAY_S
 from stream_client.consume.page import Page
-from stream_client.core.calls import PATIENCE_CHECKS, Call, pulled, pulled_rich
+from stream_client.core.calls import PATIENCE_CHECKS, Call, pulled, pulled_marked, pulled_rich
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.pushes import Waiting
-from stream_client.errors import ClientError, InvalidArgument, RequestRefused
+from stream_client.errors import AccessDenied, ClientError, InvalidArgument, NotSupported, RequestRefused
 from stream_client.shell.defaults import CHECK_INTERVAL_S
-from stream_service.extensions import RICH_PULL, FromIndex, RichMessage, RichPull, Start
+from stream_service.extensions import MARKED_PULL, RICH_PULL, FromIndex, MarkedPull, RichMessage, RichPull, Start
 
+MARKED, RICH, PLAIN = range(3)
+"""The protocols of a reader, the best first: `node/stream_pull/3`, `node/stream_pull/1` and `stream_pull`."""
 LONG_POLL_S = 5.0
 """The longest time, in seconds, that the node is allowed to delay its answer to a pull while there is no message. It is
 also the longest delay that a node accepts. Real Ockam clients repeat a request after 10 s, so the delay is shorter."""
@@ -35,6 +38,8 @@ class Reader:
     waits: whether the node is allowed to delay its answer until there is a message; if false, an empty page comes at
         once.
     on_page: a function called when `take` can return a page or raise an error.
+    created_us: the incarnation of the stream that is read; 0: any. A node with `node/stream_pull/3` returns no messages
+        of another one.
 
     Invariant: a reader never has two of these at a time: an unanswered pull, a page that `take` has not returned, an
     error that `take` has not raised.
@@ -50,6 +55,7 @@ class Reader:
         waits: bool,
         on_page: Callable[[Reader], None],
         idle_delay_s: float = IDLE_DELAY_S,
+        created_us: int = 0,
     ) -> None:
         if page_messages < 1:
             raise InvalidArgument(f"pages of {page_messages} messages; a page has at least 1")
@@ -60,7 +66,9 @@ class Reader:
         self._page_messages = page_messages
         self._on_page = on_page
         self._idle_delay_s = idle_delay_s
-        self._plain = self._idle = self._stopped = False
+        self.created_us = created_us
+        self._protocol = MARKED
+        self._idle = self._stopped = False
         self._asked_s = 0.0
         self._call: Call | None = None
         self._page: Page | None = None
@@ -116,17 +124,20 @@ class Reader:
     def _pull(self) -> Call:
         """Request the page that begins at `_start`, and return the request.
 
-        It is a request in our own protocol `node/stream_pull/1`, or a `stream_pull` of the specification if the node
-        has refused our own protocol.
+        It is a request in the best protocol that the node has not refused.
         """
         core, start = self._session.core, self._start
-        if self._plain and isinstance(start, FromIndex):
+        if self._protocol == PLAIN and isinstance(start, FromIndex):
             return core.pull(self.handle, start.index, self._page_messages)
         # The client may send this request again after a lost connection. An index then still means the same, but a
         # start such as "the latest" may have moved during a long wait. So the node must not wait with such a start.
         wait_s = LONG_POLL_S if self.waits and isinstance(start, FromIndex) else 0.0
-        request = RichPull(0, start, self._page_messages, int(wait_s * 1000))
-        return core.call(self.handle, encoded(RICH_PULL, request), patience=patience_for(wait_s))
+        values = (0, start, self._page_messages, int(wait_s * 1000))
+        if self._protocol == MARKED:
+            payload = encoded(MARKED_PULL, MarkedPull(*values, self.created_us))
+        else:
+            payload = encoded(RICH_PULL, RichPull(*values))
+        return core.call(self.handle, payload, patience=patience_for(wait_s))
 
     def _answered(self) -> None:
         """Handle the answer to the pull: store its page or its error, move `_start` to the next page, and
@@ -134,10 +145,9 @@ class Reader:
         """
         call, self._call = self._call, None
         assert call is not None
-        # An older node or a real Ockam service refuses our protocol. The reader then uses the specification's
-        # `stream_pull`.
-        if isinstance(call.error, RequestRefused) and self._may_be_unknown():
-            self._plain = True
+        # An older node or a real Ockam service refuses our protocol. The reader then uses the next one.
+        if isinstance(call.error, RequestRefused) and (following := self._following(call.error)) is not None:
+            self._protocol = following
             self.ask()
             return
         try:
@@ -145,21 +155,24 @@ class Reader:
         except ClientError as error:
             self._error = error
             # The old node may have been replaced by one that has our protocol, so the next request uses it again.
-            self._plain = False
+            self._protocol = MARKED
         else:
-            self._session.has_rich_pull |= not self._plain
+            self._session.best_pull = min(self._session.best_pull, self._protocol)
             self._start = FromIndex(self._page.resume_index)
             # An empty answer that came at once shows that the node does not wait for messages.
             self._idle = not self._page.messages and self._session.shell.now_s() - self._asked_s < self._idle_delay_s
         self._on_page(self)
 
-    def _may_be_unknown(self) -> bool:
-        """Whether the node may have refused the pull because it does not have our own protocol `node/stream_pull/1`.
+    def _following(self, refusal: RequestRefused) -> int | None:
+        """Return the protocol to try next, if the node may have refused the pull because it does not have the protocol.
 
-        If so, the reader tries the specification's `stream_pull` instead. False if the node has answered a pull in our
-        own protocol before. False also if `_start` is not an index, because a `stream_pull` can only begin at an index.
+        None if the node has answered a pull in this protocol before, or if the next one is `stream_pull` and `_start`
+        is not an index, where it could begin. A real Ockam service has none of our own protocols.
         """
-        return not (self._plain or self._session.has_rich_pull) and isinstance(self._start, FromIndex)
+        if self._session.best_pull <= self._protocol or isinstance(refusal, AccessDenied):
+            return None
+        following = PLAIN if isinstance(refusal, NotSupported) else self._protocol + 1
+        return following if following < PLAIN or (following == PLAIN and isinstance(self._start, FromIndex)) else None
 
     def _read(self, call: Call) -> Page:
         """Return the page from an answered call. Raises the call's error, or UnexpectedAnswer if the answer cannot
@@ -167,7 +180,10 @@ class Reader:
         """
         if call.error is not None:
             raise call.error
-        if not self._plain:
+        if self._protocol == MARKED:
+            marked = pulled_marked(call)
+            return Page(marked.messages, marked.first_index, marked.next_index, marked.resume_index, marked.created_us)
+        if self._protocol == RICH:
             page = pulled_rich(call)
             return Page(page.messages, page.first_index, page.next_index, page.resume_index)
         assert isinstance(self._start, FromIndex)

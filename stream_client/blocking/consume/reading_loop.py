@@ -7,83 +7,32 @@ program has processed. A message counts as processed when the program asks for t
 The position of a partition is the next index to read, as in the real Ockam clients. A consumer resumes at the saved
 position, so it skips no message. After a crash, it gets the messages after the last save again. Saves are sent in
 order, and never cover an unprocessed message.
+
+A position belongs to one incarnation of the stream, and can be set by somebody else while the consumer runs. In both
+cases the loop goes on elsewhere and reports an event (`StreamRemade`, `PositionReset`). With a node that does not tell
+incarnations apart, only a position beyond the end of the stream shows that the stream was made again.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
 
+from stream_client.blocking.consume.partition_reading import PartitionReading
 from stream_client.blocking.consume.reader import LONG_POLL_S, Merge, Reader
-from stream_client.blocking.positions import Positions
+from stream_client.blocking.positions import Positions, resume
 from stream_client.blocking.session import Session
 from stream_client.consume.options import ConsumerOptions
 from stream_client.consume.page import Page, find_holes
 from stream_client.core.partition_handle import PartitionHandle
-from stream_client.errors import PositionBeyondEnd, RequestTimeout
-from stream_service.extensions import FromIndex, RichMessage
+from stream_client.errors import PositionBeyondEnd, PositionReset, RequestTimeout, StreamRemade
+from stream_service.extensions import FromIndex
 
+CHECK_S = 5.0
+"""The interval in which a waiting consumer asks whether somebody has set its position, in seconds."""
 
-class PartitionReading:
-    """One partition that a consumer reads: its reader, its current page and its position.
-
-    messages: the current page.
-    at: how many messages of the current page the program has received.
-    handed_index: the index after the last message that the program has received.
-    next_index: the position, which is the index after the last processed message.
-    saved_index: the highest position sent to be saved.
-    kept_index: the highest position whose save was confirmed.
-    unsaved: the number of messages processed since the last save.
-    ended: whether the partition has been read to its end.
-
-    Invariant: kept_index <= saved_index <= next_index <= handed_index.
-    """
-
-    __slots__ = (
-        "at",
-        "ended",
-        "handed_index",
-        "handle",
-        "kept_index",
-        "messages",
-        "next_index",
-        "reader",
-        "saved_index",
-        "unsaved",
-    )
-
-    def __init__(self, handle: PartitionHandle, reader: Reader, index: int) -> None:
-        self.handle = handle
-        self.reader = reader
-        self.next_index = self.handed_index = self.saved_index = self.kept_index = index
-        self.unsaved = 0
-        self.messages: Sequence[RichMessage] = ()
-        self.at = 0
-        self.ended = False
-
-    @property
-    def partition(self) -> int:
-        return self.handle.partition
-
-    @property
-    def has_messages(self) -> bool:
-        """Whether the current page has messages that the program has not received."""
-        return self.at < len(self.messages)
-
-    def hand_out_named(self) -> tuple[int, RichMessage]:
-        """Return the partition's number and the next message of the current page. There must be a next message."""
-        return self.handle.partition, self.hand_out()
-
-    def hand_out(self) -> RichMessage:
-        """Return the next message of the current page. There must be a next message."""
-        message = self.messages[self.at]
-        self.at += 1
-        self.handed_index = message.index + 1
-        return message
-
-    def check(self) -> None:
-        """Assert that the four indexes are ordered as the invariant says."""
-        assert self.kept_index <= self.saved_index <= self.next_index <= self.handed_index
+logger = logging.getLogger("stream_client")
 
 
 class ReadingLoop:
@@ -105,6 +54,8 @@ class ReadingLoop:
         self._merge = Merge(session.shell)
         self._by_reader: dict[Reader, PartitionReading] = {}
         self._save_due_s = math.inf
+        self._check_due_s = session.shell.now_s() + CHECK_S
+        self._resets: set[int] = set()
         self.readings: dict[int, PartitionReading] = {}
         self.current: PartitionReading | None = None
         self.holes = 0
@@ -118,22 +69,16 @@ class ReadingLoop:
         new = [handle for handle in handles if handle.partition not in self.readings]
         if not new:
             return
-        indexes = self._positions.load(self._stream_name, [handle.partition for handle in new])
-        for handle, index in zip(new, indexes, strict=True):
-            reader = Reader(
-                self._session,
-                handle,
-                FromIndex(index),
-                page_messages=self._options.page_messages,
-                waits=True,
-                on_page=self._merge.arrived,
-                idle_delay_s=self._options.idle_delay_s,
-            )
-            self.readings[handle.partition] = self._by_reader[reader] = PartitionReading(handle, reader, index)
+        partitions = [handle.partition for handle in new]
+        marks = resume(self._positions, self._stream_name, partitions, self._note_reset)
+        for handle, mark in zip(new, marks, strict=True):
+            reader = self._make_reader(handle, mark.index, mark.created_us)
+            self.readings[handle.partition] = self._by_reader[reader] = PartitionReading(handle, reader, mark)
 
     def drop(self, partition: int) -> None:
         """Stop reading this partition. Its pages are dropped."""
         reading = self.readings.pop(partition)
+        self._resets.discard(partition)
         del self._by_reader[reading.reader]
         self._merge.drop(reading.reader)
         if reading is self.current:
@@ -186,6 +131,7 @@ class ReadingLoop:
         """
         if self.current is not None and self.current.has_messages:
             return self.current
+        self._follow_resets()
         self._ask(stop_at_end)
         # An endless loop may wait for ever. A loop that stops at the end must not hang if no answer comes.
         patience_s = self._session.answer_timeout_s if stop_at_end else None
@@ -195,11 +141,17 @@ class ReadingLoop:
                 self.woken = False
                 return None
             # The wait ends when a save is due. Otherwise a quiet stream would delay the save until the next message.
-            reader = self._merge.next_ready(min(self._save_due_s, give_up_s) - self._session.shell.now_s())
+            due_s = min(self._save_due_s, self._check_due_s, give_up_s)
+            reader = self._merge.next_ready(due_s - self._session.shell.now_s())
             now_s = self._session.shell.now_s()
             if now_s >= self._save_due_s:
                 self.save_nowait()
-            if reader is None:
+            if now_s >= self._check_due_s:
+                self._check_positions(now_s)
+            if self._resets:
+                self._follow_resets()
+                self._ask(stop_at_end)
+            elif reader is None:
                 if now_s >= give_up_s:
                     raise RequestTimeout(f"{self._session.address} has not answered a pull in time")
             elif self._turn_page(self._by_reader[reader], stop_at_end):
@@ -217,7 +169,7 @@ class ReadingLoop:
         moved = {
             partition: reading.next_index
             for partition, reading in self.readings.items()
-            if reading.next_index > reading.saved_index
+            if reading.next_index > reading.saved_index and partition not in self._resets
         }
         if moved:
             self._positions.save_nowait(self._stream_name, moved)
@@ -232,12 +184,13 @@ class ReadingLoop:
         moved = {
             partition: reading.next_index
             for partition, reading in self.readings.items()
-            if partition in chosen and reading.next_index > reading.kept_index
+            if partition in chosen and reading.next_index > reading.kept_index and partition not in self._resets
         }
         if moved:
             self._positions.save(self._stream_name, moved)
             for partition, index in moved.items():
-                self.readings[partition].kept_index = index
+                if partition not in self._resets:
+                    self.readings[partition].kept_index = index
         self._saved(moved)
 
     def _saved(self, indexes: Mapping[int, int]) -> None:
@@ -264,6 +217,10 @@ class ReadingLoop:
         Returns whether the arrived page has messages.
         """
         page = reading.reader.take()
+        if page.created_us is not None and not reading.mark.is_of(page.created_us):
+            self._begin_anew(reading, page.created_us)
+            self._ask(stop_at_end)
+            return False
         self._check(reading, page)
         reading.ended = page.at_end
         # The reader will not fetch this page again, so the page is kept before any code can raise an error.
@@ -280,13 +237,90 @@ class ReadingLoop:
     def _check(self, reading: PartitionReading, page: Page) -> None:
         """Raise PositionBeyondEnd if the position is beyond the partition's end.
 
-        If so, the stream was deleted and created again after the position was saved.
+        If so, the stream has lost its last messages, or it was made again and the node does not say so.
         """
+        if page.created_us is not None:
+            # From here on the node returns no messages of another incarnation.
+            reading.mark.created_us = reading.reader.created_us = page.created_us
         if page.next_index is not None and page.next_index < reading.next_index:
             raise PositionBeyondEnd(
                 f"the position of {self._stream_name!r}, partition {reading.partition} is {reading.next_index}, and "
-                f"the stream ends at {page.next_index}: it was made again; set the position to go on"
+                f"the stream ends at {page.next_index}: it has lost messages or was made again; set the position"
             )
+
+    def _begin_anew(self, reading: PartitionReading, created_us: int) -> None:
+        """Read the stream from its beginning, because it is not the one to which the position belongs.
+
+        created_us: the creation time of the present stream, in microseconds since 1970.
+        """
+        before, index = reading.next_index, 0
+        # The position of the new stream is saved first. Otherwise the saves that follow would be refused, because their
+        # index is lower. Somebody else may have saved one already; if that is refused, `_follow_resets` loads it.
+        if hasattr(self._positions, "begin"):
+            index = (self._positions.begin(self._stream_name, reading.partition, created_us)).index
+        if self.readings.get(reading.partition) is not reading:
+            return
+        reading.mark.created_us = created_us
+        self._go_to(reading, index)
+        self._tell(StreamRemade(self._stream_name, reading.partition, before))
+
+    def _check_positions(self, now_s: float) -> None:
+        """Ask whether somebody has set a position. A quiet consumer saves nothing, and would not hear of it."""
+        self._check_due_s = now_s + CHECK_S
+        if hasattr(self._positions, "check_nowait"):
+            self._positions.check_nowait(self._stream_name, list(self.readings))
+
+    def _note_reset(self, partition: int) -> None:
+        """Note that somebody else has changed the position of a partition. No further message of its page counts."""
+        reading = self.readings.get(partition)
+        if reading is not None:
+            self._resets.add(partition)
+            reading.drop_page()
+            self._merge.wake()
+
+    def _follow_resets(self) -> None:
+        """Go on at the saved positions of the partitions in which somebody else has changed them."""
+        partitions = sorted(self._resets & self.readings.keys())
+        if not partitions:
+            return
+        marks = resume(self._positions, self._stream_name, partitions, self._note_reset)
+        for partition, mark in zip(partitions, marks, strict=True):
+            self._resets.discard(partition)
+            reading = self.readings.get(partition)
+            if reading is None:
+                continue
+            before, known_us = reading.next_index, reading.mark.created_us
+            reading.mark = mark
+            # A position that was just made, because the old one was deleted, is of no stream yet.
+            mark.created_us = mark.created_us or known_us
+            self._go_to(reading, mark.index)
+            if mark.index != before:
+                self._tell(PositionReset(self._stream_name, partition, before, mark.index))
+
+    def _go_to(self, reading: PartitionReading, index: int) -> None:
+        del self._by_reader[reading.reader]
+        self._merge.drop(reading.reader)
+        reader = self._make_reader(reading.handle, index, reading.mark.created_us)
+        reading.go_to(reader, index)
+        self._by_reader[reader] = reading
+
+    def _make_reader(self, handle: PartitionHandle, index: int, created_us: int) -> Reader:
+        return Reader(
+            self._session,
+            handle,
+            FromIndex(index),
+            page_messages=self._options.page_messages,
+            waits=True,
+            on_page=self._merge.arrived,
+            idle_delay_s=self._options.idle_delay_s,
+            created_us=created_us,
+        )
+
+    def _tell(self, event: StreamRemade | PositionReset) -> None:
+        if self._options.on_event is not None:
+            self._options.on_event(event)
+        else:
+            logger.warning("%s", event)
 
     def _tell_holes(self, reading: PartitionReading) -> None:
         """Count the missing indexes before and between the current page's messages, and report them to `on_hole`."""

@@ -18,9 +18,9 @@ pytest.importorskip("psycopg", reason="the extra `postgres` is not installed")
 import psycopg
 from structlog.testing import capture_logs
 
+from index_service.accesses import Access, IndexRequests
 from index_service.lease_machine import StoredLease
 from index_service.lease_storage import WriteLeases
-from index_service.storage import Access, IndexRequests
 from storage.commit import apply_read, commit_batch
 from storage.contract import Append, Operation
 from storage.errors import (

@@ -1,1 +1,1 @@
-"""A chain of revisions that only tests run: it goes on from schema version 2, in two steps."""
+"""A chain of revisions that only tests run: it goes on from schema version 3, in two steps."""

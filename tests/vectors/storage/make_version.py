@@ -72,6 +72,11 @@ def fill(node: NodeProcess, copy: Path) -> dict[str, Any]:
         positions = {"reader": 7, "größe": 40}
         for consumer, index in positions.items():
             SavedIndexes(client, consumer).save(plain.name, {0: index})
+        # The position of a consumer says of which incarnation of the stream it is.
+        with plain.consumer("resumed") as resumed:
+            for _ in zip(range(3), resumed, strict=False):
+                pass
+        positions["resumed"] = 3
         # The copy is made while a member is there, so that its leases are in the database.
         with jobs.shared_consumer("workers") as group:
             for _ in zip(range(6), group.messages(stop_at_end=True), strict=False):

@@ -1,0 +1,192 @@
+"""Carries out the gets and saves of clients in the table of positions (`index_service.storage`).
+
+An operator's changes are `index_service.storage.SetPosition`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from index_service.keys import Key
+from index_service.lease_storage import find_fences
+from index_service.storage import RAISE, REPLACE, Position, checked, find_positions, sealed_row
+from storage.contract import Operation, Session
+from storage.errors import DatabaseCorrupt
+
+
+class Access(NamedTuple):
+    """One access to the table of positions: a get or a save.
+
+    save: the index to save. None for a get, which creates a missing position with index 0.
+    answered: whether the client of a save expects an answer. A get always has an answer.
+    fence: the number of the client's lease. None for a get, or for a client without leases.
+    mark: the incarnation and the generation to which a save belongs. None for a get, or for a client that knows none.
+    """
+
+    key: Key
+    save: int | None
+    answered: bool = False
+    fence: int | None = None
+    mark: Mark | None = None
+
+
+class Mark(NamedTuple):
+    """What a save with an answer says about its position.
+
+    created_us: when the stream was created that the consumer reads, in microseconds since 1970; 0: unknown.
+    generation: the generation of the position, as the consumer knows it.
+    """
+
+    created_us: int
+    generation: int
+
+
+class IndexRequests(Operation):
+    """Carries out many gets and saves in their order.
+
+    A save never lowers a saved index. A save with a fence (lease number) is refused if its fence is not the newest one
+    of the partition. A save with a Mark is refused if the position has another generation. If it is of another
+    incarnation of the stream than the position, it replaces the position, whose generation changes.
+
+    indexes: for each request, the saved index after the request; None for a save whose client expects no answer.
+    fenced, reset: the places of the refused saves in `requests`, counted from 0, by the reason.
+    generations: the generations of the positions after the saves with a Mark, by the place in `requests`.
+    """
+
+    __slots__ = ("fenced", "generations", "indexes", "now_us", "requests", "reset")
+
+    def __init__(
+        self,
+        requests: Sequence[Access],
+        now_us: int,
+        on_done: Callable[[IndexRequests], None],
+    ) -> None:
+        super().__init__(on_done)
+        self.requests = requests
+        self.now_us = now_us
+        self.indexes: list[int | None] = []
+        self.fenced: set[int] = set()
+        self.reset: set[int] = set()
+        self.generations: dict[int, int] = {}
+
+    def apply(self, session: Session) -> None:
+        self.indexes = []
+        self.fenced, self.reset, self.generations = set(), set(), {}
+        # Read what the requests need, in two statements. A plain save has no answer, so nothing is read for it alone.
+        requests = self.requests
+        fences = find_fences(session, _keys([each for each in requests if each.fence is not None]))
+        rows = find_positions(session, _keys([each for each in requests if each.save is None or each.answered]))
+        # Several requests can have the same key: a later one sees what the earlier ones have saved.
+        changed: dict[Key, Position] = {}
+        raised: dict[Key, int] = {}
+        for place, access in enumerate(requests):
+            key, index = access.key, access.save
+            # Another member has the partition by now.
+            fenced = access.fence is not None and fences[key] != access.fence
+            if fenced:
+                self.fenced.add(place)
+            if key not in rows:
+                assert index is not None, "the row of a get was read"
+                raised[key] = max(index, raised.get(key, index))
+                self.indexes.append(None)
+                continue
+            before = changed.get(key) or _find_valid(key, rows[key], index)
+            after = before if fenced else self._after(place, access, before)
+            if after is not None and after is not before:
+                changed[key] = after
+            shown = index is None or access.answered
+            self.indexes.append((after.next_index if after is not None else 0) if shown else None)
+        if changed:
+            session.execute_many(REPLACE, [sealed_row(key, *position) for key, position in changed.items()])
+        if raised:
+            session.execute_many(
+                RAISE, [sealed_row(key, index, self.now_us, 0, self.now_us) for key, index in raised.items()]
+            )
+
+    def _after(self, place: int, access: Access, before: Position | None) -> Position | None:
+        """Returns the position after one request; None if there is none.
+
+        before: the position before it.
+        """
+        index, mark = access.save, access.mark
+        if mark is None:
+            # A get creates a missing position, as the specification demands.
+            if before is None:
+                return Position(index or 0, self.now_us, 0, self.now_us)
+            return before if index is None or index <= before.next_index else before.moved(index, self.now_us)
+        if before is None or before.generation != mark.generation:
+            self.reset.add(place)
+            return before
+        assert index is not None, "a request with a mark is a save"
+        after = before
+        if mark.created_us not in (0, before.created_us):
+            # A position of an unknown incarnation is one of the stream that was there when it was saved.
+            is_other = before.created_us != 0 or before.saved_us < mark.created_us
+            generation = max(self.now_us, before.generation + 1) if is_other else before.generation
+            after = Position(0 if is_other else before.next_index, self.now_us, mark.created_us, generation)
+        if index > after.next_index:
+            after = after.moved(index, self.now_us)
+        self.generations[place] = after.generation
+        return after
+
+
+class LoadPositions(Operation):
+    """Reads the positions of one client in partitions of one stream.
+
+    creates: whether to create missing positions, with index 0. Then the operation writes.
+    found: the positions in the order of `partitions`; None for a missing one.
+    """
+
+    __slots__ = ("client_id", "creates", "found", "now_us", "partitions", "stream_name")
+
+    def __init__(
+        self,
+        client_id: str,
+        stream_name: str,
+        partitions: Sequence[int],
+        now_us: int,
+        on_done: Callable[[LoadPositions], None],
+        *,
+        creates: bool,
+    ) -> None:
+        super().__init__(on_done)
+        self.client_id = client_id
+        self.stream_name = stream_name
+        self.partitions = partitions
+        self.now_us = now_us
+        self.creates = creates
+        self.found: list[Position | None] = []
+
+    def apply(self, session: Session) -> None:
+        keys = [(self.client_id, self.stream_name, partition) for partition in self.partitions]
+        rows = find_positions(session, keys)
+        self.found = []
+        for key in keys:
+            row = rows[key]
+            position = None if row is None else checked(key, row)
+            if position is None and self.creates:
+                position = Position(0, self.now_us, 0, self.now_us)
+                session.execute(REPLACE, sealed_row(key, *position))
+            self.found.append(position)
+
+
+def _keys(requests: Sequence[Access]) -> list[Key]:
+    """Returns the keys of requests, each once."""
+    return list(dict.fromkeys(each.key for each in requests))
+
+
+def _find_valid(key: Key, row: tuple[int, ...] | None, save: int | None) -> Position | None:
+    """Returns the position of a stored row; None if there is none, or if a higher index is going to replace a
+    damaged row.
+
+    save: the index that is saved, or None. Raises DatabaseCorrupt if the row is damaged and would stay.
+    """
+    if row is None:
+        return None
+    try:
+        return checked(key, row)
+    except DatabaseCorrupt:
+        if save is None or save <= row[0]:
+            raise
+        return None

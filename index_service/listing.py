@@ -1,0 +1,114 @@
+"""Lists saved positions page by page, each with the lease of its partition. It changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import product
+from typing import NamedTuple
+
+from sqlalchemy import Integer, bindparam, literal_column, select, tuple_
+
+from index_service.extensions import PositionsRequest
+from index_service.lease_storage import lease_fences
+from index_service.limits import INDEX_MAX
+from index_service.storage import saved_indexes
+from storage.contract import Operation, Session
+from storage.statement import Statement, compiled
+
+
+class PositionRow(NamedTuple):
+    """A saved position together with the lease of its partition.
+
+    saved_us: when the position was saved, in microseconds since 1970.
+    holder: the member that has the lease; None if no member has it.
+    ttl_ms: the time to live of the lease, in milliseconds; None if the partition was never leased.
+    created_us: the incarnation of the stream, see `Position`.
+    """
+
+    client_id: str
+    stream_name: str
+    partition: int
+    next_index: int
+    saved_us: int
+    holder: str | None
+    ttl_ms: int | None
+    created_us: int
+    generation: int
+
+
+class ListPositions(Operation):
+    """Reads a page of positions, sorted by client, stream and partition.
+
+    limit: the largest number of positions in the page.
+    rows: the positions of the page. If more positions follow, `rows` has one position more than `limit`.
+    """
+
+    __slots__ = ("limit", "request", "rows")
+
+    def __init__(self, request: PositionsRequest, limit: int, on_done: Callable[[ListPositions], None]) -> None:
+        super().__init__(on_done)
+        self.request = request
+        self.limit = limit
+        self.rows: list[PositionRow] = []
+
+    def apply(self, session: Session) -> None:
+        after, stream_name = self.request.after, self.request.stream_name
+        after_partition = None if after is None else after.partition
+        if after is not None and stream_name not in (None, after.stream_name):
+            # Only one stream is listed, but `after` names another stream. The page begins with the same client if the
+            # listed stream sorts after that stream, and with the next client if not.
+            after_partition = -1 if stream_name > after.stream_name else INDEX_MAX
+        found = session.execute(
+            _LISTS[self.request.client_id is not None, self.request.stream_name is not None, after is not None],
+            {
+                "client_id": self.request.client_id,
+                "stream_name": stream_name,
+                "after_client": None if after is None else after.client_id,
+                "after_stream": None if after is None else after.stream_name,
+                "after_partition": after_partition,
+                "limit": self.limit + 1,
+            },
+        )
+        self.rows = [PositionRow(*row) for row in found]
+
+
+def _list_statement(by_client: bool, by_stream: bool, after: bool) -> Statement:
+    position, lease = saved_indexes.c, lease_fences.c
+    joined = saved_indexes.outerjoin(
+        lease_fences,
+        (lease.client_id == position.client_id)
+        & (lease.stream_name == position.stream_name)
+        & (lease.partition == position.partition),
+    )
+    statement = select(
+        position.client_id,
+        position.stream_name,
+        position.partition,
+        position.idx,
+        position.saved_us,
+        lease.holder,
+        lease.ttl_ms,
+        position.created_us,
+        position.generation,
+    ).select_from(joined)
+    if by_client:
+        statement = statement.where(position.client_id == bindparam("client_id"))
+    if by_stream:
+        statement = statement.where(position.stream_name == bindparam("stream_name"))
+    if after and by_stream:
+        # The comparison leaves out the stream, so that SQLite finds the first row of the page through the index by
+        # stream.
+        statement = statement.where(
+            tuple_(position.client_id, position.partition)
+            > tuple_(bindparam("after_client"), bindparam("after_partition"))
+        )
+    elif after:
+        statement = statement.where(
+            tuple_(position.client_id, position.stream_name, position.partition)
+            > tuple_(bindparam("after_client"), bindparam("after_stream"), bindparam("after_partition"))
+        )
+    ordered = statement.order_by(position.client_id, position.stream_name, position.partition)
+    return compiled(ordered.limit(bindparam("limit", type_=Integer)).offset(literal_column("0", Integer)))
+
+
+_LISTS = {asked: _list_statement(*asked) for asked in product((False, True), repeat=3)}

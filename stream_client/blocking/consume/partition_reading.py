@@ -1,0 +1,83 @@
+# Generated from stream_client/consume/partition_reading.py by tools/generate_blocking.py; do not edit.
+"""PartitionReading: one partition that a consumer reads. `ReadingLoop` reads several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stream_client.blocking.consume.reader import Reader
+from stream_client.core.marks import Mark
+from stream_client.core.partition_handle import PartitionHandle
+from stream_service.extensions import RichMessage
+
+
+class PartitionReading:
+    """One partition that a consumer reads: its reader, its current page and its position.
+
+    mark: what is known of the saved position: the incarnation of the stream, and the generation.
+    messages: the current page.
+    at: how many messages of the current page the program has received.
+    handed_index: the index after the last message that the program has received.
+    next_index: the position, which is the index after the last processed message.
+    saved_index: the highest position sent to be saved.
+    kept_index: the highest position whose save was confirmed.
+    unsaved: the number of messages processed since the last save.
+    ended: whether the partition has been read to its end.
+
+    Invariant: kept_index <= saved_index <= next_index <= handed_index.
+    """
+
+    __slots__ = (
+        "at",
+        "ended",
+        "handed_index",
+        "handle",
+        "kept_index",
+        "mark",
+        "messages",
+        "next_index",
+        "reader",
+        "saved_index",
+        "unsaved",
+    )
+
+    def __init__(self, handle: PartitionHandle, reader: Reader, mark: Mark) -> None:
+        self.handle = handle
+        self.mark = mark
+        self.go_to(reader, mark.index)
+
+    def go_to(self, reader: Reader, index: int) -> None:
+        """Go on at an index with a new reader. The current page is dropped."""
+        self.reader = reader
+        self.next_index = self.handed_index = self.saved_index = self.kept_index = index
+        self.unsaved = 0
+        self.ended = False
+        self.drop_page()
+
+    def drop_page(self) -> None:
+        self.messages: Sequence[RichMessage] = ()
+        self.at = 0
+
+    @property
+    def partition(self) -> int:
+        return self.handle.partition
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether the current page has messages that the program has not received."""
+        return self.at < len(self.messages)
+
+    def hand_out_named(self) -> tuple[int, RichMessage]:
+        """Return the partition's number and the next message of the current page. There must be a next message."""
+        return self.handle.partition, self.hand_out()
+
+    def hand_out(self) -> RichMessage:
+        """Return the next message of the current page. There must be a next message."""
+        message = self.messages[self.at]
+        self.at += 1
+        self.handed_index = message.index + 1
+        return message
+
+    def check(self) -> None:
+        """Assert that the four indexes are ordered as the invariant says."""
+        assert self.kept_index <= self.saved_index <= self.next_index <= self.handed_index

@@ -1,0 +1,98 @@
+"""Marks: what a client knows of the saved positions of one consumer. It sends nothing.
+
+A position belongs to one incarnation of a stream: a stream that was deleted and made again under the same name is
+another one, with another creation time. A position also has a generation, which changes when somebody else sets or
+deletes the position. A save names both, so that the node can refuse a save that comes too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from index_service.extensions import FencedSave, LoadedPosition, MarkedResponse, MarkedSave, SaveStatus
+
+OnReset = Callable[[int], None]
+"""The type of a function that is called with a partition whose position somebody else has changed."""
+
+
+class Mark:
+    """What the client knows of one saved position.
+
+    index: the next index to read, as it was loaded.
+    saved_us: when the position was saved; 0: unknown.
+    created_us: when the stream was created to which the position belongs; 0: unknown.
+    generation: the generation of the position; None if nobody says which, because the node is an older one or the
+        program saves its positions elsewhere.
+    on_reset: called when a save was refused because somebody else has changed the position.
+    """
+
+    __slots__ = ("created_us", "generation", "index", "on_reset", "saved_us")
+
+    def __init__(self, index: int, loaded: LoadedPosition | None = None, on_reset: OnReset | None = None) -> None:
+        self.index = index
+        self.saved_us = 0 if loaded is None else loaded.saved_us
+        self.created_us = 0 if loaded is None else loaded.created_us
+        self.generation = None if loaded is None else loaded.generation
+        self.on_reset = on_reset
+
+    def is_of(self, created_us: int) -> bool:
+        """Whether the position belongs to the stream that was created at this time.
+
+        If its incarnation is unknown, it belongs to the stream that was there when the position was saved.
+        """
+        if self.created_us:
+            return self.created_us == created_us
+        return not 0 < self.saved_us < created_us
+
+
+class Marks:
+    """The marks of one consumer, by stream and partition."""
+
+    def __init__(self, client_id: str) -> None:
+        self._client_id = client_id
+        self._marks: dict[tuple[str, int], Mark] = {}
+
+    def loaded(self, stream_name: str, partition: int, position: LoadedPosition, on_reset: OnReset) -> Mark:
+        """Return the mark of a position that was just loaded, which replaces an earlier one."""
+        mark = self._marks[stream_name, partition] = Mark(position.index, position, on_reset)
+        return mark
+
+    def find(self, stream_name: str, partition: int) -> Mark | None:
+        return self._marks.get((stream_name, partition))
+
+    def request(self, stream_name: str, partition: int, index: int, fence: int | None) -> MarkedSave | None:
+        """Return the request that saves an index, or None if the position has no mark.
+
+        fence: the number of the consumer's lease; None without a lease.
+        """
+        mark = self._marks.get((stream_name, partition))
+        if mark is None or mark.generation is None:
+            return None
+        return MarkedSave(0, self._client_id, stream_name, partition, index, fence, mark.created_us, mark.generation)
+
+    def begin(self, stream_name: str, partition: int, created_us: int, fence: int | None) -> MarkedSave | None:
+        """Return the request that saves index 0 as the position in the stream that was created at this time; None if
+        the position has no mark."""
+        mark = self._marks.get((stream_name, partition))
+        if mark is not None:
+            mark.created_us = created_us
+        return self.request(stream_name, partition, 0, fence)
+
+    def answered(self, request: FencedSave, answer: MarkedResponse) -> None:
+        """Apply the answer to a save. If somebody else has changed the position, call `on_reset`."""
+        mark = self._marks.get((request.stream_name, request.partition))
+        if mark is None or not isinstance(request, MarkedSave) or mark.generation != request.generation:
+            # The position was loaded again since the save was sent.
+            return
+        if answer.status is SaveStatus.OK:
+            mark.generation = answer.generation
+        elif answer.status is SaveStatus.RESET and mark.on_reset is not None:
+            mark.on_reset(request.partition)
+
+    def checked(self, stream_name: str, partition: int, position: LoadedPosition | None) -> None:
+        """Compare a position that was read once more with its mark. If they differ, call `on_reset`."""
+        mark = self._marks.get((stream_name, partition))
+        if mark is None or mark.generation is None or mark.on_reset is None:
+            return
+        if position is None or position.generation != mark.generation:
+            mark.on_reset(partition)
