@@ -15,7 +15,7 @@ import structlog
 
 from secure_channel.errors import IdentityFileError, InvalidIdentifier
 from secure_channel.identity_history import CHANGES_MAX, HASH_BYTES, PeerIdentity, format_identifier, parse_identifier
-from storage.durable_files import make_folder, write_durably
+from storage.durable_files import PRIVATE_MODE, make_folder, write_durably
 
 KNOWN_MAX = 10_000
 """The largest number of identities that are kept. With one more, the identity that was added first is forgotten."""
@@ -70,7 +70,7 @@ class KnownHistories:
             for identifier, changes in self._known.items()
         ]
         make_folder(self._file.parent)
-        write_durably(self._file, (HEADING + "".join(f"{line}\n" for line in lines)).encode())
+        write_durably(self._file, (HEADING + "".join(f"{line}\n" for line in lines)).encode(), mode=PRIVATE_MODE)
 
 
 def _load(file: Path) -> dict[bytes, tuple[bytes, ...]]:

@@ -14,7 +14,7 @@ import structlog
 
 from secure_channel.errors import IdentityFileError, InvalidIdentifier
 from secure_channel.identity_history import PeerIdentity, format_identifier, parse_identifier
-from storage.durable_files import lock_folder, make_folder, write_durably
+from storage.durable_files import PRIVATE_MODE, lock_folder, make_folder, write_durably
 
 HEADING = "# Identities that may open secure channels to this node: an identifier and a name in each line.\n"
 
@@ -50,7 +50,7 @@ def save_trusted(file: Path, trusted: Mapping[bytes, str]) -> None:
     ]
     try:
         make_folder(file.parent)
-        write_durably(file, (HEADING + "".join(f"{line}\n" for line in lines)).encode())
+        write_durably(file, (HEADING + "".join(f"{line}\n" for line in lines)).encode(), mode=PRIVATE_MODE)
     except OSError as error:
         raise IdentityFileError("unwritable", f"cannot write {file}: {error.strerror or error}") from error
 

@@ -15,6 +15,7 @@ import fcntl
 import os
 from pathlib import Path
 
+from storage.durable_files import PRIVATE_MODE
 from storage.errors import DatabaseInUse, system_error
 
 FILE_NAME = "node.lock"
@@ -83,7 +84,7 @@ class DirectoryLock:
         """Take the lock. Raises DatabaseInUse, with the process id of the owner, if another process holds the lock.
         Raises other StorageError."""
         try:
-            self._file = os.open(directory / FILE_NAME, os.O_RDWR | os.O_CREAT, 0o644)
+            self._file = os.open(directory / FILE_NAME, os.O_RDWR | os.O_CREAT, PRIVATE_MODE)
         except OSError as error:
             raise system_error(error) from error
         try:

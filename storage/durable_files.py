@@ -15,12 +15,16 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 CANNOT_BE_SYNCED: Final = frozenset({errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP, errno.EROFS})
 """The error numbers that `sync_names` ignores when it syncs a parent folder: this user is not allowed to read the
 folder, or its file system is read-only or cannot sync folders. The program cannot make the names in such a folder
 durable. Usually it need not: the names are older than the program's files."""
+
+PRIVATE_MODE: Final = 0o600
+"""The permissions of a file with messages, or with what decides who may do what: other users of the machine would read
+around the rules of the node."""
 
 CANNOT_BE_LOCKED: Final = frozenset({errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOTSUP})
 """The error numbers by which a file system says that it has no locks for folders."""
@@ -88,6 +92,21 @@ def rename_durably(source: Path, target: Path) -> None:
     sync(target.parent)
     if source.parent != target.parent:
         sync(source.parent)
+
+
+def create_private(file: Path) -> BinaryIO:
+    """Opens a new or emptied file for writing that only this user may read, whatever the umask is. Raises OSError."""
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_MODE)
+    os.fchmod(descriptor, PRIVATE_MODE)
+    return os.fdopen(descriptor, "wb")
+
+
+def make_private(file: Path) -> None:
+    """Takes the permissions of other users from a file, if it exists. A file that belongs to another user keeps them.
+    Raises OSError."""
+    with suppress(FileNotFoundError, PermissionError):
+        if stat.S_IMODE(file.stat().st_mode) & ~PRIVATE_MODE:
+            file.chmod(PRIVATE_MODE)
 
 
 @contextmanager

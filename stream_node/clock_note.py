@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
+from storage.durable_files import create_private
 from storage.parsing import ParseError, parse_json
 
 FILE_NAME = "clock.json"
@@ -82,7 +83,8 @@ def write_note(directory: Path, offset_us: int) -> None:
     note = Note(_boot_id(), offset_us + int(since_boot_s() * 1_000_000), offset_us)
     beside = directory / f"{FILE_NAME}.new"
     try:
-        beside.write_bytes(msgspec.json.encode(note))
+        with create_private(beside) as writing:
+            writing.write(msgspec.json.encode(note))
         beside.replace(directory / FILE_NAME)
     except OSError as error:
         logger.warning("clock_not_noted", reason=str(error))

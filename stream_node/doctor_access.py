@@ -20,6 +20,7 @@ from stream_node.config import Config
 from stream_node.findings import Finding, Values
 from stream_node.tls_state import examine_tls, tls_mode
 from stream_node.token_services import token_file
+from stream_node.worker_directory import worker_folders
 
 
 def examine_access(config: Config, *, is_running: bool = False) -> list[Finding]:
@@ -160,8 +161,16 @@ def check_identities(config: Config) -> Finding:
 def check_private_files(config: Config) -> Finding:
     """Checks that other users of this machine cannot read the files with secrets."""
     tokens = [text.partition("=")[2] for text in config.forward_tokens]
-    named = [config.tls_certificate_key, str(token_file(config.data_dir)), *tokens]
-    exposed = [name for name in named if name is not None and _is_readable_by_others(Path(name))]
+    named = [Path(name) for name in (config.tls_certificate_key, *tokens) if name is not None]
+    # A group may read the audit log. The other files of the data directory are for the user of the node only.
+    audit = audit_file(config)
+    own = [
+        file
+        for folder in (Path(config.data_dir), *worker_folders(Path(config.data_dir)))
+        for file in sorted(folder.glob("*"))
+        if file.is_file() and file != audit
+    ]
+    exposed = [str(file) for file in dict.fromkeys((*named, *own)) if _is_readable_by_others(file)]
     if exposed:
         text = f"other users of this machine may read {', '.join(exposed)}; run `chmod 600` on each"
         return Finding("private files", "warning", text, {"exposed": len(exposed)})

@@ -24,7 +24,7 @@ import structlog
 from index_service.lease_storage import raise_fences
 from storage.directory_lock import FILE_NAME as LOCK_NAME
 from storage.directory_lock import DirectoryLock, left_in_this_boot
-from storage.durable_files import make_folder, remove_folders, rename_durably, sync
+from storage.durable_files import create_private, make_folder, remove_folders, rename_durably, sync
 from storage.errors import DatabaseCorrupt, StorageBusy, StorageError, WalDamaged
 from storage.history import begin_entries
 from storage.sqlite.backup import (
@@ -302,7 +302,7 @@ def _replaceable(target: Path, over: bool, names: list[str]) -> Present:
 def _copy_file(source: Path, target: Path, progress: Progress) -> str:
     """Copies the file and syncs the copy. Returns the SHA-256 hash of the written bytes, as hexadecimal digits."""
     digest, done, total = hashlib.sha256(), 0, source.stat().st_size
-    with source.open("rb") as reading, target.open("wb") as writing:
+    with source.open("rb") as reading, create_private(target) as writing:
         while chunk := reading.read(CHUNK_BYTES):
             digest.update(chunk)
             writing.write(chunk)

@@ -112,7 +112,7 @@ def find_workers(folder: Path) -> int | None:
 
     Raises ConfigError if folders are there and the number is not known, or if a database is not in its place.
     """
-    stored = {each.name: _read_stored(each) for each in _worker_folders(folder)}
+    stored = {each.name: _read_stored(each) for each in worker_folders(folder)}
     numbers = {each.workers for each in stored.values() if each is not None}
     if not numbers and (stored or (folder / NOTE_FILE).exists()):
         numbers = {_noted(folder)}
@@ -137,7 +137,7 @@ def find_workers(folder: Path) -> int | None:
 _PUT_BACK = "put each database back where it was, or restore one backup of the whole data directory"
 
 
-def _worker_folders(folder: Path) -> Iterator[Path]:
+def worker_folders(folder: Path) -> Iterator[Path]:
     """Yields the folders of workers that have a database, in the order of their numbers."""
     if folder.is_dir():
         found = (each for each in folder.iterdir() if _WORKER_FOLDER.fullmatch(each.name))

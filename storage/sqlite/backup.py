@@ -23,7 +23,15 @@ from urllib.parse import quote
 import msgspec
 
 from storage.contract import Session
-from storage.durable_files import make_folder, remove_folders, rename_durably, sync, write_durably
+from storage.durable_files import (
+    PRIVATE_MODE,
+    create_private,
+    make_folder,
+    remove_folders,
+    rename_durably,
+    sync,
+    write_durably,
+)
 from storage.errors import DatabaseCorrupt, DatabaseTooNew
 from storage.parsing import ParseError, parse_json
 from storage.sqlite.database import FILE_NAME, Database
@@ -154,6 +162,7 @@ def _copy_pages(source: sqlite3.Connection, part: Path, progress: Progress) -> N
     The caller has begun a read transaction on `source`. Without this transaction, every commit of a running node would
     make SQLite start the copy again.
     """
+    create_private(part).close()
     with closing(sqlite3.connect(part, isolation_level=None)) as destination:
         destination.execute("PRAGMA journal_mode=OFF")
         destination.execute("PRAGMA synchronous=OFF")
@@ -217,4 +226,5 @@ def _clean_up(folder: Path, made: list[Path], *files: Path) -> None:
 
 
 def _write_manifest(folder: Path, manifest: Manifest) -> None:
-    write_durably(folder / MANIFEST_NAME, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+    content = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+    write_durably(folder / MANIFEST_NAME, content, mode=PRIVATE_MODE)

@@ -15,11 +15,11 @@ import structlog
 
 from storage.contract import Session
 from storage.directory_lock import DirectoryLock
-from storage.durable_files import make_folder, sync
+from storage.durable_files import create_private, make_folder, make_private, sync
 from storage.errors import DatabaseCorrupt, DatabaseTooNew, DatabaseTooOld, StorageError, no_database
 from storage.sqlite.checkpointer import Checkpointer
 from storage.sqlite.errors import storage_error
-from storage.sqlite.leftovers import check_not_replaced, remove_parts, remove_scratch
+from storage.sqlite.leftovers import FILE_SUFFIXES, check_not_replaced, remove_parts, remove_scratch
 from storage.sqlite.migrate import MIGRATIONS, Migrations, version_of
 from storage.sqlite.schema import APPLICATION_ID
 from storage.sqlite.session import SqliteSession
@@ -112,6 +112,7 @@ class Database:
         try:
             database = cls(path, lock, migrate=migrate, migrations=migrations)
             database._clear_unfinished()
+            database._hide()
             # Check the log before SQLite opens the file: SQLite stops reading the log at a damaged place and ignores
             # all commits after that place.
             prepare_log(database.path, rebooted=not lock.same_boot)
@@ -210,8 +211,22 @@ class Database:
         except OSError as error:
             raise storage_error(error) from error
 
+    def _hide(self) -> None:
+        """Make the files of the database readable for this user only. SQLite gives the journals the permissions of the
+        database. A folder that existed keeps its own: it may have other files. Raises StorageError."""
+        try:
+            for suffix in FILE_SUFFIXES:
+                make_private(self.path.with_name(self.path.name + suffix))
+        except OSError as error:
+            raise storage_error(error) from error
+
     def _inspect(self) -> int:
         """Returns the schema version of the file, or 0 for a new file. Writes FILE_PRAGMAS into a new file."""
+        try:
+            if not self.path.exists():
+                create_private(self.path).close()
+        except OSError as error:
+            raise storage_error(error) from error
         connection = self._open_file()
         try:
             version = self._check_version(connection)
@@ -306,7 +321,7 @@ def _has_log(path: Path) -> bool:
 
 def _make_folder(path: Path) -> None:
     try:
-        # The messages are for the user of the node only. An existing folder keeps its permissions.
+        # The messages are for the user of the node only. An existing folder keeps its permissions, see `_hide`.
         make_folder(path, mode=0o700)
     except OSError as error:
         raise storage_error(error) from error

@@ -24,7 +24,7 @@ from urllib.parse import quote
 import msgspec
 import structlog
 
-from storage.durable_files import rename_durably, sync, write_durably
+from storage.durable_files import create_private, rename_durably, sync, write_durably
 from storage.errors import DatabaseCorrupt, NoRoomToUpgrade, StorageBusy
 from storage.failpoint import failpoint
 from storage.parsing import ParseError, parse_json
@@ -126,7 +126,7 @@ def _back_up(session: SqliteSession, database: Path, version: int) -> Path:
     part.mkdir(mode=0o700)
     digest = hashlib.sha256()
     copy = part / database.name
-    with database.open("rb") as reading, copy.open("wb") as writing:
+    with database.open("rb") as reading, create_private(copy) as writing:
         while chunk := reading.read(CHUNK_BYTES):
             writing.write(chunk)
             digest.update(chunk)

@@ -19,7 +19,7 @@ import structlog
 
 from storage.directory_lock import FILE_NAME as LOCK_NAME
 from storage.directory_lock import left_in_this_boot, owner_lives
-from storage.durable_files import rename_durably
+from storage.durable_files import create_private, rename_durably
 from storage.errors import StorageError, WalDamaged
 from storage.sqlite.errors import storage_error
 from storage.sqlite.wal.rewrite import rebuild
@@ -268,7 +268,7 @@ def _cut(database: Path, log: Examined) -> None:
 def _write_synced(path: Path, pieces: Iterable[bytes]) -> None:
     part = path.with_name(path.name + ".part")
     try:
-        with part.open("wb") as file:
+        with create_private(part) as file:
             for piece in pieces:
                 file.write(piece)
             file.flush()
