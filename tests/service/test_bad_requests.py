@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+import bare
 from ockam.protocol import ERROR, Error
 from ockam.wire import Wire
 from ockam.wire_head import HEAD
 from ockam.wire_legacy import LEGACY
+from stream_service.extensions import LIST, ListRequest
 from stream_service.names import NAME_BYTES_MAX
 from stream_service.protocol import (
     CREATE,
@@ -44,6 +46,8 @@ def refusals(logs: list[Any]) -> list[Any]:
     return [line for line in logs if line["event"] == "request_refused"]
 
 
+LISTED = ListRequest(0, "", None, 1)
+
 REFUSED_BY_THE_SERVICE = {
     "garbage": (b"garbage", "names no protocol"),
     "nothing": (b"", "names no protocol"),
@@ -53,8 +57,9 @@ REFUSED_BY_THE_SERVICE = {
     "a push": (PUSH.encode_request(PushRequest(1, b"data")), "stream_push"),
     "a pull": (PULL.encode_request(PullRequest(1, 0, 1)), "stream_pull"),
     "an error": (ERROR.encode_request(Error("Invalid request")), "'error'"),
-    "bytes behind the envelope": (CREATE.encode_request(CreateStream("s")) + b"\0", "stream_create"),
-    "bytes behind the request": (envelope(b"stream_create", b"\x01\x01s\x00"), "stream_create"),
+    # Only what creates a stream may have bytes behind its fields (tests/service/test_partitions.py).
+    "bytes behind the envelope": (LIST.encode_request(LISTED) + b"\0", "node/stream_list/1"),
+    "bytes behind the request": (envelope(b"node/stream_list/1", bare.encode(LISTED) + b"\0"), "node/stream_list/1"),
     "a cut request": (envelope(b"stream_create", b"\x01\x05s"), "stream_create"),
     "optional tag 2": (envelope(b"stream_create", b"\x02\x01s"), "stream_create"),
     "no partitions field": (envelope(b"stream_create_partitioned", b"\x01\x01s"), "stream_create_partitioned"),
