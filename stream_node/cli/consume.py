@@ -42,11 +42,12 @@ from stream_node.cli.request_options import with_request_options
 from stream_node.cli.values import UsageError
 
 if TYPE_CHECKING:
-    from stream_client import RichMessage, Stream, StreamClient
+    from stream_client import PartitionedStream, RichMessage, Stream, StreamClient
     from stream_client.consume.consumer import Messages
     from stream_client.share.shared_consumer import SharedMessages
 
 TAIL_MESSAGES = 10
+ReadPartitionOption = Annotated[int | None, typer.Option(min=0, help="Read only this partition. Without it: all.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -71,7 +72,7 @@ def consume(
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
-    partition: PartitionOption = 0,
+    partition: ReadPartitionOption = None,
     all_partitions: AllOption = False,
     share: Annotated[
         bool,
@@ -94,17 +95,17 @@ def consume(
 
     Example: stream-node consume logs --client mailer --follow
 
-    All partitions, for a program: stream-node consume orders --client billing --all-partitions --json
+    One partition, for a program: stream-node consume orders --client billing --partition 2 --json
 
     In several processes, each with some of the partitions: stream-node consume orders --client billing --share --follow
     """
-    from stream_client import LeaseLost, LeaseMember, PartitionedStream, SavedIndexes
+    from stream_client import LeaseLost, LeaseMember, SavedIndexes
 
     # The consumer goes on by itself, at the position that was set or at the beginning of the new stream.
     def on_event(event: Exception) -> None:
         tell(str(event))
 
-    if (all_partitions or share) and partition:
+    if (all_partitions or share) and partition is not None:
         raise UsageError("--partition chooses one, --all-partitions and --share read all; leave one out")
     print_format = PrintFormat.of(keys, headers, times, as_json, ndjson, raw=raw)
 
@@ -135,14 +136,24 @@ def consume(
                     except LeaseLost as lost:
                         tell(str(lost))
             return
-        if all_partitions:
-            source = await client.get_stream(stream)
-        else:
-            source = PartitionedStream([await get_partition(client, stream, partition)])
+        source = await _source(client, stream, partition)
         async with source.consumer(SavedIndexes(client, client_id), on_hole=holes.found, on_event=on_event) as consumer:
             await show_all(consumer.messages(stop_at_end=not follow))
 
     with_client(run, node, context, via, waits=follow)
+
+
+async def _source(client: StreamClient, name: str, partition: int | None) -> PartitionedStream:
+    """Returns one partition, or all: without them, a part of the messages would be passed over in silence."""
+    from stream_client import PartitionedStream, RequestRefused
+
+    if partition is None:
+        try:
+            return await client.get_stream(name)
+        except RequestRefused:
+            # A peer that does not list streams has one partition, as far as anybody can know.
+            partition = 0
+    return PartitionedStream([await get_partition(client, name, partition)])
 
 
 def tail(

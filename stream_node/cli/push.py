@@ -40,7 +40,9 @@ FilesArgument = Annotated[
 PushPartitionOption = Annotated[
     int | None,
     typer.Option(
-        min=0, help="The partition of the stream. Without it: 0, or with --ndjson the partition that each line names."
+        min=0,
+        help="The partition of the stream. Without it: that of the key, 0 without a key, or with --ndjson that which "
+        "each line names.",
     ),
 ]
 DataOption = Annotated[str | None, typer.Option(help="Push this text as one message.")]
@@ -135,8 +137,8 @@ def push(
         return MessageInput(message, own_key, stored_headers)
 
     place: int | _Spread = _Spread.TURNS if all_partitions else partition or 0
-    if ndjson and not all_partitions and partition is None:
-        place = _Spread.AS_SAID
+    if not all_partitions and partition is None and (ndjson or keys or key is not None):
+        place = _Spread.AS_SAID if ndjson else _Spread.KEYS
     text = None if data is None else data.encode(errors="surrogateescape")
     extent = _extent(text, files or [], repeat, whole=file_per_message, framed=length_framed)
     typed = data is None and not files and sys.stdin.isatty()
@@ -180,10 +182,12 @@ class _Spread(enum.Enum):
     """How the partition of each message is chosen if the messages go to several partitions.
 
     TURNS: the key of a message decides. Messages without a key go to the partitions in rotation.
+    KEYS: the key of a message decides. All messages have a key, and a stream that does not exist is made.
     AS_SAID: each line of the input names a partition. A line that names none goes to partition 0.
     """
 
     TURNS = enum.auto()
+    KEYS = enum.auto()
     AS_SAID = enum.auto()
 
 
@@ -247,7 +251,9 @@ async def _opened(
     """Returns a function that pushes one message to its partition. The stack `publishers` gets the opened publishers,
     and closes them at its end. Raises StreamNotFound."""
     options: dict[str, Any] = {"window": job.window, "idempotent": job.idempotent}
-    if job.place is _Spread.TURNS:
+    if job.place is _Spread.KEYS and not await _has_partitions(client, job.stream):
+        job = job._replace(place=0)
+    if job.place in (_Spread.TURNS, _Spread.KEYS):
         spread = await publishers.enter_async_context((await client.get_stream(job.stream)).publisher(**options))
         return lambda message: spread.push(message.data, key=message.key, headers=message.headers)
     by_partition: dict[int, Publisher] = {}
@@ -267,6 +273,17 @@ async def _opened(
             (await open_partition(client, job.stream, job.place)).publisher(**options)
         )
     return push
+
+
+async def _has_partitions(client: StreamClient, name: str) -> bool:
+    """Whether a stream exists and has several partitions. False for a peer that does not list streams."""
+    from stream_client import RequestRefused
+
+    try:
+        found = await client.find_stream(name)
+    except RequestRefused:
+        return False
+    return found is not None and found.count > 1
 
 
 async def _push_lines(

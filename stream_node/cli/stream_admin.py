@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 OnePartitionOption = Annotated[
     int | None, typer.Option("--partition", min=0, help="Only this partition. Without it, all partitions.")
 ]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation at a terminal.")]
 AgeOption = Annotated[
     str | None, typer.Option("--max-age", metavar="AGE", help="Keep messages for this long: 12h, 7d.")
 ]
@@ -162,7 +163,7 @@ def delete(
     stream: StreamArgument,
     partition: OnePartitionOption = None,
     dry_run: DryRunOption = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for a confirmation at a terminal.")] = False,
+    yes: YesOption = False,
     keep_positions: Annotated[
         bool,
         typer.Option("--keep-positions", help="Keep the saved positions of the consumers, for a look at them later."),
@@ -211,12 +212,15 @@ def truncate(
     ],
     partition: OnePartitionOption = None,
     dry_run: DryRunOption = False,
+    yes: YesOption = False,
     node: NodeOption = None,
     context: ContextOption = None,
     via: ViaOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Delete the messages before an index or a time, or those older than an age. Their indexes are never used again.
+
+    At a terminal the command first asks for a confirmation, unless --yes is given. In a script it does not ask.
 
     Example: stream-node stream truncate orders --before 7d --dry-run
 
@@ -228,6 +232,12 @@ def truncate(
         found = await get_partitions(client, stream, partition)
         if isinstance(end, int) and len(found) > 1:
             raise UsageError(f"an index is of one partition, and {stream} has {len(found)}; say which by --partition")
+        if not (dry_run or yes) and sys.stdin.isatty():
+            messages = sum([(await _foreseen(each, end))[0] for each in found])
+            if not confirmed(
+                f"Delete {counted(messages, 'message')} of {stream} at {client.address}? This cannot be undone."
+            ):
+                raise CommandFailed("nothing was deleted")
         for each in found:
             if dry_run:
                 deleted, first_index = await _foreseen(each, end)

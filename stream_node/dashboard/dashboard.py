@@ -90,6 +90,7 @@ class Dashboard:
         )
         # A page gives its request the identity of the browser's session, and tells errors as pages.
         self.endpoints: tuple[Endpoint, ...] = (
+            Endpoint("GET", "/", lead_here, is_open=True),
             Endpoint("GET", PATH + "/static/{name:path}", serve_asset, is_open=True),
             *(
                 Endpoint(method, PATH + path, self._answering(function), is_open=True)
@@ -168,6 +169,11 @@ def _local(target: str) -> str:
     parts = urlsplit(target)
     is_local = target.startswith("/") and not target.startswith(("//", "/\\")) and not parts.netloc and not parts.scheme
     return target if is_local and not any(character < " " for character in target) else ""
+
+
+async def lead_here(call: Call) -> Response:
+    """Leads a browser from the root to the first page."""
+    return RedirectResponse(PATH, 303)
 
 
 async def serve_asset(call: Call) -> Response:

@@ -108,7 +108,8 @@ async def show_message(page: Page) -> Response:
         rows = await read_rows(page, stream, index, 1, view, MESSAGE_BYTES_MAX)
     row = rows[0] if rows else None
     if row is None or row.index != index:
-        detail = f"{name}/{number} has no message {index}; it has those from {info.first_index} to {info.next_index}"
+        has = f"those from {info.first_index} to {info.next_index - 1}" if info.count else "none"
+        detail = f"{name}/{number} has no message {index}; it has {has}"
         raise Problem(404, "no-such-message", detail)
     headers = [] if row.message is None else [(each.name, shown_bytes(each.value)) for each in row.message.headers]
     return page.show(

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import pty
+import subprocess
+import sys
+
 import pytest
 
 from stream_client import blocking
@@ -108,6 +113,24 @@ def test_a_stream_is_truncated_before_an_index(at_node: CommandLine, stream: str
     assert at_node("pull", stream, "--json").stdout.startswith(b'{"partition": 0, "index": 10,')
     text = at_node(*truncate, "11", "--dry-run").text
     assert text == f"1 message would be deleted from {stream}/0, it begins at 11\n"
+
+
+def test_at_a_terminal_truncating_asks(at_node: CommandLine, stream: str) -> None:
+    """As deleting does: anything but a yes deletes nothing."""
+    at_node("push", stream, stdin=b"a\nb\n")
+    command = [sys.executable, "-m", "stream_node", "stream", "truncate", stream, "--before", "1"]
+    for answer, code in ((b"no\n", 1), (b"yes\n", 0)):
+        here, there = pty.openpty()
+        try:
+            os.write(here, answer)
+            done = subprocess.run(command, stdin=there, capture_output=True, timeout=60, check=False)
+        finally:
+            os.close(here)
+            os.close(there)
+        assert done.returncode == code, done.stderr
+        assert f"Delete 1 message of {stream} at ".encode() in done.stdout + done.stderr
+        assert (b"nothing was deleted" in done.stderr) == bool(code)
+    assert at_node("stream", "truncate", stream, "--before", "2", "--yes", "--json").read(Truncated).deleted == 1
 
 
 def test_a_stream_is_truncated_before_a_time_in_all_partitions(at_node: CommandLine, stream: str) -> None:

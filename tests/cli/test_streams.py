@@ -12,6 +12,7 @@ import pytest
 
 from stream_node.cli.messages import MESSAGE_BYTES_MAX
 from stream_node.process import NodeProcess
+from stream_service.names import partition_of
 from tests.cli.command import CommandLine
 from tests.cli.schemas import HeaderRow, MessageRow, Pushed, StreamRow
 
@@ -312,3 +313,24 @@ def test_two_nodes_chained(command: CommandLine, node: NodeProcess, tmp_path: Pa
         assert command("pull", "chained", "--node", node.address).stdout == b"there and back\n"
         assert "no stream 'chained'" in command("pull", "chained", "--node", near.address).failed(1)
         assert near.stop() == 0
+
+
+def test_keys_choose_partitions_and_consume_reads_all(at_node: CommandLine, stream: str) -> None:
+    """Of a stream with several partitions, without --all-partitions: each key lies where every other client looks for
+    it, and no message is passed over. A stream that does not exist is made."""
+    made = at_node("push", stream, "--data", "x", "--key", "k", "--json").read(Pushed)
+    assert (made.partition, made.first_index) == (0, 0)
+    keyed = f"{stream} keyed"
+    at_node("stream", "create", keyed, "--partitions", "3")
+    for key in "abcdefgh":
+        pushed = at_node("push", keyed, "--data", f"of {key}", "--key", key, "--json").read(Pushed)
+        assert pushed.partition == partition_of(key.encode(), 3)
+    at_node("push", keyed, "--keys", stdin=b"a\tlater of a\nz\tof z\n")
+    rows = at_node("consume", keyed, "--client", "c", "--json", "--keys").read_lines(MessageRow)
+    assert sorted(str(row.data) for row in rows) == sorted([*(f"of {key}" for key in "abcdefghz"), "later of a"])
+    assert {row.partition for row in rows if row.key == "a"} == {partition_of(b"a", 3)}
+    assert len({row.partition for row in rows}) > 1
+    assert at_node("consume", keyed, "--client", "c").text == ""
+    here = str(rows[0].partition)
+    one = at_node("consume", keyed, "--client", "d", "--partition", here, "--json").read_lines(MessageRow)
+    assert {row.partition for row in one} == {rows[0].partition}
