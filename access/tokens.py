@@ -19,7 +19,8 @@ from ockam.authentication import Status, Verdict
 from ockam.identity import Identity
 from ockam.token import new_token
 from storage.durable_files import lock_folder, make_folder, write_durably
-from storage.parsing import ParseError, parse_json
+from storage.parsing import parse_json
+from storage.sealed_file import with_seal, without_seal
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 """The names of tokens. They stand in rules and in logs, so they have no spaces and no quotation marks."""
@@ -79,8 +80,8 @@ def load_tokens(file: Path) -> tuple[TokenRecord, ...]:
     except FileNotFoundError:
         return ()
     try:
-        records = parse_json(content, _File).tokens
-    except ParseError as error:
+        records = parse_json(without_seal(content), _File).tokens
+    except ValueError as error:
         raise TokenFileError(
             f"{file} is not a file of tokens: {error}; put it back from a copy, or remove it"
         ) from error
@@ -161,7 +162,7 @@ def _change(file: Path, change: _Change, now_s: int) -> None:
             records = change(load_tokens(file))
             kept = [each for each in records if each.revoked_s is None or now_s - each.revoked_s < REVOKED_KEPT_S]
             content = msgspec.json.format(msgspec.json.encode(_File(tuple(kept))), indent=1) + b"\n"
-            write_durably(file, content, mode=FILE_MODE)
+            write_durably(file, with_seal(content), mode=FILE_MODE)
     except OSError as error:
         raise TokenFileError(f"cannot change {file}: {error.strerror or error}") from error
 

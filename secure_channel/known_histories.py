@@ -16,6 +16,7 @@ import structlog
 from secure_channel.errors import IdentityFileError, InvalidIdentifier
 from secure_channel.identity_history import CHANGES_MAX, HASH_BYTES, PeerIdentity, format_identifier, parse_identifier
 from storage.durable_files import PRIVATE_MODE, make_folder, write_durably
+from storage.sealed_file import with_seal, without_seal
 
 KNOWN_MAX = 10_000
 """The largest number of identities that are kept. With one more, the identity that was added first is forgotten."""
@@ -70,15 +71,16 @@ class KnownHistories:
             for identifier, changes in self._known.items()
         ]
         make_folder(self._file.parent)
-        write_durably(self._file, (HEADING + "".join(f"{line}\n" for line in lines)).encode(), mode=PRIVATE_MODE)
+        content = with_seal((HEADING + "".join(f"{line}\n" for line in lines)).encode())
+        write_durably(self._file, content, mode=PRIVATE_MODE)
 
 
 def _load(file: Path) -> dict[bytes, tuple[bytes, ...]]:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = without_seal(file.read_bytes()).decode().splitlines()
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise IdentityFileError("unreadable", f"cannot read {file}: {error}") from error
     known = {}
     for number, line in enumerate(lines, 1):

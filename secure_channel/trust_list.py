@@ -15,6 +15,7 @@ import structlog
 from secure_channel.errors import IdentityFileError, InvalidIdentifier
 from secure_channel.identity_history import PeerIdentity, format_identifier, parse_identifier
 from storage.durable_files import PRIVATE_MODE, lock_folder, make_folder, write_durably
+from storage.sealed_file import with_seal, without_seal
 
 HEADING = "# Identities that may open secure channels to this node: an identifier and a name in each line.\n"
 
@@ -27,10 +28,10 @@ def load_trusted(file: Path) -> dict[bytes, str]:
     Raises IdentityFileError if the file cannot be read, or a line of it is not right.
     """
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = without_seal(file.read_bytes()).decode().splitlines()
     except FileNotFoundError:
         return {}
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise IdentityFileError("unreadable", f"cannot read {file}: {error}") from error
     trusted = {}
     for number, line in enumerate(lines, 1):
@@ -50,7 +51,8 @@ def save_trusted(file: Path, trusted: Mapping[bytes, str]) -> None:
     ]
     try:
         make_folder(file.parent)
-        write_durably(file, (HEADING + "".join(f"{line}\n" for line in lines)).encode(), mode=PRIVATE_MODE)
+        content = with_seal((HEADING + "".join(f"{line}\n" for line in lines)).encode())
+        write_durably(file, content, mode=PRIVATE_MODE)
     except OSError as error:
         raise IdentityFileError("unwritable", f"cannot write {file}: {error.strerror or error}") from error
 

@@ -15,7 +15,8 @@ import msgspec
 import structlog
 
 from storage.durable_files import create_private
-from storage.parsing import ParseError, parse_json
+from storage.parsing import parse_json
+from storage.sealed_file import with_seal, without_seal
 
 FILE_NAME = "clock.json"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -63,8 +64,8 @@ def read_known(directory: Path, stored_us: int, wall_us: int) -> Known:
     Both are in microseconds since 1970.
     """
     try:
-        note = parse_json((directory / FILE_NAME).read_bytes(), Note)
-    except (OSError, ParseError):
+        note = parse_json(without_seal((directory / FILE_NAME).read_bytes()), Note)
+    except (OSError, ValueError):
         return Known(stored_us, None)
     if note.boot_id and note.boot_id == _boot_id():
         return Known(0, note.offset_us)
@@ -73,6 +74,17 @@ def read_known(directory: Path, stored_us: int, wall_us: int) -> Known:
         # wrote the note.
         return Known(0, None)
     return Known(max(stored_us, note.time_us), None)
+
+
+def find_problem(directory: Path) -> str | None:
+    """Returns what is wrong with the note, which a start then passes over; None if the note is right, or missing."""
+    try:
+        parse_json(without_seal((directory / FILE_NAME).read_bytes()), Note)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        return f"{directory / FILE_NAME}: {error}; the next start passes it over"
+    return None
 
 
 def write_note(directory: Path, offset_us: int) -> None:
@@ -84,7 +96,7 @@ def write_note(directory: Path, offset_us: int) -> None:
     beside = directory / f"{FILE_NAME}.new"
     try:
         with create_private(beside) as writing:
-            writing.write(msgspec.json.encode(note))
+            writing.write(with_seal(msgspec.json.format(msgspec.json.encode(note), indent=1)))
         beside.replace(directory / FILE_NAME)
     except OSError as error:
         logger.warning("clock_not_noted", reason=str(error))

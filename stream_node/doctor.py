@@ -23,6 +23,7 @@ from storage.errors import StorageError
 from storage.sqlite.database import FILE_NAME, Database
 from storage.sqlite.migrate import version_of
 from storage.sqlite.schema import SCHEMA_VERSION
+from stream_node.clock_note import find_problem
 from stream_node.config import Config
 from stream_node.doctor_access import examine_access
 from stream_node.doctor_database import examine_server
@@ -85,6 +86,8 @@ def examine(config: Config) -> list[Finding]:
     else:
         findings.append(examine_server(config.database, config))
     findings.append(check_clock(time.time_ns() // 1000, newest_us))
+    notes = filter(None, map(find_problem, folders.values()))
+    findings += [Finding("clock note", "warning", problem) for problem in notes]
     findings.append(check_open_files(resource.getrlimit(resource.RLIMIT_NOFILE)[0], config))
     return findings + examine_access(config, is_running=owner.status == "ok" and owner.values["pid"] is not None)
 

@@ -4,7 +4,7 @@ data directory."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -19,6 +19,7 @@ from stream_node.cli.values import UsageError
 if TYPE_CHECKING:
     from storage.sqlite.backup import Manifest
     from storage.sqlite.verify import VerifyReport
+    from stream_node.config import Config
     from stream_node.restore import Present
 
 STREAMS_LISTED = 2**31
@@ -192,9 +193,10 @@ def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
     from stream_node.config_sources import load_config
     from stream_node.worker_directory import database_folders
 
-    folders = database_folders(Path(load_config({"data_dir": data_dir}).data_dir))
-    problems: list[str] = []
-    problem_count = streams = messages = size_bytes = 0
+    config = load_config({"data_dir": data_dir})
+    folders = database_folders(Path(config.data_dir))
+    problems = _small_problems(config, folders.values())
+    problem_count, streams, messages, size_bytes = len(problems), 0, 0, 0
     with progress_shown() as progress:
         for name, folder in folders.items():
             prefix = f"{name}: " if name else ""
@@ -227,6 +229,15 @@ def verify(data_dir: DataDirOption = None, as_json: JsonOption = False) -> None:
     say(as_json, report, [*problems, f"{held}: {verdict}"])
     if problem_count:
         raise typer.Exit(1)
+
+
+def _small_problems(config: Config, folders: Iterable[Path]) -> list[str]:
+    """Returns what is wrong with the small files of a data directory. folders: those of its databases."""
+    from stream_node.clock_note import find_problem
+    from stream_node.doctor_access import check_identities, check_tokens
+
+    found = [each.text for each in (check_tokens(config), check_identities(config)) if each.status == "wrong"]
+    return [*found, *filter(None, map(find_problem, folders))]
 
 
 def _verified(folder: Path, progress: Callable[[int, int], None]) -> VerifyReport:
