@@ -113,7 +113,8 @@ async def test_p7_a_block_that_is_too_high_is_behind_and_the_stream_stays_open(t
         assert await publisher.expect(Behind) == Behind(2, 0, 1)
         publisher.block(blocks[1])
         assert await publisher.expect(Acknowledgement) == Acknowledgement(1)
-        assert not world.all_of(NewestBlockKnownToNetwork), "the publisher caught us up itself"
+        told = world.all_of(NewestBlockKnownToNetwork)
+        assert told == [NewestBlockKnownToNetwork(2)] * 2, "at each offer that was too high, and not when it leaves"
 
 
 @pytest.mark.parametrize("code", list(PublisherEndCode))
