@@ -41,8 +41,9 @@ class ReadSession(MemorySession):
         if statement != LIST_EXTRAS:
             return super().execute(statement, values)
         assert isinstance(values, tuple)
-        stream_id, index = values
-        return [(row[0], row[4]) for row in self.log.read(stream_id, index, 10**6, 10**9) if row[4] is not None]
+        stream_id, index, end = values
+        found = self.log.read(stream_id, index, 10**6, 10**9)
+        return [(row[0], row[4]) for row in found if row[0] < end and row[4] is not None]
 
 
 class Source(SharedMemoryDatabase):
