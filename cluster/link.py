@@ -11,12 +11,13 @@ Both ends prove that they know the tokens of both members, which only those know
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 import structlog
 
 from cluster.proofs import prove
 from cluster.protocol import CLUSTER, LINK, MARK, MEMBER, PROVE, LinkRequest, Mark, ProveRequest
+from cluster.unanswered import Unanswered
 from cluster.view import Member
 from ockam.address import Address, Route
 from ockam.forwarding import OpenRequests
@@ -34,6 +35,7 @@ class Link:
     """One connection to one process of another member, from the call to its end.
 
     member: the other member. is_up: whether messages can be sent. was_up: whether they ever could.
+    unanswered: what was sent there and has no answer yet.
     """
 
     def __init__(
@@ -48,11 +50,14 @@ class Link:
         on_ended: Callable[[Link, OpenRequests], None],
         hang_up: Callable[[Sequence[Address]], None],
         passed_on: set[Route],
+        opens_session: Container[Address],
+        is_there: Callable[[Address], bool],
     ) -> None:
         """nonce: random bytes. deliver: puts a message into the mailbox of its next hop.
 
         on_up, on_ended: called once, when messages can be sent and when the connection has ended.
         hang_up: ends connections. passed_on: the routes to which answers are due; answers remove theirs.
+        opens_session: the addresses at which a message opens a session. is_there: whether a connection is still there.
         """
         self.member = member
         self.is_up = self.was_up = False
@@ -65,6 +70,8 @@ class Link:
         self._on_ended = on_ended
         self._hang_up = hang_up
         self._passed_on = passed_on
+        self._opens_session = opens_session
+        self.unanswered = Unanswered(is_there)
         self._marks: dict[int, Callable[[], None]] = {}
         self._routes: dict[Route, Route] = {}
 
@@ -82,6 +89,7 @@ class Link:
             if len(self._routes) >= ROUTES_MAX:
                 self._routes.clear()
             route = self._routes[onward] = (self.connection, *onward)
+        self.unanswered.sent(message, opens_session=onward[2] in self._opens_session)
         return self._deliver(Message(route, message.return_route, message.payload, message.origin))
 
     def mark(self, number: int, message: Message, on_back: Callable[[], None]) -> None:
@@ -103,6 +111,7 @@ class Link:
             for message in messages[:1]:
                 self._prove(message)
             messages = messages[1:] if self.is_up else ()
+        self.unanswered.answered(messages)
         if self._passed_on:
             self._passed_on.difference_update(message.onward_route for message in messages)
         if not self._marks:

@@ -406,6 +406,8 @@ class Router:
             on_ended=self._link_ended,
             hang_up=self._hang_up,
             passed_on=self.passed_on,
+            opens_session=self._openings,
+            is_there=self._node.is_registered,
         )
         self._call(link)
 
@@ -432,13 +434,16 @@ class Router:
             # has answered what it got, so the clients need not notice. What it has not answered never will be.
             for route in requests.take():
                 self._node.deliver(destination_unreachable(route, link.member.address, "the node has left its cluster"))
-        elif senders := requests.senders:
-            # Nobody knows which pushes it has stored. So their clients see what they would see if this node had died:
-            # nothing is stored that they have sent later.
-            logger.warning("cluster_link_lost", member=name, clients=len(senders))
+        elif len(link.unanswered):
+            # Nobody knows which of the unanswered pushes it has stored. Publishers of the real services hear ERROR. Our
+            # clients see what they would see if this node had died: nothing is stored that they have sent later.
+            senders, answers = link.unanswered.take()
+            logger.warning("cluster_link_lost", member=name, clients=len(senders), answered=len(answers))
             self._hang_up(senders)
             for held in self._held.values():
                 held.drop(frozenset(senders))
+            for answer in answers:
+                self._node.deliver(answer)
         for shard in shards:
             self._unclear.setdefault(shard, 0.0)
             self._cleared(shard)

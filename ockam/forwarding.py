@@ -127,11 +127,6 @@ class OpenRequests:
         """Whether messages of the peer on this connection were forwarded, so that answers may go back to it."""
         return connection in self._senders
 
-    @property
-    def senders(self) -> list[Address]:
-        """The connections whose messages were forwarded, the one that was quiet for longest first."""
-        return list(self._senders)
-
     def _note_sender(self, connection: Address) -> None:
         # The sender that was quiet for longest is forgotten first. Its next message notes it again.
         self._senders.pop(connection, None)
