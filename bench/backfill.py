@@ -148,7 +148,9 @@ async def _wait_stored(node: BenchNode, count: int) -> int:
     memory_bytes = 0
     with trio.fail_after(PATIENCE_S):
         async with connect_streams(node.address) as connection:
-            while (await connection.ask("block_backfill", BACKFILL, BackfillAsk(1, False))).blocks_stored < count:
+            while (
+                await connection.session.ask("block_backfill", BACKFILL, BackfillAsk(1, False))
+            ).blocks_stored < count:
                 memory_bytes = max(memory_bytes, node.memory_bytes())
                 await trio.sleep(POLL_S)
     return max(memory_bytes, node.memory_bytes())
@@ -169,5 +171,5 @@ async def _publish_paced(address: str, blocks: Sequence[GeneratedBlock]) -> tupl
             next_s += LIVE_EVERY_S
             await trio.sleep_until(next_s)
             times_us.append((await session.publish(block)).from_first_item_us)
-        status = await connection.ask("block_backfill", BACKFILL, BackfillAsk(1, False))
+        status = await connection.session.ask("block_backfill", BACKFILL, BackfillAsk(1, False))
     return times_us, status.blocks_stored

@@ -66,7 +66,7 @@ def running_pair(own: Own) -> Iterator[dict[str, BenchNode]]:
             database = {f"{ENVIRONMENT_PREFIX}DATABASE": server.url, f"{ENVIRONMENT_PREFIX}CLUSTER": name}
             nodes[name] = stack.enter_context(BenchNode(environment={**own.environment, **database}))
         with blocking.connect(nodes[OWNER].address) as client:
-            client.ask((CLUSTER,), DRAIN, DrainRequest(0, ASKED, True))
+            client.session.ask((CLUSTER,), DRAIN, DrainRequest(0, ASKED, True))
         for node in nodes.values():
             _wait_owned(node)
         yield {FORWARDED: nodes[ASKED], DIRECT: nodes[OWNER]}
@@ -76,7 +76,7 @@ def _wait_owned(node: BenchNode) -> None:
     """Returns when this node knows that OWNER owns all streams."""
     deadline_s = time.monotonic() + PATIENCE_S
     with blocking.connect(node.address) as client:
-        while any(shard.owner != OWNER for shard in client.ask((CLUSTER,), STATUS, StatusRequest(0)).shards):
+        while any(shard.owner != OWNER for shard in client.session.ask((CLUSTER,), STATUS, StatusRequest(0)).shards):
             if time.monotonic() > deadline_s:
                 raise BenchFailed("cluster: the drained node still owns streams")
             time.sleep(0.05)

@@ -36,7 +36,7 @@ async def _mirror(mirror: str, source: str) -> None:
     async with connect(source) as client:
         await client.create(STREAM)
     async with connect(mirror) as client:
-        await client.ask(ADDRESS, MIRRORS, MirrorRequest(0, MirrorAction.ADD, STREAM, source, "", False))
+        await client.session.ask(ADDRESS, MIRRORS, MirrorRequest(0, MirrorAction.ADD, STREAM, source, "", False))
 
 
 async def _rate(source: str, mirror: str | None, messages: int) -> dict[str, float]:

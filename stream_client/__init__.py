@@ -7,8 +7,8 @@ errors.
         for message in await stream.pull(0, 10):
             print(message.index, message.data)
 
-This package imports `connect`, `Tls` and `Token` only when a program uses them. So the blocking client works without
-trio and AnyIO, and loads OpenSSL only for TLS.
+This package imports `connect`, `Tls`, `Token` and `OwnIdentity` only when a program uses them. So the blocking client
+works without trio and AnyIO, and loads OpenSSL only for TLS.
 """
 
 from __future__ import annotations
@@ -16,14 +16,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import companion as _companion  # noqa: F401 - first, so that compiled modules are found
-from stream_client.admin import list_positions, set_position
-from stream_client.arguments import FIRST, LAST, NEW
+from index_service.extensions import SavedPosition
+from ockam.address import Address, Route
+from stream_client.admin import PositionListing, StreamListing, list_positions, set_position
+from stream_client.arguments import FIRST, LAST, NEW, BeforeLike, BytesLike, HeadersLike, StartLike
 from stream_client.client import StreamClient
-from stream_client.consume.consumer import Consumer, PartitionedConsumer
+from stream_client.consume.consumer import Consumer, Messages, PartitionedConsumer
 from stream_client.consume.follower import Follower
-from stream_client.consume.page import Page
+from stream_client.consume.options import ConsumerArguments, OnEvent
+from stream_client.consume.page import OnHole, Page
+from stream_client.conversation import Conversation
 from stream_client.core.pushes import Push, PushesFailed
-from stream_client.correspondent import Correspondent
+from stream_client.core.statistics import ClientStatistics
+from stream_client.correspondent import Correspondent, RoutedMessages
 from stream_client.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -61,17 +66,32 @@ from stream_client.positions import Positions, SavedIndexes
 from stream_client.publish import PartitionedPublisher, Publisher
 from stream_client.routed_messages import RoutedMessage
 from stream_client.secure import SecureChannel
+from stream_client.session import Connected
 from stream_client.share.leases import LeaseMember
-from stream_client.share.shared_consumer import SharedConsumer
+from stream_client.share.shared_consumer import SharedConsumer, SharedMessages
 from stream_client.shell.backoff import Reconnect
+from stream_client.shell.defaults import Framing, OnLink
 from stream_client.stopping import Stopped, stop_on_signals
 from stream_client.streams import PartitionedStream, Stream
-from stream_service.extensions import FromEnd, FromIndex, FromTime, Header, Retention, RichMessage, StreamInfo
+from stream_service.copying import CopyResponse
+from stream_service.extensions import (
+    BeforeIndex,
+    BeforeTime,
+    FromEnd,
+    FromIndex,
+    FromTime,
+    Header,
+    Retention,
+    RichMessage,
+    StreamInfo,
+    TruncateResponse,
+)
 from stream_service.protocol import StreamMessage
 
 if TYPE_CHECKING:
     from ockam.tls import Tls
     from ockam.token import Token
+    from secure_channel.own_identity import OwnIdentity
     from stream_client.connecting import connect
 
 __all__ = [
@@ -79,34 +99,52 @@ __all__ = [
     "LAST",
     "NEW",
     "AccessDenied",
+    "Address",
     "AuthenticationFailed",
+    "BeforeIndex",
+    "BeforeLike",
+    "BeforeTime",
+    "BytesLike",
     "ChannelRefused",
     "ChannelSilent",
     "ClientClosed",
     "ClientError",
     "ClientForked",
+    "ClientStatistics",
+    "Connected",
     "ConnectionLost",
     "Consumer",
+    "ConsumerArguments",
+    "Conversation",
+    "CopyResponse",
     "Correspondent",
     "Follower",
+    "Framing",
     "FromEnd",
     "FromIndex",
     "FromTime",
     "Header",
+    "HeadersLike",
     "InvalidArgument",
     "LeaseLost",
     "LeaseMember",
     "LimitExceeded",
+    "Messages",
     "NodeFailed",
     "NodeUnreachable",
     "NotAStreamNode",
     "NotSupported",
+    "OnEvent",
+    "OnHole",
+    "OnLink",
+    "OwnIdentity",
     "Page",
     "PartitionedConsumer",
     "PartitionedPublisher",
     "PartitionedStream",
     "PeerNotTrusted",
     "PositionBeyondEnd",
+    "PositionListing",
     "PositionReset",
     "Positions",
     "Publisher",
@@ -121,16 +159,22 @@ __all__ = [
     "RequestTimeout",
     "Retention",
     "RichMessage",
+    "Route",
     "RouteLost",
     "RouteRefused",
     "RoutedMessage",
+    "RoutedMessages",
     "SavedIndexes",
+    "SavedPosition",
     "SecureChannel",
     "SharedConsumer",
+    "SharedMessages",
+    "StartLike",
     "Stopped",
     "Stream",
     "StreamClient",
     "StreamInfo",
+    "StreamListing",
     "StreamMessage",
     "StreamNotFound",
     "StreamRemade",
@@ -138,6 +182,7 @@ __all__ = [
     "TlsFailed",
     "TlsRequired",
     "Token",
+    "TruncateResponse",
     "UnexpectedAnswer",
     "connect",
     "list_positions",
@@ -146,17 +191,18 @@ __all__ = [
 ]
 
 
+_LATER = {
+    "OwnIdentity": "secure_channel.own_identity",
+    "Tls": "ockam.tls",
+    "Token": "ockam.token",
+    "connect": "stream_client.connecting",
+}
+"""The names that are imported when a program first uses them, with their modules."""
+
+
 def __getattr__(name: str) -> Any:
-    if name == "connect":
-        from stream_client.connecting import connect
+    from importlib import import_module
 
-        return connect
-    if name == "Tls":
-        from ockam.tls import Tls
-
-        return Tls
-    if name == "Token":
-        from ockam.token import Token
-
-        return Token
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

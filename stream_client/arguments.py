@@ -5,6 +5,7 @@ A value that cannot be sent raises InvalidArgument, whose text says what to pass
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Final, TypeAlias, TypeVar
@@ -34,6 +35,17 @@ LAST: Final = FromEnd(1)
 """The place to begin reading at the latest stored message."""
 NEW: Final = FromEnd(0)
 """The place to begin reading after the latest stored message, so that only messages stored from now on are read."""
+
+NAMES = {
+    "client_id": "the name of a consumer",
+    "limit": "the size of a page",
+    "partition": "the number of a partition",
+    "partitions": "the number of partitions",
+    "prefix": "the name of a stream",
+    "stream_name": "the name of a stream",
+    "wait_ms": "wait_s",
+}
+"""How errors name the fields of messages that a program knows under another name."""
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -102,7 +114,7 @@ def encoded(protocol: Protocol[Q, A], request: Q) -> bytes:
     try:
         return protocol.encode_request(request)
     except bare.EncodeError as error:
-        raise InvalidArgument(f"{protocol.name} cannot be sent: {error}") from error
+        raise InvalidArgument(_in_words(error)) from error
 
 
 def start_of(start: StartLike) -> Start:
@@ -144,6 +156,17 @@ def microseconds(time: datetime) -> int:
         raise InvalidArgument(f"{time.isoformat()} has no time zone: say which one is meant, for example UTC")
     since = time - datetime.fromtimestamp(0, time.tzinfo)
     return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _in_words(error: bare.EncodeError) -> str:
+    """Returns what is wrong with a value in the words of a program: its parameter, and the types of Python."""
+    _, outer, *inner = f"{error.path}.".split(".")
+    # A place where reading begins or deleting ends is one value for the program, whatever the wire makes of it.
+    field = outer if outer in ("start", "before") or not inner[:-1] else inner[-2]
+    what = re.sub(r"^(?:wants|\w+(?= must be)) (?:must be )?", "", error.what)
+    what = re.sub(r"^an int for \w+", "an int", what)
+    is_text = what.startswith("str has no")
+    return f"{NAMES.get(field, field)} {what.removeprefix('str ') if is_text else f'must be {what}'}"
 
 
 def _from_item(item: Header | tuple[str, BytesLike]) -> Header:

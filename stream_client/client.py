@@ -7,6 +7,7 @@ from contextlib import suppress
 from stream_client.admin import LIST_PAGE, StreamListing
 from stream_client.conversation import Conversation
 from stream_client.core.service_route import STREAM_SERVICE
+from stream_client.core.statistics import ClientStatistics
 from stream_client.correspondent import Correspondent
 from stream_client.errors import ClientError, NodeFailed, RequestRefused, StreamNotFound
 from stream_client.session import Session
@@ -16,16 +17,23 @@ from stream_service.names import near_names
 from stream_service.where import WHERE, WhereRequest
 
 
-class StreamClient(Session):
+class StreamClient:
     """A client of one node. It creates, finds and lists the node's streams.
 
     `connect` returns a StreamClient. The tasks of one event loop can share it, and a blocking client serves one thread
     at a time; other threads open clients of their own. In a child process that fork() makes, also by
     multiprocessing or a prefork server, every request raises ClientForked: open a client there, after the fork.
+
+    address: `host:port` of the node that the client connects to.
+    session: sends the requests of this client and of its streams. Programs do not need it.
     """
 
+    def __init__(self, session: Session) -> None:
+        self.address = session.address
+        self.session = session
+
     def __repr__(self) -> str:
-        link = self.core.connection
+        link = self.session.core.connection
         state = "closed" if link.closed else "not connected" if link.wire is None else "connected"
         return f"<StreamClient of {self.address}, {state}>"
 
@@ -35,18 +43,18 @@ class StreamClient(Session):
 
         If no answer comes, raises NodeUnreachable, NotAStreamNode or RequestTimeout.
         """
-        route = self.core.service_route
+        route = self.session.core.service_route
         if not route.reached:
             # A refusal and a failure are answers too: they prove that the service exists.
             with suppress(RequestRefused, NodeFailed):
-                await self.finished(route.ask(), self.answer_timeout_s)
+                await self.session.finished(route.ask(), self.session.answer_timeout_s)
 
     async def create(self, name: str | None = None) -> Stream:
         """Create a stream if it does not exist, and return its partition 0.
 
         name: the name of the stream; None: the node chooses a name.
         """
-        return (await create_streams(self, name))[0]
+        return (await create_streams(self.session, name))[0]
 
     async def create_partitioned(self, name: str | None, partitions: int) -> PartitionedStream:
         """Make sure that a stream has the partitions 0 to `partitions` - 1. Return all partitions of the stream.
@@ -60,7 +68,7 @@ class StreamClient(Session):
 
         name: the name of the stream; None: the node chooses a name.
         """
-        made = await create_streams(self, name, partitions)
+        made = await create_streams(self.session, name, partitions)
         try:
             existing = await self.find_stream(made[0].name)
         except RequestRefused:
@@ -77,8 +85,8 @@ class StreamClient(Session):
             if info.stream_name != name:
                 break
             partitions.append(info.partition)
-        handles = self.core.find_handles(name, partitions)
-        return PartitionedStream([Stream(self, handle) for handle in handles]) if handles else None
+        handles = self.session.core.find_handles(name, partitions)
+        return PartitionedStream([Stream(self.session, handle) for handle in handles]) if handles else None
 
     async def get_stream(self, name: str) -> PartitionedStream:
         """Return all partitions of a stream. Raises StreamNotFound, with similar names in its text, if there is no such
@@ -98,14 +106,14 @@ class StreamClient(Session):
 
         page_streams: the number of partitions fetched with one request.
         """
-        return StreamListing(self, prefix, page_streams)
+        return StreamListing(self.session, prefix, page_streams)
 
     async def find_owner(self, name: str, partition: int = 0) -> str | None:
         """Return the `host:port` of the process that serves a partition, if it is another one than this client is
         connected to. Every node of a cluster, and every worker of a node, passes messages on to it; a client that
         connects there saves that way. None: the connected process serves the partition, or no process does now.
         """
-        found = await self.ask(STREAM_SERVICE, WHERE, WhereRequest(0, name, partition))
+        found = await self.session.ask(STREAM_SERVICE, WHERE, WhereRequest(0, name, partition))
         return found.address or None
 
     async def correspondent(self, inbox: str | None = None) -> Correspondent:
@@ -114,7 +122,7 @@ class StreamClient(Session):
         inbox: the name of the stream that receives the answers; it is created if it does not exist. None: the node
         chooses a name.
         """
-        return Correspondent(self, await self.create(inbox))
+        return Correspondent(self.session, await self.create(inbox))
 
     def converse(self, service: str) -> Conversation:
         """Begin a conversation: an exchange of any number of messages with one service of the node.
@@ -123,7 +131,13 @@ class StreamClient(Session):
 
         service: the name of the service.
         """
-        return Conversation(self, service)
+        return Conversation(self.session, service)
+
+    def statistics(self) -> ClientStatistics:
+        """Return the counts of connections, bytes and unanswered requests. Connections and bytes count from the
+        client's start.
+        """
+        return self.session.core.statistics()
 
     async def _some_names(self, prefix: str) -> set[str]:
         """Return names of streams. The error for an unknown stream suggests those that are similar to the wrong name.
@@ -134,6 +148,6 @@ class StreamClient(Session):
         names: set[str] = set()
         with suppress(ClientError):
             for begins in {prefix, ""}:
-                page = await self.ask(STREAM_SERVICE, LIST, ListRequest(0, begins, None, LIST_PAGE))
+                page = await self.session.ask(STREAM_SERVICE, LIST, ListRequest(0, begins, None, LIST_PAGE))
                 names.update(each.stream_name for each in page.streams)
         return names

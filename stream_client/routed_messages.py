@@ -17,10 +17,11 @@ from __future__ import annotations
 import msgspec
 
 import bare
-from ockam.address import Route
+from ockam.address import Address, Route
 from ockam.errors import RemoteProtocolError
 from ockam.wire_legacy import LEGACY
-from stream_client.errors import UnexpectedAnswer
+from stream_client.arguments import to_bytes
+from stream_client.errors import InvalidArgument, UnexpectedAnswer
 
 
 # type Envelope struct { return_stream: str  message: data }
@@ -48,8 +49,12 @@ class RoutedMessage(msgspec.Struct, frozen=True):
 
 
 def encode_routed(routed: RoutedMessage) -> bytes:
-    """Encode a routed message as the data of a stream's message."""
-    message = LEGACY.encode_routes(routed.onward_route, routed.return_route) + LEGACY.encode_payload(routed.payload)
+    """Encode a routed message as the data of a stream's message. Raises InvalidArgument for a value of a wrong type."""
+    for address in (*routed.onward_route, *routed.return_route):
+        if not isinstance(address, Address):
+            raise InvalidArgument(f"a route is a sequence of Address, such as (local('worker'),); it has {address!r}")
+    payload = LEGACY.encode_payload(to_bytes(routed.payload, "a payload"))
+    message = LEGACY.encode_routes(routed.onward_route, routed.return_route) + payload
     return _encoder.encode(Envelope(routed.return_stream, message))
 
 

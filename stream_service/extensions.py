@@ -301,11 +301,15 @@ class MarkedPage(RichPage, frozen=True):
 
 # type BeforeIndex struct { index: uint }
 class BeforeIndex(msgspec.Struct, frozen=True):
+    """The limit of a deletion: the messages with a lower index are deleted."""
+
     index: bare.UInt
 
 
 # type BeforeTime struct { time_us: u64 }
 class BeforeTime(msgspec.Struct, frozen=True):
+    """The limit of a deletion: the messages published before this time, in microseconds since 1970, are deleted."""
+
     time_us: bare.U64
 
 
@@ -323,6 +327,8 @@ class TruncateRequest(msgspec.Struct, frozen=True):
 
 # type TruncateResponse struct { request_id: uint  deleted: uint  first_index: uint }
 class TruncateResponse(msgspec.Struct, frozen=True):
+    """The result of a deletion: the number of deleted messages, and the lowest index that is left."""
+
     request_id: bare.UInt
     deleted: bare.UInt
     first_index: bare.UInt

@@ -35,7 +35,7 @@ def source_of_mirrors(folder: Path, address: str) -> Iterator[NodeProcess]:
                 client.create("invoices").push(f"invoice {number} of an earlier primary")
 
             def ask(action: MirrorAction, name: str = "", source: str = "", force: bool = False) -> MirrorResponse:
-                return client.ask(ADDRESS, MIRRORS, MirrorRequest(0, action, name, source, "", force))
+                return client.session.ask(ADDRESS, MIRRORS, MirrorRequest(0, action, name, source, "", force))
 
             ask(MirrorAction.ADD, "prices", source.address)
             ask(MirrorAction.ADD, "invoices", source.address, force=True)
@@ -61,7 +61,7 @@ def members_of_cluster(folder: Path, database: str) -> Iterator[list[NodeProcess
         with connect(nodes[0].address) as client:
             for number in range(30):
                 client.create(f"sensors/hall-{number}").push(bytes([number]))
-            client.ask(str(CLUSTER), DRAIN, DrainRequest(0, MEMBERS[-1], True))
+            client.session.ask(str(CLUSTER), DRAIN, DrainRequest(0, MEMBERS[-1], True))
         wait_owners(nodes[0].address, set(MEMBERS[:-1]))
         yield nodes
 
@@ -71,7 +71,7 @@ def wait_owners(address: str, names: set[str]) -> None:
 
     def owners() -> set[str]:
         with connect(address) as client:
-            status: StatusResponse = client.ask(str(CLUSTER), STATUS, StatusRequest(0))
+            status: StatusResponse = client.session.ask(str(CLUSTER), STATUS, StatusRequest(0))
         return {shard.owner for shard in status.shards}
 
     deadline_s = time.monotonic() + PATIENCE_S

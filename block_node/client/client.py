@@ -60,7 +60,7 @@ class BlockClient:
             publisher.close()
         finally:
             publisher.abort()
-            # blocking only: self._clients[0].shell.give_way()
+            # blocking only: self._clients[0].session.shell.give_way()
 
     @asynccontextmanager
     async def subscribe_events(

@@ -87,7 +87,7 @@ class Comparison:
         self._on_done = on_done
         self._reader = GivenReader(block)
         self._given: GivenBlock | None = None
-        self._cancel = client.shell.call_later(0.0, self._step)
+        self._cancel = client.session.shell.call_later(0.0, self._step)
 
     def cancel(self) -> None:
         """Stop the comparison without calling `on_done`."""
@@ -101,7 +101,7 @@ class Comparison:
             self._finish(error)
             return
         if self._given is None:
-            self._cancel = self._client.shell.call_later(0.0, self._step)
+            self._cancel = self._client.session.shell.call_later(0.0, self._step)
         elif self._stored:
             self._compare(self._given, self._stored)
         else:
@@ -124,10 +124,10 @@ class Comparison:
             forget()
 
         # The timer is set first: if the client has ended, `answered` is called at once and must find the timer.
-        stop_timer = self._client.shell.call_later(self._answer_s_max, timed_out)
+        stop_timer = self._client.session.shell.call_later(self._answer_s_max, timed_out)
         request = GetBlock(1, self._block.number, False, offset)
         self._cancel = stop_timer
-        forget = self._client.ask_nowait("block_get", GET, request, answered)
+        forget = self._client.session.ask_nowait("block_get", GET, request, answered)
         if self._on_done is not _ignored:
             self._cancel = cancel
 
@@ -173,5 +173,5 @@ async def _read(client: StreamClient, block: OutgoingBlock) -> GivenBlock:
     reader = GivenReader(block)
     while (given := reader.step()) is None:
         # A large block takes seconds to read, so the client sends and receives between the chunks.
-        await client.shell.give_way()
+        await client.session.shell.give_way()
     return given

@@ -105,7 +105,7 @@ class ClientPublishSession:
         self._active_s = 0.0
         self._waits_for_room = self._is_timed = self._is_pumping = False
         self._stop_timer: Callable[[], None] = lambda: None
-        self._conversation = client.core.converse(SERVICE)
+        self._conversation = client.session.core.converse(SERVICE)
 
     def begin(self, patience_s: float | None) -> None:
         """Ask for the session once the client is connected. patience_s: the longest wait in seconds; None: no limit."""
@@ -113,9 +113,9 @@ class ClientPublishSession:
         if self._conversation.is_open:
             self._open()
             return
-        self.client.core.connection.attempted().when_done(self._attempted)
+        self.client.session.core.connection.attempted().when_done(self._attempted)
         if patience_s is not None:
-            self._stop_timer = self.client.shell.call_later(patience_s, self._attempted)
+            self._stop_timer = self.client.session.shell.call_later(patience_s, self._attempted)
 
     def pump(self) -> None:
         """Send blocks until the connection has too many unsent bytes. Continues by itself when bytes have been sent."""
@@ -146,21 +146,21 @@ class ClientPublishSession:
         """End the session if it still has no connection. Called when an attempt to connect is over or took too long."""
         if self.state is ClientSessionState.CONNECTING and not self._conversation.is_open:
             node = self.client.address
-            connection = self.client.core.connection
+            connection = self.client.session.core.connection
             self._end(connection.closed or connection.trouble or NodeUnreachable(f"cannot reach a node at {node}"))
 
     def _open(self) -> None:
         self._stop_timer()
         self.state = ClientSessionState.OPENING
         self._machine.session_begins()
-        self._opened_by_s = self.client.now_s() + self._answer_s_max
+        self._opened_by_s = self.client.session.now_s() + self._answer_s_max
         self._ask_for_session()
 
     def _ask_for_session(self) -> None:
         """Ask the node for a session, and again every OPEN_AGAIN_S: a starting node can miss the request."""
         if self.state is not ClientSessionState.OPENING:
             return
-        left_s = self._opened_by_s - self.client.now_s()
+        left_s = self._opened_by_s - self.client.session.now_s()
         if left_s <= 0:
             self._end(RequestTimeout(f"the node has not opened a session in {self._answer_s_max:g} s"))
             return
@@ -169,7 +169,7 @@ class ClientPublishSession:
         except ClientError as error:
             self._end(error)
             return
-        self._stop_timer = self.client.shell.call_later(min(OPEN_AGAIN_S, left_s), self._ask_for_session)
+        self._stop_timer = self.client.session.shell.call_later(min(OPEN_AGAIN_S, left_s), self._ask_for_session)
 
     # --------------------------------------------------------------------------------------------- hearing
 
@@ -209,14 +209,14 @@ class ClientPublishSession:
         except ClientError as error:
             self._end(error)
             return
-        self._active_s = self.client.now_s()
+        self._active_s = self.client.session.now_s()
         self.pump()
 
     # --------------------------------------------------------------------------------------------- sending
 
     def _step(self) -> bool:
         """Send one message if there is one to send. Returns whether the caller must call `_step` again at once."""
-        machine, connection = self._machine, self.client.core.connection
+        machine, connection = self._machine, self.client.session.core.connection
         if machine.ended is not None:
             self._ended_by_node()
             return False
@@ -268,7 +268,7 @@ class ClientPublishSession:
 
     def _has_room(self) -> None:
         self._waits_for_room = False
-        self._active_s = self.client.now_s()
+        self._active_s = self.client.session.now_s()
         self.pump()
 
     def _say(self, request: PublishRequest) -> None:
@@ -276,10 +276,10 @@ class ClientPublishSession:
 
     def _await_acknowledgement(self) -> None:
         """Start a timer that ends the session if blocks lack an acknowledgement and the node sends nothing in time."""
-        self._active_s = self.client.now_s()
+        self._active_s = self.client.session.now_s()
         if self._blocks and not self._is_timed:
             self._is_timed = True
-            self._stop_timer = self.client.shell.call_later(self._answer_s_max, self._look_at_time)
+            self._stop_timer = self.client.session.shell.call_later(self._answer_s_max, self._look_at_time)
 
     def _look_at_time(self) -> None:
         self._is_timed = False
@@ -287,12 +287,12 @@ class ClientPublishSession:
             return
         # While a block is being sent or compared, no acknowledgement is due.
         idle = self.state is ClientSessionState.OPEN and self._chunks is None and not self._waits_for_room
-        left_s = self._active_s + self._answer_s_max - self.client.now_s() if idle else self._answer_s_max
+        left_s = self._active_s + self._answer_s_max - self.client.session.now_s() if idle else self._answer_s_max
         if left_s <= 0:
             self._end(RequestTimeout(f"the node has not acknowledged a block for {self._answer_s_max:g} s"))
         else:
             self._is_timed = True
-            self._stop_timer = self.client.shell.call_later(left_s, self._look_at_time)
+            self._stop_timer = self.client.session.shell.call_later(left_s, self._look_at_time)
 
     # ------------------------------------------------------------------------------------------- comparing
 
@@ -334,7 +334,7 @@ class ClientPublishSession:
         self._stop_timer()
         if self._comparison is not None:
             self._comparison.cancel()
-        self.client.core.end_conversation(self._conversation)
+        self.client.session.core.end_conversation(self._conversation)
         self._on_end(error)
 
 

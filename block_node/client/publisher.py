@@ -51,7 +51,7 @@ class BlockPublisher:
         self._changed: Waiting | None = None
         self._failure: SessionError | None = None
         self._refusals: dict[int, int] = {}
-        self._progress_s = clients[0].now_s()
+        self._progress_s = clients[0].session.now_s()
         self._backoff = Backoff(settings.reconnect, random.random)
         self._tried = 0
         self._before: int | None = None
@@ -93,7 +93,7 @@ class BlockPublisher:
             self._blocks[block.number] = block
             self._kept_bytes += block.size_bytes
             self._go_on()
-            await self._clients[0].shell.give_way()
+            await self._clients[0].session.shell.give_way()
 
     async def flush(self) -> None:
         """Wait until every block given to `send` is durable. Raises the same errors as `send`."""
@@ -175,7 +175,7 @@ class BlockPublisher:
             self._tried = 0
             delay_s = self._backoff.next_delay_s()
         try:
-            self._planned = self._clients[0].shell.call_later(delay_s, self._begin)
+            self._planned = self._clients[0].session.shell.call_later(delay_s, self._begin)
         except ClientError as error:
             self._fail(error)
 
@@ -231,7 +231,7 @@ class BlockPublisher:
             raise self._failure
 
     def _now_s(self) -> float:
-        return self._clients[0].now_s()
+        return self._clients[0].session.now_s()
 
     def _tell_change(self) -> None:
         changed, self._changed = self._changed, None
@@ -244,4 +244,4 @@ class BlockPublisher:
             self._begin()
         if self._changed is None:
             self._changed = Waiting()
-        await self._clients[0].shell.wait(self._changed)
+        await self._clients[0].session.shell.wait(self._changed)

@@ -92,7 +92,7 @@ class Subscription:
         self._next = start
         self._begun: int | None = None
         self._found_empty: set[str] = set()
-        self._progress_s = clients[0].now_s()
+        self._progress_s = clients[0].session.now_s()
         self._failure: ClientError | None = None
         self._is_over = False
         self._at = 0
@@ -146,7 +146,7 @@ class Subscription:
         """End the subscription, so that the node sends nothing more. A repeated call is harmless."""
         self._is_over = True
         self._drop_source()
-        # blocking only: self._clients[self._at].shell.give_way()
+        # blocking only: self._clients[self._at].session.shell.give_way()
 
     async def _subscribe(self, client: StreamClient) -> _Source:
         """Subscribe at this node, beginning with the next block. Raises ClientError."""
@@ -198,7 +198,7 @@ class Subscription:
         """Change to the next node. After the last node, wait for a delay and continue with the first node."""
         self._at = (self._at + 1) % len(self._clients)
         if self._at == 0:
-            await self._clients[0].shell.wait(Waiting(), self._backoff.next_delay_s())
+            await self._clients[0].session.shell.wait(Waiting(), self._backoff.next_delay_s())
 
     def _drop_source(self) -> None:
         source, self._source = self._source, None
@@ -251,7 +251,7 @@ class Subscription:
         return max(0.0, self._progress_s + self._give_up_s - self._now_s())
 
     def _now_s(self) -> float:
-        return self._clients[0].now_s()
+        return self._clients[0].session.now_s()
 
 
 class _Source:

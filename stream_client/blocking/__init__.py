@@ -16,33 +16,42 @@ is sent when the publisher is flushed or its block ends. Leases are renewed only
 example of an iterator.
 """
 
-from stream_client.blocking.admin import list_positions, set_position
+from stream_client.blocking.admin import PositionListing, StreamListing, list_positions, set_position
 from stream_client.blocking.client import StreamClient
 from stream_client.blocking.connecting import connect
-from stream_client.blocking.consume.consumer import Consumer, PartitionedConsumer
+from stream_client.blocking.consume.consumer import Consumer, Messages, PartitionedConsumer
 from stream_client.blocking.consume.follower import Follower
-from stream_client.blocking.correspondent import Correspondent
+from stream_client.blocking.conversation import Conversation
+from stream_client.blocking.correspondent import Correspondent, RoutedMessages
 from stream_client.blocking.positions import Positions, SavedIndexes
 from stream_client.blocking.publish import PartitionedPublisher, Publisher
+from stream_client.blocking.session import Connected
 from stream_client.blocking.share.leases import LeaseMember
-from stream_client.blocking.share.shared_consumer import SharedConsumer
+from stream_client.blocking.share.shared_consumer import SharedConsumer, SharedMessages
 from stream_client.blocking.streams import PartitionedStream, Stream
 from stream_client.stopping import stop_on_signals_blocking as stop_on_signals
 
 __all__ = [
+    "Connected",
     "Consumer",
+    "Conversation",
     "Correspondent",
     "Follower",
     "LeaseMember",
+    "Messages",
     "PartitionedConsumer",
     "PartitionedPublisher",
     "PartitionedStream",
+    "PositionListing",
     "Positions",
     "Publisher",
+    "RoutedMessages",
     "SavedIndexes",
     "SharedConsumer",
+    "SharedMessages",
     "Stream",
     "StreamClient",
+    "StreamListing",
     "connect",
     "list_positions",
     "set_position",

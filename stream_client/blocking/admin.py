@@ -19,7 +19,7 @@ from index_service.extensions import (
     SetRequest,
 )
 from stream_client.arguments import BeforeLike, before_of
-from stream_client.blocking.session import Session
+from stream_client.blocking.session import Connected, Session
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE
 from stream_client.errors import AccessDenied, InvalidArgument, RequestRefused
@@ -188,26 +188,28 @@ class PositionListing(Listing[SavedPosition]):
 
 
 def list_positions(
-    client: Session, *, stream_name: str | None = None, client_id: str | None = None, page_positions: int = LIST_PAGE
+    client: Connected, *, stream_name: str | None = None, client_id: str | None = None, page_positions: int = LIST_PAGE
 ) -> PositionListing:
     """Return an iterator over the positions that consumers have saved (`node/index_list/1`).
 
+    client: a StreamClient.
     stream_name: list only the positions in this stream; None: in all streams.
     client_id: list only the positions saved under this client id; None: under all client ids.
     page_positions: the number of positions fetched with one request.
     """
-    return PositionListing(client, stream_name, client_id, page_positions)
+    return PositionListing(client.session, stream_name, client_id, page_positions)
 
 
-def set_position(client: Session, client_id: str, stream_name: str, partition: int, index: int | None) -> int | None:
+def set_position(client: Connected, client_id: str, stream_name: str, partition: int, index: int | None) -> int | None:
     """Set the next index that a consumer reads in one partition. Returns the index saved before, or None if there was
     none.
 
     Needs the protocol `node/index_set/1`. Raises RequestRefused while a running consumer holds a lease of the
     partition.
 
+    client: a StreamClient.
     client_id: the consumer's name.
     index: the new index, which can be lower than the saved one; None deletes the saved position.
     """
     key = PositionKey(client_id, stream_name, partition)
-    return (client.ask(INDEX_SERVICE, SET_POSITION, SetRequest(0, key, index))).before
+    return (client.session.ask(INDEX_SERVICE, SET_POSITION, SetRequest(0, key, index))).before

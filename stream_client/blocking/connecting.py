@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ockam.address import Route
 from stream_client.arguments import to_address
 from stream_client.blocking.client import StreamClient
+from stream_client.blocking.session import Session
 from stream_client.blocking.tracing import end_tracing, queue_maker, start_tracing
 from stream_client.core.client_core import ClientCore
 from stream_client.core.service_route import STREAM_SERVICE
@@ -102,6 +103,6 @@ def connect(
         core.service_route.on_link = on_link
     try:
         with open_shell(address, core, framing, reconnect, contact_timeout_s, waits, tls, checked) as shell:
-            yield StreamClient(address, core, shell, answer_timeout_s)
+            yield StreamClient(Session(address, core, shell, answer_timeout_s))
     finally:
         end_tracing(tracing)

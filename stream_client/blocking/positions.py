@@ -30,7 +30,8 @@ from index_service.protocol import (
     SavePartitionIndex,
 )
 from ockam.protocol import ProtocolError
-from stream_client.blocking.session import Session
+from stream_client.arguments import encoded
+from stream_client.blocking.session import Connected
 from stream_client.core.marks import Mark, Marks, OnReset
 from stream_client.core.service_route import INDEX_SERVICE
 from stream_client.errors import (
@@ -76,11 +77,11 @@ class SavedIndexes:
     these indexes back, and saves again if a save was lost together with a connection.
     """
 
-    def __init__(self, client: Session, client_id: str) -> None:
+    def __init__(self, client: Connected, client_id: str) -> None:
         """client: a StreamClient.
         client_id: the name under which the node saves the positions.
         """
-        self._session = client
+        self._session = client.session
         self._marks = Marks(client_id)
         self._cancels: dict[tuple[str, int], Callable[[], None]] = {}
         self.client_id = client_id
@@ -197,8 +198,8 @@ class SavedIndexes:
         """Return the saves of the partitions that have a mark, and the indexes of the others."""
         marked, plain = [], {}
         for partition, index in indexes.items():
-            if not 0 <= index <= INDEX_MAX:
-                raise InvalidArgument(f"index {index} cannot be saved; pass one from 0 to {INDEX_MAX}")
+            if not isinstance(index, int) or not 0 <= index <= INDEX_MAX:
+                raise InvalidArgument(f"index {index!r} cannot be saved; pass one from 0 to {INDEX_MAX}")
             request = self._marks.request(stream_name, partition, index, None)
             if request is None:
                 plain[partition] = index
@@ -209,7 +210,7 @@ class SavedIndexes:
     def _tell(self, stream_name: str, indexes: Mapping[int, int]) -> None:
         for partition, index in indexes.items():
             request = SavePartitionIndex(self.client_id, stream_name, partition, index)
-            self._session.core.tell(INDEX_SERVICE, INDEX_PARTITIONED.encode_request(request))
+            self._session.core.tell(INDEX_SERVICE, encoded(INDEX_PARTITIONED, request))
 
     def _load(self, stream_name: str, partitions: Sequence[int]) -> list[LoadedPosition]:
         requests = [LoadRequest(0, self.client_id, stream_name, part, creates=True) for part in _parts(partitions)]
@@ -231,7 +232,7 @@ def resume(positions: Positions, stream_name: str, partitions: Sequence[int], on
     return [Mark(index) for index in positions.load(stream_name, partitions)]
 
 
-def to_positions(session: Session, positions: Positions | str) -> Positions:
+def to_positions(client: Connected, positions: Positions | str) -> Positions:
     """Return the object that saves a consumer's positions.
 
     Raises InvalidArgument if the name is empty or the object cannot save positions.
@@ -240,7 +241,7 @@ def to_positions(session: Session, positions: Positions | str) -> Positions:
         returned unchanged.
     """
     if isinstance(positions, str):
-        return SavedIndexes(session, check_name(positions))
+        return SavedIndexes(client, check_name(positions))
     return check_keeps_positions(positions)
 
 

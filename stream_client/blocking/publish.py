@@ -293,7 +293,7 @@ def make_sequences(idempotent: bool, publisher_id: BytesLike | None, first_numbe
     publisher_id: an id to use instead; it makes the publisher idempotent, whatever `idempotent` is.
     first_number: the number of the first message under `publisher_id`.
 
-    Raises InvalidArgument if publisher_id is empty or too long.
+    Raises InvalidArgument if publisher_id is empty or too long, or first_number is not a number.
     """
     if publisher_id is not None:
         publisher_id = to_bytes(publisher_id, "a publisher id")
@@ -301,6 +301,8 @@ def make_sequences(idempotent: bool, publisher_id: BytesLike | None, first_numbe
             raise InvalidArgument("a publisher id is not empty; leave it out to get a random one")
         if len(publisher_id) > PUBLISHER_ID_BYTES_MAX:
             raise InvalidArgument(f"a publisher id of {len(publisher_id)} bytes; at most {PUBLISHER_ID_BYTES_MAX}")
+        if not isinstance(first_number, int) or first_number < 0:
+            raise InvalidArgument(f"first_number must be an int of 0 or more, not {first_number!r}")
         return SequenceMachine(publisher_id, first_number, None)
     return SequenceMachine(_random_id(), 0, _random_id) if idempotent else None
 

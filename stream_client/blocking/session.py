@@ -19,7 +19,6 @@ from stream_client.core.client_core import ClientCore
 from stream_client.core.partition_handle import PartitionHandle
 from stream_client.core.pushes import Waiting
 from stream_client.core.service_route import INDEX_SERVICE
-from stream_client.core.statistics import CoreStatistics
 from stream_client.errors import ClientError, RequestTimeout, UnexpectedAnswer
 from stream_client.shell.clock import Timers
 from stream_client.shell.contact import no_contact
@@ -53,8 +52,14 @@ class Shell(Timers, Protocol):
         ...
 
 
+class Connected(Protocol):
+    """The type of an object with a session: a `StreamClient`, or a `Stream` of it."""
+
+    session: Session
+
+
 class Session:
-    """The base class of `StreamClient`: sends requests to the workers of one node and waits for the answers.
+    """The inner half of a `StreamClient`: sends requests to the workers of one node and waits for the answers.
 
     address: `host:port` of the node that the client connects to.
     core: the client's logic without I/O.
@@ -70,12 +75,6 @@ class Session:
         self.shell = shell
         self.answer_timeout_s = answer_timeout_s
         self.best_pull = 3
-
-    def statistics(self) -> CoreStatistics:
-        """Return the counts of connections, bytes and unanswered requests. Connections and bytes count from the
-        client's start.
-        """
-        return self.core.statistics()
 
     def now_s(self) -> float:
         """Return the time in seconds on the client's monotonic clock (`Timers.now_s`)."""

@@ -83,7 +83,7 @@ class Consumer(BaseConsumer):
 
     @with_options_shown
     def __init__(self, stream: StreamAdmin, positions: Positions | str, **options: Unpack[ConsumerArguments]) -> None:
-        super().__init__((stream,), to_positions(stream.session, positions), ConsumerOptions(**options))
+        super().__init__((stream,), to_positions(stream, positions), ConsumerOptions(**options))
         self._partition = stream.handle.partition
 
     def __aiter__(self) -> Messages[RichMessage]:
@@ -115,7 +115,7 @@ class PartitionedConsumer(BaseConsumer):
     def __init__(
         self, partitions: Sequence[StreamAdmin], positions: Positions | str, **options: Unpack[ConsumerArguments]
     ) -> None:
-        super().__init__(partitions, to_positions(partitions[0].session, positions), ConsumerOptions(**options))
+        super().__init__(partitions, to_positions(partitions[0], positions), ConsumerOptions(**options))
 
     def __aiter__(self) -> Messages[tuple[int, RichMessage]]:
         return self.messages()

@@ -35,7 +35,7 @@ from stream_client.core.push_queue import PushQueue
 from stream_client.core.sequence_machine import SequenceMachine
 from stream_client.core.service_route import INDEX_SERVICE, STREAM_SERVICE, ServiceRoute, index_service_of
 from stream_client.core.states_machine import ConnectionState, ConversationState, Event
-from stream_client.core.statistics import CoreStatistics
+from stream_client.core.statistics import ClientStatistics
 from stream_client.core.streams_in_use import MakeQueue, StreamsInUse, plain_queue
 from stream_client.errors import (
     ChannelRefused,
@@ -108,8 +108,8 @@ class ClientCore:
         """The name of the stream service at the node."""
         return self._names[STREAM_SERVICE]
 
-    def statistics(self) -> CoreStatistics:
-        return CoreStatistics(
+    def statistics(self) -> ClientStatistics:
+        return ClientStatistics(
             connections=self._connections,
             unconfirmed=sum(len(queue.pushes) for queue in self._queues.values()),
             unanswered=len(self._calls),

@@ -1,11 +1,11 @@
-"""CoreStatistics: counts of a client's connections, requests and bytes. The core computes them."""
+"""ClientStatistics: counts of a client's connections, requests and bytes. The core computes them."""
 
 from __future__ import annotations
 
 import msgspec
 
 
-class CoreStatistics(msgspec.Struct, frozen=True):
+class ClientStatistics(msgspec.Struct, frozen=True):
     """The counts of one client at one moment.
 
     connections: the number of connections made so far.

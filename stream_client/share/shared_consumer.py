@@ -39,7 +39,7 @@ class SharedConsumer(BaseConsumer):
         """partitions: all partitions of the stream.
         membership: the name of the group, or a LeaseMember.
         """
-        member = to_member(partitions[0].session, membership)
+        member = to_member(partitions[0], membership)
         super().__init__(partitions, member, ConsumerOptions(**options))
         self._stream_name = partitions[0].handle.name
         self._by_partition = {stream.handle.partition: stream.handle for stream in partitions}

@@ -139,7 +139,7 @@ def _with_backfill(
         ) as client:
 
             async def ask(begin: bool) -> BackfillAnswer:
-                return await client.ask("block_backfill", BACKFILL, BackfillAsk(1, begin))
+                return await client.session.ask("block_backfill", BACKFILL, BackfillAsk(1, begin))
 
             await main(ask)
 

@@ -42,7 +42,7 @@ def status(
     async def run(client: StreamClient) -> None:
         from cluster.protocol import CLUSTER, STATUS, StatusRequest
 
-        _say(as_json, await client.ask(str(CLUSTER), STATUS, StatusRequest(0)))
+        _say(as_json, await client.session.ask(str(CLUSTER), STATUS, StatusRequest(0)))
 
     with_client(run, node, context, via)
 
@@ -66,7 +66,7 @@ def drain(
     async def run(client: StreamClient) -> None:
         from cluster.protocol import CLUSTER, DRAIN, DrainRequest
 
-        _say(as_json, await client.ask(str(CLUSTER), DRAIN, DrainRequest(0, member, not undo)))
+        _say(as_json, await client.session.ask(str(CLUSTER), DRAIN, DrainRequest(0, member, not undo)))
 
     with_client(run, node, context, via)
 

@@ -198,7 +198,7 @@ async def _ask(
     from stream_mirror.protocol import ADDRESS, MIRRORS, MirrorRequest
 
     request = MirrorRequest(0, action, name, source, source_name, force, promotion_id, source_goes_on)
-    return await client.ask(ADDRESS, MIRRORS, request)
+    return await client.session.ask(ADDRESS, MIRRORS, request)
 
 
 def _lost(behind: int, heard_us: int) -> str:

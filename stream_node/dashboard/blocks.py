@@ -39,7 +39,7 @@ async def _values(page: Page) -> dict[str, Any]:
         raise Problem(404, "no-block-node", reason)
     page.need(OPERATOR | Right.BLOCK_READ | Right.BLOCK_PUBLISH, chain)
     async with page.client() as client:
-        status = await client.ask("block_status", STATUS, StatusRequest(0, True))
+        status = await client.session.ask("block_status", STATUS, StatusRequest(0, True))
     available = _pairs(status.detail.available) if status.detail else []
     stored = _pairs(status.detail.stored) if status.detail else []
     gaps = find_gaps(available)

@@ -101,7 +101,7 @@ async def drain(page: Page) -> Response:
     if leaves:
         check_typed(fields, name)
     async with page.client() as client:
-        await client.ask(str(CLUSTER), DRAIN, DrainRequest(0, name, leaves))
+        await client.session.ask(str(CLUSTER), DRAIN, DrainRequest(0, name, leaves))
     return page.go("/cluster", done=f"{name} {'gives its shards away' if leaves else 'takes shards again'}.")
 
 

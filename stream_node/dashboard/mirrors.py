@@ -152,4 +152,4 @@ async def _ask(
     source that answers and cannot become a mirror does not stop that."""
     force = action is MirrorAction.PROMOTE and not promotion_id
     request = MirrorRequest(0, action, name, "", "", force, promotion_id, source_goes_on)
-    return await client.ask(ADDRESS, MIRRORS, request)
+    return await client.session.ask(ADDRESS, MIRRORS, request)

@@ -92,7 +92,7 @@ class HttpClients:
     def _find(self, caller: Caller) -> _Held:
         key = (caller.identity, caller.peer.address.rpartition(":")[0])
         held = self._held.get(key)
-        if held is not None and held.client is not None and held.client.core.connection.closed:
+        if held is not None and held.client is not None and held.client.session.core.connection.closed:
             # The node has ended its connection, for example because the rules have changed.
             self._held.pop(key).scope.cancel()
             held = None
@@ -143,6 +143,6 @@ class HttpClients:
             await trio.sleep(CHECK_INTERVAL_S)
             now_s = trio.current_time()
             for key, held in list(self._held.items()):
-                is_closed = held.client is not None and held.client.core.connection.closed
+                is_closed = held.client is not None and held.client.session.core.connection.closed
                 if not held.users and held.opened.is_set() and (is_closed or now_s >= held.unused_s + IDLE_S):
                     self._held.pop(key).scope.cancel()

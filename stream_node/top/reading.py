@@ -118,7 +118,7 @@ class Reader:
             return None
         with trio.move_on_after(STATUS_WAIT_S):
             try:
-                return await self._client.ask(ADDRESS, NODE_STATUS, NodeStatusRequest(0))
+                return await self._client.session.ask(ADDRESS, NODE_STATUS, NodeStatusRequest(0))
             except RequestTimeout:
                 pass
         # The streams were listed just now, so the node is there, and lacks this service.
@@ -126,7 +126,7 @@ class Reader:
         return None
 
     async def _blocks(self, chain: str) -> Blocks:
-        found = await self._client.ask("block_status", STATUS, StatusRequest(0, True))
+        found = await self._client.session.ask("block_status", STATUS, StatusRequest(0, True))
         ranges = [] if found.detail is None else found.detail.available
         return Blocks(chain, found.first_available, found.last_available, _missing(ranges), found.next_expected)
 

@@ -53,7 +53,7 @@ def test_the_asked_node_owns_nothing() -> None:
     with cluster.running_pair(Own()) as pair:
         for system, name in ((cluster.FORWARDED, cluster.ASKED), (cluster.DIRECT, cluster.OWNER)):
             with blocking.connect(pair[system].address) as client:
-                status = client.ask((CLUSTER,), STATUS, StatusRequest(0))
+                status = client.session.ask((CLUSTER,), STATUS, StatusRequest(0))
             assert status.name == name
             assert {shard.owner for shard in status.shards} == {cluster.OWNER}
 

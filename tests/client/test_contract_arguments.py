@@ -8,11 +8,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import pytest
 
-from stream_client import Header, InvalidArgument, PartitionedStream, RequestRefused, Stream
+from stream_client import FromEnd, Header, InvalidArgument, PartitionedStream, RequestRefused, Retention, Stream
 from stream_client.arguments import BytesLike, to_address
 from stream_client.blocking import streams as blocking_streams
 from stream_client.consume.options import ConsumerOptions
@@ -82,6 +83,8 @@ def test_what_cannot_be_sent_is_a_client_error_that_says_what_to_pass(world: Wor
             client: Any = found
             stream = await client.create(world.name)
             both = await client.create_partitioned(world.name, 2)
+            me = await client.correspondent()
+            saved: Any = partial(tools.saved_indexes, client)
             calls: list[tuple[Callable[[], Any], str]] = [
                 (lambda: stream.push(5), "the data of a message is bytes or str, not int"),
                 (lambda: stream.push({"a": 1}), "not dict; encode it first, for example as JSON"),
@@ -92,9 +95,29 @@ def test_what_cannot_be_sent_is_a_client_error_that_says_what_to_pass(world: Wor
                 (lambda: stream.push(b"", headers={1: b""}), "the name of a header is str, not int"),
                 (lambda: stream.push(b"", headers={"a": 1}), "the value of the header 'a' is bytes or str, not int"),
                 (lambda: both.push(b"", partition_key=1), "a partition key is bytes or str, not int"),
-                (lambda: stream.pull("first"), "stream_pull cannot be sent"),
-                (lambda: stream.pull(-1), "stream_pull cannot be sent: uint must be from 0"),
-                (lambda: client.create(5), "stream_create cannot be sent"),
+                (lambda: stream.pull("first"), "^index must be an int, not str$"),
+                (lambda: stream.pull(-1), f"^index must be from 0 to {2**64 - 1}$"),
+                (lambda: stream.pull_page(-1), "^start must be from 0 to "),
+                (lambda: stream.pull_page(FromEnd(-1)), "^start must be from 0 to "),
+                (lambda: stream.pull_page(wait_s=-1), "^wait_s must be from 0 to "),
+                (lambda: stream.truncate(-1), "^before must be from 0 to "),
+                (lambda: stream.set_retention(Retention(age_s=cast(int, "1d"))), "^age_s must be an int, not str$"),
+                (lambda: client.create(5), "^the name of a stream must be a str, not int$"),
+                (lambda: client.create("\ud800"), "^the name of a stream has no UTF-8 form"),
+                (lambda: client.create_partitioned("p", -1), "^the number of partitions must be from 0 to "),
+                (lambda: client.get_stream(b"s"), "^the name of a stream must be a str, not bytes$"),
+                (lambda: saved(5).get("s"), "^the name of a consumer must be a str, not int$"),
+                (
+                    lambda: saved("c").get("s", -1),
+                    "^the number of a partition must be from 0 to ",
+                ),
+                (lambda: saved("c").save("s", {0: "1"}), "^index '1' cannot be saved"),
+                (
+                    lambda: saved("c").save("s", {"0": 1}),
+                    "^the number of a partition must be an int",
+                ),
+                (lambda: me.send("other", ("echo",), b""), "^a route is a sequence of Address"),
+                (lambda: me.send("other", (), 5), "^a payload is bytes or str, not int"),
                 (lambda: stream.truncate("first"), "what to delete is before an index or a time, not before a str"),
                 (lambda: stream.set_retention(7), "what to keep is a Retention, or None for the node's default, not"),
             ]
@@ -114,6 +137,7 @@ def test_what_cannot_be_sent_is_a_client_error_that_says_what_to_pass(world: Wor
                 (lambda: stream.publisher(window=0), "at least 1 push"),
                 (lambda: stream.publisher(publisher_id=""), "a publisher id is not empty"),
                 (lambda: stream.publisher(publisher_id=5), "a publisher id is bytes or str, not int"),
+                (lambda: stream.publisher(publisher_id="a", first_number=-1), "first_number must be an int"),
             ]
             for make, said in makes:
                 with pytest.raises(InvalidArgument, match=said):

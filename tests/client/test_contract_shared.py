@@ -36,7 +36,7 @@ async def renew(client: StreamClient, *members: LeaseMember) -> None:
     """Let each member ask for its leases, and have its answer: the index service answers in order."""
     for member in members:
         member.renew()
-        await client.ask("stream_index_service", INDEX, GetIndex("anybody", "anything"))
+        await client.session.ask("stream_index_service", INDEX, GetIndex("anybody", "anything"))
 
 
 def test_one_member_has_everything_and_saves_it(world: World) -> None:

@@ -330,7 +330,7 @@ def test_a_service_can_be_asked_by_payload(world: World) -> None:
         async with tools.connect() as client:
             payload = PULL.encode_request(PullRequest(1, 0, 1))
             with pytest.raises(RequestRefused, match="Invalid request: the stream service serves no 'stream_pull'"):
-                await client.request("stream_service", payload)
+                await client.session.request("stream_service", payload)
             assert client.statistics().connections == 1
             assert issubclass(RequestRefused, ClientError)
 

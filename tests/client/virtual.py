@@ -13,6 +13,7 @@ from ockam.message import Message
 from stream_client.client import StreamClient
 from stream_client.core.client_core import ClientCore
 from stream_client.core.pushes import Waiting
+from stream_client.session import Session
 from tests.client.far_end import FarEnd
 from tests.client.shells import drive
 
@@ -72,7 +73,7 @@ class VirtualShell:
         return drive(coroutine)
 
     def client(self, *, answer_timeout_s: float | None = 30.0) -> StreamClient:
-        return StreamClient("virtual", self.core, self, answer_timeout_s)
+        return StreamClient(Session("virtual", self.core, self, answer_timeout_s))
 
     def exchange(self) -> None:
         """Deliver everything that is under way."""

@@ -112,7 +112,7 @@ class GroupMember(ManyNodes):
             holding, self._fences = [Lease(*each) for each in kept.items()], {}
             sent_s = time.monotonic()
             request = LeaseRequest(next(self._ids), GROUP, self._stream, self.name, PARTITIONS, holding, False)
-            response = client.ask(INDEX_SERVICE, LEASE, request)
+            response = client.session.ask(INDEX_SERVICE, LEASE, request)
             until_s, now_s = sent_s + response.ttl_ms / 1000, time.monotonic()
             if until_s > now_s:
                 usable = {lease.partition: lease.fence for lease in response.leases}
@@ -130,7 +130,7 @@ class GroupMember(ManyNodes):
             newest = self._auditor.newest_fence(self._stream, partition)
             least = self._auditor.saved_index(GROUP, self._stream, partition)
         save = FencedSave(next(self._ids), GROUP, self._stream, partition, least + self.rng.randint(0, 3), fence)
-        answer = client.ask(INDEX_SERVICE, FENCED_SAVE, save)
+        answer = client.session.ask(INDEX_SERVICE, FENCED_SAVE, save)
         fenced = answer.status is SaveStatus.FENCED
         with self.lock:
             self._auditor.saved_with(self._stream, partition, fence, newest, fenced=fenced)

@@ -51,7 +51,7 @@ def owner_of_chain(nodes: Nodes) -> int:
 
 def drain(nodes: Nodes, number: int, *, leaves: bool) -> None:
     with blocking.connect(nodes.all[number].address) as client:
-        client.ask((CLUSTER,), DRAIN, DrainRequest(0, f"n{number}", leaves))
+        client.session.ask((CLUSTER,), DRAIN, DrainRequest(0, f"n{number}", leaves))
 
 
 def test_every_node_takes_and_gives_blocks(cluster: Nodes) -> None:

@@ -209,7 +209,9 @@ async def test_who_may_not_administer_sees_no_form(tmp_path: Path) -> None:
             await fill(source.address, name, 3)
         async with connect(node.running.address, token=everyone) as streams:
             for name in ("orders", "payments"):
-                await streams.ask(ADDRESS, MIRRORS, MirrorRequest(0, MirrorAction.ADD, name, source.address, "", False))
+                await streams.session.ask(
+                    ADDRESS, MIRRORS, MirrorRequest(0, MirrorAction.ADD, name, source.address, "", False)
+                )
         async with (
             node.client() as stranger,
             node.client(token=watcher) as watching,

@@ -44,7 +44,7 @@ class Shared(NamedTuple):
     async def mirrors(self, who: str) -> list[MirrorState]:
         async with connect(self.address, token=self.tokens[who]) as client:
             request = MirrorRequest(0, MirrorAction.STATUS, "", "", "", False)
-            return (await client.ask(ADDRESS, MIRRORS, request)).mirrors
+            return (await client.session.ask(ADDRESS, MIRRORS, request)).mirrors
 
 
 @asynccontextmanager
@@ -63,7 +63,7 @@ async def shared(folder: Path) -> AsyncIterator[Shared]:
             for who in TENANTS:
                 await far.create(f"{who}-orders")
                 request = MirrorRequest(0, MirrorAction.ADD, f"{who}-orders", source.address, "", False)
-                await operator.ask(ADDRESS, MIRRORS, request)
+                await operator.session.ask(ADDRESS, MIRRORS, request)
         for who, other in zip(TENANTS, reversed(TENANTS), strict=True):
             async with connect(found.address, token=texts[who]) as client:
                 with pytest.raises(AccessDenied):
@@ -96,7 +96,7 @@ async def test_the_figures_of_the_whole_node_need_a_right_on_every_name(tmp_path
                 assert ("Free disk" in (await get(client, "")).text) == (status == 200)
             async with connect(both.address, token=both.tokens[who]) as client:
                 if status == 200:
-                    assert (await client.ask(STATUS_ADDRESS, NODE_STATUS, NodeStatusRequest(0))).partitions == 2
+                    assert (await client.session.ask(STATUS_ADDRESS, NODE_STATUS, NodeStatusRequest(0))).partitions == 2
                 else:
                     with pytest.raises(AccessDenied, match="admin or operate on every name"):
-                        await client.ask(STATUS_ADDRESS, NODE_STATUS, NodeStatusRequest(0))
+                        await client.session.ask(STATUS_ADDRESS, NODE_STATUS, NodeStatusRequest(0))

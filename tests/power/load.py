@@ -180,7 +180,7 @@ class Load:
     ) -> Sequence[Lease]:
         self._requests += 1
         request = LeaseRequest(self._requests, "group", name, member, partitions, list(held), leave)
-        return client.ask("stream_index_service", LEASE, request).leases
+        return client.session.ask("stream_index_service", LEASE, request).leases
 
     def delete_and_make_anew(self, client: StreamClient, name: str) -> None:
         self.mark("deleting", stream=name)

@@ -140,7 +140,7 @@ async def test_backfill_over_mutual_tls_obeys_the_rules_of_the_source(keys: Keys
             await wait_until(lambda: far.refused())
             assert {line["identity"] for line in far.audit() if "block-read" in line.get("right", "")} == {reader}
             async with connect(near.address, tls=keys.tls()) as asker:
-                (told,) = (await asker.ask("block_backfill", BACKFILL, BackfillAsk(1, False))).sources
+                (told,) = (await asker.session.ask("block_backfill", BACKFILL, BackfillAsk(1, False))).sources
             assert f"block-read or operate on 'blocks' for {reader}: no rule allows it" in told.last_error
             assert stored_blocks(near) == 0
             far.allow(operator, may(Right.BLOCK_READ, who=reader, name="another node reads"))

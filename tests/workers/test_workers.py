@@ -178,7 +178,7 @@ def test_the_block_node_answers_on_every_connection(shared_node: NodeProcess) ->
     """One worker has the block node, and the others send its requests there."""
     for _ in range(CONNECTIONS):
         with blocking.connect(shared_node.address) as client:
-            found = client.ask("block_status", STATUS, StatusRequest(0, True))
+            found = client.session.ask("block_status", STATUS, StatusRequest(0, True))
             assert found.next_expected == 0
 
 

@@ -61,7 +61,7 @@ class BlockClient:
             publisher.close()
         finally:
             publisher.abort()
-            self._clients[0].shell.give_way()
+            self._clients[0].session.shell.give_way()
 
     @contextmanager
     def subscribe_events(

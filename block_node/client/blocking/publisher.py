@@ -52,7 +52,7 @@ class BlockPublisher:
         self._changed: Waiting | None = None
         self._failure: SessionError | None = None
         self._refusals: dict[int, int] = {}
-        self._progress_s = clients[0].now_s()
+        self._progress_s = clients[0].session.now_s()
         self._backoff = Backoff(settings.reconnect, random.random)
         self._tried = 0
         self._before: int | None = None
@@ -94,7 +94,7 @@ class BlockPublisher:
             self._blocks[block.number] = block
             self._kept_bytes += block.size_bytes
             self._go_on()
-            self._clients[0].shell.give_way()
+            self._clients[0].session.shell.give_way()
 
     def flush(self) -> None:
         """Wait until every block given to `send` is durable. Raises the same errors as `send`."""
@@ -176,7 +176,7 @@ class BlockPublisher:
             self._tried = 0
             delay_s = self._backoff.next_delay_s()
         try:
-            self._planned = self._clients[0].shell.call_later(delay_s, self._begin)
+            self._planned = self._clients[0].session.shell.call_later(delay_s, self._begin)
         except ClientError as error:
             self._fail(error)
 
@@ -232,7 +232,7 @@ class BlockPublisher:
             raise self._failure
 
     def _now_s(self) -> float:
-        return self._clients[0].now_s()
+        return self._clients[0].session.now_s()
 
     def _tell_change(self) -> None:
         changed, self._changed = self._changed, None
@@ -245,4 +245,4 @@ class BlockPublisher:
             self._begin()
         if self._changed is None:
             self._changed = Waiting()
-        self._clients[0].shell.wait(self._changed)
+        self._clients[0].session.shell.wait(self._changed)

@@ -28,7 +28,7 @@ from index_service.extensions import (
 )
 from ockam.protocol import Protocol
 from stream_client.blocking.positions import SavedIndexes, check_keeps_positions, check_name
-from stream_client.blocking.session import Session
+from stream_client.blocking.session import Connected
 from stream_client.core.calls import answer_of
 from stream_client.core.marks import Mark, OnReset
 from stream_client.core.service_route import INDEX_SERVICE
@@ -53,13 +53,13 @@ class LeaseMember:
     lease. The blocking client renews leases only while the program is inside one of its calls.
     """
 
-    def __init__(self, client: Session, client_id: str, *, member_id: str | None = None) -> None:
+    def __init__(self, client: Connected, client_id: str, *, member_id: str | None = None) -> None:
         """client: a StreamClient.
         client_id: the name of the group.
         member_id: a name that no other member of the group has. None: the names of this host and process, and a random
             part; `stream-node index list` shows them.
         """
-        self._session = client
+        self._session = client.session
         self._indexes = SavedIndexes(client, client_id)
         self._machine: LeaseClientMachine | None = None
         self._on_change: Callable[[], None] = _nothing
@@ -246,13 +246,13 @@ class LeaseMember:
         self._cancel_timer()
 
 
-def to_member(session: Session, membership: LeaseMember | str) -> LeaseMember:
+def to_member(client: Connected, membership: LeaseMember | str) -> LeaseMember:
     """Return a new member of the group with this name, or the given LeaseMember unchanged.
 
     Raises InvalidArgument if the name is empty or the object cannot save positions.
     """
     if isinstance(membership, str):
-        return LeaseMember(session, check_name(membership))
+        return LeaseMember(client, check_name(membership))
     return check_keeps_positions(membership)
 
 

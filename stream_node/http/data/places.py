@@ -28,7 +28,7 @@ async def find_partition(client: StreamClient, name: str, number: int) -> Stream
     """Returns the description of one partition, by one request, also if the stream has many. Returns None if there is
     no such partition, or if the caller may not know of it."""
     after = StreamKey(name, number - 1) if number else None
-    page = await client.ask(STREAM_SERVICE, LIST, ListRequest(0, name, after, 1))
+    page = await client.session.ask(STREAM_SERVICE, LIST, ListRequest(0, name, after, 1))
     is_there = page.streams and (page.streams[0].stream_name, page.streams[0].partition) == (name, number)
     return page.streams[0] if is_there else None
 
@@ -47,8 +47,8 @@ async def get_partitions(call: Call, client: StreamClient, name: str, right: Rig
 
 def partition_at(client: StreamClient, name: str, number: int) -> Stream:
     """Returns one partition, without asking whether it exists."""
-    (handle,) = client.core.find_handles(name, [number])
-    return Stream(client, handle)
+    (handle,) = client.session.core.find_handles(name, [number])
+    return Stream(client.session, handle)
 
 
 async def get_partition(

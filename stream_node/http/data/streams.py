@@ -104,7 +104,7 @@ async def list_streams(call: Call) -> Response:
     query = read_query(call.request, ListQuery)
     after = None if query.after is None else StreamKey(query.after, query.after_partition)
     async with call.client() as client:
-        page = await client.ask(STREAM_SERVICE, LIST, ListRequest(0, query.prefix, after, query.limit))
+        page = await client.session.ask(STREAM_SERVICE, LIST, ListRequest(0, query.prefix, after, query.limit))
     return json_response(StreamList([_partition(each) for each in page.streams], page.more), end=b"\n")
 
 

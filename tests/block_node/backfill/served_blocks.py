@@ -50,7 +50,7 @@ async def ranges(address: str) -> list[tuple[int, int]]:
 
 async def backfill_status(address: str, *, run: bool = False) -> BackfillAnswer:
     async with connect_streams(address) as connection:
-        return await connection.ask("block_backfill", BACKFILL, BackfillAsk(1, run))
+        return await connection.session.ask("block_backfill", BACKFILL, BackfillAsk(1, run))
 
 
 @asynccontextmanager

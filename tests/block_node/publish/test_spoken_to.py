@@ -45,7 +45,7 @@ async def test_no_message_of_a_peer_makes_a_worker_fail(tmp_path: Path, monkeypa
             ]
             assert {local("block_persistence"), local("block_verification"), local("node_retention")} <= set(spoken)
             for address in spoken:
-                connection.core.call((address,), b"\x05other\x00")
+                connection.session.core.call((address,), b"\x05other\x00")
             await publisher.send(PUBLISH.encode_request(BlockItems(1, list(block.items[3:]))))
             await publisher.send(PUBLISH.encode_request(EndOfBlock(2, 0)))
             payload = await publisher.receive()
