@@ -38,7 +38,7 @@ class Waiting(msgspec.Struct, frozen=True):
 
 
 class Beyond(msgspec.Struct, frozen=True):
-    """A position of a consumer beyond the end of its partition, such as after the stream was made again.
+    """A position of a consumer beyond the end of its partition. One of a former stream of the same name is none.
 
     index: the position. end: the index that the next message will get.
     """
@@ -104,7 +104,7 @@ _BEYOND = compiled(
         streams.c.next_index,
     )
     .select_from(_join)
-    .where(saved_indexes.c.idx > streams.c.next_index)
+    .where(saved_indexes.c.idx > streams.c.next_index, saved_indexes.c.created_us.in_([_ZERO, streams.c.created_us]))
     .order_by(saved_indexes.c.client_id, saved_indexes.c.stream_name, saved_indexes.c.partition)
     .limit(bindparam("most"))
     .offset(_ZERO)

@@ -182,7 +182,7 @@ def test_once_as_json_says_what_is_there(at_node: CommandLine, node: NodeProcess
     assert [(each.client, each.partitions, each.lag, each.messages_per_s) for each in view.consumers] == [
         ("billing", 2, 3, 0.0)
     ]
-    assert (view.node, view.schema_version, view.notes) == (node.address, 2, [])
+    assert (view.node, view.schema_version, view.notes) == (node.address, 3, [])
     assert view.rates.messages_per_s == 0.0
     assert view.blocks is not None
     assert (view.blocks.chain, view.blocks.last) == ("blocks", None)
