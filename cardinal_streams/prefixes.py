@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from cardinal_streams.errors import PrefixError
 
 _LITERAL = re.compile(r"[\w:=-]*")
-_SIMPLE = re.compile(r"(?:[\w:=-]|\[[^\]\[^/\\]+\]|\\[dw]|[+*?]|\{\d+(?:,\d*)?\})*")
+_SIMPLE = re.compile(r"(?![+*?{])(?:[\w:=-]|\[[^\]\[^/\\]+\]|\\[dw]|[+*?]|\{\d+(?:,\d*)?\})*")
 _POSIX_CLASS = re.compile(r"\[[^\]]*\[:\^?[a-z]+:\]")
 
 
@@ -94,7 +94,8 @@ def can_meet(pattern: str, other: str) -> bool:
 
 
 def _parts(pattern: str) -> list[str]:
-    """Returns the parts of a simple pattern between slashes; an empty list if a part can match a slash."""
+    """Returns the parts of a simple pattern between slashes; an empty list if a part can match a slash, or if a slash
+    can be missing or repeated."""
     parts = pattern.removeprefix("^").removesuffix("$").removesuffix("\\Z").split("/")
     return parts if all(_SIMPLE.fullmatch(part) for part in parts) else []
 

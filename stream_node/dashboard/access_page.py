@@ -8,11 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import trio
 from starlette.responses import Response
 
 from access.rights import EVERY_NAME, RIGHT_NAMES, Right
+from storage.parsing import ParseError, parse_json
 from stream_node.access import AUDIT_FILE
 from stream_node.dashboard.page import OPERATOR, Page
 from stream_node.http.problems import Problem
@@ -76,8 +76,8 @@ def read_refusals(file: Path, is_shown: Callable[[dict[str, Any]], bool] = lambd
     found: list[dict[str, Any]] = []
     for line in reversed(lines):
         try:
-            entry = msgspec.json.decode(line)
-        except msgspec.DecodeError:
+            entry = parse_json(line)
+        except ParseError:
             continue
         if (
             isinstance(entry, dict)

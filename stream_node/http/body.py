@@ -34,6 +34,8 @@ GZIP_BITS = 31
 """The window of `zlib` for gzip: the largest one, with the head and the checksum of gzip."""
 DECODED_BYTES = 64 * 1024
 """At most this many bytes are decoded before they are counted."""
+MEMBERS_MAX = 1_000
+"""A body in gzip has at most this many members. Each one takes time, however few bytes it has."""
 
 
 class BodyMemory:
@@ -218,6 +220,7 @@ class _Gunzip:
 
     def __init__(self) -> None:
         self._member = zlib.decompressobj(wbits=GZIP_BITS)
+        self._members = 1
         self.is_complete = False
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -225,6 +228,10 @@ class _Gunzip:
         while data:
             if self._member.eof:
                 # gzip files that follow each other are one file.
+                self._members += 1
+                if self._members > MEMBERS_MAX:
+                    detail = f"the body has more than {MEMBERS_MAX:,} members of gzip; compress it as one"
+                    raise Problem(400, "invalid-request", detail)
                 self._member = zlib.decompressobj(wbits=GZIP_BITS)
             try:
                 piece = self._member.decompress(data, DECODED_BYTES)

@@ -110,6 +110,8 @@ async def test_a_pattern_that_meets_no_prefix_is_told(tmp_path: Path) -> None:
         (".*", "a/", True),
         ("[^x]+/h", "c/1/", True),
         ("a.c", "abc/d", True),
+        ("a/?b/c", "ab/c", True),
+        ("a/{2}b", "a//b", True),
     ],
 )
 def test_which_patterns_can_meet(pattern: str, other: str, expected: bool) -> None:

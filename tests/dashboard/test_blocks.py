@@ -69,7 +69,9 @@ def test_refusals_are_read_from_the_end_of_any_file(tmp_path: Path) -> None:
     file = tmp_path / "audit.jsonl"
     assert read_refusals(file) == []
     lines = [json.dumps({"event": "refused", "identity": f"token:{number}"}) for number in range(10_000)]
-    file.write_text("\n".join([*lines, '{"event": "admitted"}', "[1]", "no json", ""]))
+    damaged = ["[" * 5_000, '{"event": "refused", "identity": "\udcff"}']
+    text = "\n".join([*lines, '{"event": "admitted"}', "[1]", "no json", *damaged, ""])
+    file.write_text(text, errors="surrogateescape")
     found = read_refusals(file)
     assert [each["identity"] for each in found] == [f"token:{number}" for number in range(9_999, 9_999 - LINES_MAX, -1)]
     assert found[0]["peer"] == "-"
