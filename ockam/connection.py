@@ -23,7 +23,7 @@ from ockam.errors import FrameTooLarge, RemoteProtocolError
 from ockam.forward_filter import ForwardFilter
 from ockam.forwarding import OpenRequests
 from ockam.identity import ANONYMOUS, Identity
-from ockam.link_waits import stuck_watch, wait_rooms
+from ockam.link_waits import wait_rooms
 from ockam.listener import has_unread
 from ockam.mailbox import Mailbox
 from ockam.memory import Holdings, PeerMemory
@@ -119,8 +119,8 @@ class Connection(Worker):
         mailbox = self._node.find_mailbox(self.own_address)
         if mailbox is not None:
             self._mailbox = mailbox
-            mailbox.is_link = self.open_requests is not None and self.link is None
-            mailbox.on_stuck = stuck_watch(self._machine, self._close_slow)
+            mailbox.is_peer = self.open_requests is None
+            mailbox.is_link = not mailbox.is_peer and self.link is None
         self._note_held()
 
     def _use(self, tls: TlsLayer) -> None:
@@ -196,12 +196,10 @@ class Connection(Worker):
         machine.backlog.add(data)
         if machine.state is not State.DRAINING:
             self._ensure_sending()
-        # Above the soft limit, peers that forward to this peer wait, and no requests of this peer are read. So only a
-        # peer that does not take its answers can exceed the hard limit.
+        # Above the soft limit, no requests of this peer are read, and other peers that send to it wait, except links.
+        # So only a peer that does not take its answers can exceed the hard limit.
         if machine.is_full:
             self._mailbox.hold()
-        if machine.is_slow_consumer:
-            self._close_slow()
         self._note_held()
 
     def _ensure_sending(self) -> None:
@@ -472,9 +470,11 @@ class Connection(Worker):
     def _note_held(self) -> None:
         """Updates the counted memory of this connection in `holdings`, if the memory has changed."""
         held, machine = self.holdings, self._machine
-        header_bytes, backlog_bytes = machine.header_bytes, machine.backlog.size_bytes
-        if header_bytes != held.header_bytes or backlog_bytes != held.unread_bytes:
-            held.note(header_bytes, backlog_bytes)
+        header_bytes, unread_bytes = machine.header_bytes, machine.unread_bytes
+        if header_bytes != held.header_bytes or unread_bytes != held.unread_bytes:
+            if machine.is_slow_consumer:
+                self._close_slow()
+            held.note(header_bytes, unread_bytes)
 
     def forget_if_idle(self) -> None:
         """Frees the memory of the remembered message headers if no message was received or sent since the last call."""

@@ -247,6 +247,7 @@ class ConnectionMachine:
         self.limits = limits
         self._share_bytes = share_bytes
         self.backlog = Backlog()
+        self._has_called = wire is None
         self._prefix = (address,) if is_named else ()
         self._origin = origin
         self._detector = FramingDetector()
@@ -445,8 +446,14 @@ class ConnectionMachine:
         return bool(self.backlog.forwarded) or self.backlog.size_bytes > self.soft_bytes()
 
     @property
+    def unread_bytes(self) -> int:
+        """What the peer has not taken yet, in bytes. For a peer that has called this node, this includes the answers of
+        other nodes, since their connections do not wait for it."""
+        return self.backlog.size_bytes + (self.backlog.forwarded_bytes if self._has_called else 0)
+
+    @property
     def is_slow_consumer(self) -> bool:
-        return self.backlog.size_bytes > BACKLOG_BYTES_HARD
+        return self.unread_bytes > BACKLOG_BYTES_HARD
 
     def take_forwarded(self) -> list[Message]:
         """Removes and returns the forwarded messages that may be sent now; an empty list if there is no room."""

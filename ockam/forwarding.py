@@ -90,6 +90,12 @@ def is_passed_on(return_route: Route) -> bool:
     return any(hop.type == LOCAL and hop.value.startswith(CONNECTION_PREFIX) for hop in return_route[1:])
 
 
+def leaves(onward_route: Route) -> bool:
+    """Whether a message with this onward route is for another node: its next hop is an address there, or a
+    connection."""
+    return onward_route[0].type != LOCAL or onward_route[0].value.startswith(CONNECTION_PREFIX)
+
+
 class OpenRequests:
     """The return routes of the unanswered requests that were forwarded over one connection, and their senders.
 

@@ -1,25 +1,18 @@
-"""Waits of a connection's reader for the mailboxes that it has filled: which ones it waits for, and for how long.
+"""Waits of a connection's reader for the mailboxes that it has filled: which ones it waits for.
 
-A link is a connection that this node has made, by which it passes messages of other peers on. If what another node has
-passed on waited for a link, two nodes that forward to each other could wait for each other. If a link waited for a peer
-that takes nothing, everybody whose answers come through it would wait, too. While a connection waits here, it reads no
-bytes, so that TCP stops its peer from sending.
+A link is a connection by which many peers send: one that this node has made to pass messages of other peers on, or one
+of another member of the cluster. If what another node has passed on waited for a link, two nodes that forward to each
+other could wait for each other. If a link waited for a peer that takes its answers slowly, everybody whose answers come
+through it would wait, too. While a connection waits here, it reads no bytes, so that TCP stops its peer from sending.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-import trio
-
-from ockam.connection_machine import ConnectionMachine
-from ockam.forwarding import is_passed_on
+from ockam.forwarding import is_passed_on, leaves
 from ockam.mailbox import Mailbox
 from ockam.message import Message
-
-LINK_WAIT_S = 2.0
-"""After this time, a link that waits for room at a peer looks whether the peer has taken anything. A peer that has
-taken nothing between two such looks is closed."""
 
 
 async def wait_rooms(full: Sequence[Mailbox], messages: Sequence[Message], *, is_link: bool) -> None:
@@ -27,27 +20,11 @@ async def wait_rooms(full: Sequence[Mailbox], messages: Sequence[Message], *, is
 
     is_link: whether the reader is that of a link."""
     for mailbox in full:
-        # What does not fit there is refused (`forward_filter`).
-        if mailbox.is_link and any(is_passed_on(message.return_route) for message in messages):
+        # What the peer does not take counts for it, and closes its connection when it is too much.
+        if is_link and mailbox.is_peer:
             continue
-        if not is_link:
-            await mailbox.wait_room()
-        while mailbox.full:
-            with trio.move_on_after(LINK_WAIT_S) as scope:
-                await mailbox.wait_room()
-            if scope.cancelled_caught and mailbox.on_stuck is not None:
-                mailbox.on_stuck()
-
-
-def stuck_watch(machine: ConnectionMachine, close: Callable[[], None]) -> Callable[[], None]:
-    """Returns the function that a link calls after it has waited for a peer. It calls `close` if the peer has taken
-    nothing since the last call."""
-    before_bytes = -1
-
-    def look() -> None:
-        nonlocal before_bytes
-        if before_bytes == machine.backlog.size_bytes:
-            close()
-        before_bytes = machine.backlog.size_bytes
-
-    return look
+        # What does not fit there is refused (`forward_filter`). Only a sender whose messages can all be refused need
+        # not wait, because anybody can pretend that some of them were passed on.
+        if mailbox.is_link and all(is_passed_on(each.return_route) for each in messages if leaves(each.onward_route)):
+            continue
+        await mailbox.wait_room()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import trio
@@ -50,14 +50,14 @@ class Mailbox:
     cannot take more messages calls `hold`; then its mailbox counts as full until `admit` is called.
 
     is_link: whether it is that of a connection that this node has made, by which it passes messages on.
-    on_stuck: called by a link that waits for room here, after a while; None: nothing can be done.
+    is_peer: whether it is that of a connection whose peer has called this node.
 
     Invariant: if an identity has a limit on the bytes that the node holds for it, its usage counts the bytes of its
     waiting messages. `_counted` lists these messages, oldest first. Each entry is for messages that arrived together:
     the value of `_received` after them, their bytes, and the usage.
     """
 
-    __slots__ = ("_counted", "_held", "_messages", "_received", "_room", "_size_bytes", "is_link", "on_stuck")
+    __slots__ = ("_counted", "_held", "_messages", "_received", "_room", "_size_bytes", "is_link", "is_peer")
 
     def __init__(self) -> None:
         self._messages: deque[Message] = deque()
@@ -66,8 +66,7 @@ class Mailbox:
         self._received = 0
         self._held = False
         self._room: trio.Event | None = None
-        self.is_link = False
-        self.on_stuck: Callable[[], None] | None = None
+        self.is_link = self.is_peer = False
 
     def __len__(self) -> int:
         return len(self._messages)

@@ -35,7 +35,7 @@ _WORKER_FOLDER = re.compile(r"w\d{2,}")
 
 
 class _Note(msgspec.Struct, frozen=True):
-    workers: Annotated[int, msgspec.Meta(ge=1)]
+    workers: Annotated[int, msgspec.Meta(ge=2)]
 
 
 async def lock_directory(config: Config) -> DirectoryLock:
@@ -122,6 +122,11 @@ def find_workers(folder: Path) -> int | None:
         said = "; ".join(f"{name} has {place}" for name, place in stored.items() if place is not None)
         raise ConfigError(f"data_dir: the databases in {folder} are not of one node: {said}; {_PUT_BACK}")
     (workers,) = numbers
+    if workers == 1:
+        raise ConfigError(
+            f"data_dir: {folder / next(iter(stored))} has the database of a node with one process, which such a node "
+            f"does not look for there; move it to {folder}"
+        )
     for name, place in stored.items():
         if place is not None and worker_name(place.number) != name:
             raise ConfigError(f"data_dir: {folder / name} has {place}; {_PUT_BACK}")

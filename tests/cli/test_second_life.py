@@ -125,7 +125,7 @@ def test_a_directory_of_an_older_version_gets_the_number(data: Path, tmp_path: P
         assert node.stop() == 0
 
 
-@pytest.mark.parametrize("note", [None, "", "other = 2", "workers = 0", "workers = -2", "workers = " + "[" * 500])
+@pytest.mark.parametrize("note", [None, "", "other = 2", "workers = 1", "workers = -2", "workers = " + "[" * 500])
 def test_folders_of_workers_without_a_fitting_number_are_refused(
     data: Path, tmp_path: Path, command: CommandLine, note: str | None
 ) -> None:
@@ -159,6 +159,22 @@ def test_a_database_in_the_wrong_folder_is_refused(data: Path, tmp_path: Path, c
     with pytest.raises(NodeNotStarted, match="has no database; put it back"), NodeProcess(lost, arguments=TWO):
         pass
     assert "w01: " in command("verify", "--data-dir", lost).text
+
+
+def test_the_database_of_one_process_in_the_folder_of_a_worker_is_refused(tmp_path: Path, command: CommandLine) -> None:
+    """Somebody who wants workers moves it there. A node with one process does not look there, and would begin anew."""
+    data = tmp_path / "data"
+    with NodeProcess(data) as node:
+        push(node, 0)
+        assert node.stop() == 0
+    (data / "w00").mkdir()
+    for each in data.glob(FILE_NAME + "*"):
+        each.rename(data / "w00" / each.name)
+    assert f"move it to {data}" in command("verify", "--data-dir", data).failed(2)
+    for arguments in ((), TWO):
+        with pytest.raises(NodeNotStarted, match="move it to"), NodeProcess(data, arguments=arguments):
+            pass
+    assert not (data / FILE_NAME).exists()
 
 
 def test_a_whole_backup_is_restored_and_served(data: Path, tmp_path: Path, command: CommandLine) -> None:

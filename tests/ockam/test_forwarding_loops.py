@@ -12,8 +12,9 @@ import pytest
 import trio
 
 import bare
-from ockam import connection_machine, link_waits
-from ockam.address import Route, local, tcp
+from ockam import connection_machine
+from ockam.address import LOCAL, Address, Route, local, tcp
+from ockam.forwarding import CONNECTION_PREFIX
 from ockam.message import Message, Origin
 from ockam.protocol import ERROR
 from ockam.wire_head import HEAD
@@ -172,20 +173,66 @@ async def test_what_another_node_has_passed_on_is_refused_where_too_much_waits(m
         assert (await peer.receive()).payload == b"directly"
 
 
-async def test_a_peer_that_takes_nothing_does_not_hold_the_answers_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link_waits, "LINK_WAIT_S", 0.2)
-    async with two_nodes() as (first, second):
-        good, bad = await first.peer(HEAD), await first.peer(HEAD)
-        frame = bad.frame((tcp(second.address), local("echo")), bytes(1_000_000))
-        async with trio.open_nursery() as nursery:
+async def ask_and_not_read(first: Server, second: Server) -> None:
+    """Asks for 60 MB of answers that come through a link, and takes none."""
+    bad = await first.peer(HEAD)
+    frame = bad.frame((tcp(second.address), local("echo")), bytes(1_000_000))
+    with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+        for _ in range(60):
+            await bad.stream.send_all(frame)
 
-            async def ask_and_not_read() -> None:
-                with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                    for _ in range(60):
-                        await bad.stream.send_all(frame)
 
-            nursery.start_soon(ask_and_not_read)
-            await first.wait_closed_because("slow_consumer")
+async def test_a_peer_that_takes_nothing_does_not_hold_the_answers_of_others() -> None:
+    """Also while its connection is open, so that one that takes a little now and then does not hold them either."""
+    async with two_nodes() as (first, second), trio.open_nursery() as nursery:
+        good = await first.peer(HEAD)
+        nursery.start_soon(ask_and_not_read, first, second)
+        with trio.fail_after(25):
+            while first.transport.memory.unread_bytes <= connection_machine.BACKLOG_BYTES_SOFT:
+                await trio.sleep(0.005)
+        for _ in range(5):
             await good.send((tcp(second.address), local("echo")), b"answered")
             assert (await good.receive(patience_s=25)).payload == b"answered"
-            nursery.cancel_scope.cancel()
+        assert "slow_consumer" not in first.transport.statistics().closed
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_waits_for_a_peer_that_takes_nothing_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_machine, "BACKLOG_BYTES_HARD", connection_machine.BACKLOG_BYTES_SOFT)
+    async with two_nodes() as (first, second), trio.open_nursery() as nursery:
+        nursery.start_soon(ask_and_not_read, first, second)
+        await first.wait_closed_because("slow_consumer")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_sender_that_pretends_for_some_messages_waits_as_others_do() -> None:
+    """The attack: of each two messages, the small one says that another node has passed it on. The node that both go to
+    takes nothing. Before, 688 MB of the large ones were in memory after 8 s."""
+    async with serve() as first, trio.open_nursery() as nursery:
+
+        async def take_nothing(stream: trio.SocketStream) -> None:
+            await stream.send_all(HEAD.hello)
+            await trio.sleep_forever()
+
+        (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        nursery.start_soon(trio.serve_listeners, take_nothing, [listener])
+        silent = f"127.0.0.1:{listener.socket.getsockname()[1]}"
+        first.transport.allow_forward([silent])
+        bad, sent = await first.peer(HEAD), 0
+        route = tcp(silent), local("echo")
+        small = bad.frame(route, b"x", (local("me"), Address(LOCAL, CONNECTION_PREFIX + b"x")))
+        frames = (small + bad.frame(route, bytes(30_000))) * 4
+
+        async def attack() -> None:
+            nonlocal sent
+            while True:
+                await bad.stream.send_all(frames)
+                sent += len(frames)
+
+        nursery.start_soon(attack)
+        before = -1
+        while before < sent:
+            before = sent
+            await trio.sleep(1)
+            assert sent < 100_000_000, "it does not have to wait"
+        nursery.cancel_scope.cancel()
