@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
+import structlog
 from sqlalchemy import BigInteger, Column, Integer, LargeBinary, String, Table, bindparam, delete, select
 
 from storage.contract import Session, StreamRecord
-from storage.errors import DatabaseCorrupt, corrupt_text
 from storage.schema import metadata
 from storage.seal import is_sealed, seal_column, seal_of
 from storage.statement import compiled, upsert
@@ -34,6 +34,8 @@ LOADED_MAX = 100_000
 """The number of latest messages that are searched for sequence numbers, where the rows are not exact."""
 MARK: Final = bytes(PUBLISHER_ID_BYTES_MAX + 1)
 """The key of the mark. It is longer than the id of a publisher can be."""
+
+logger = structlog.get_logger(__name__)
 
 
 class Times(NamedTuple):
@@ -98,16 +100,22 @@ _DELETE_FROM = compiled(
 
 
 def list_publishers(session: Session, stream_id: int) -> dict[bytes, PublisherRow]:
-    """Returns all rows of a stream by publisher id, with that of the mark, oldest message first. Raises
-    DatabaseCorrupt."""
-    rows = map(_checked, session.execute(_LIST, (stream_id,)).fetchall())
-    return dict(sorted(rows, key=lambda each: each[1].index))
+    """Returns all rows of a stream by publisher id, with that of the mark, oldest message first.
+
+    Damaged rows are left out, and with them the mark: their numbers are read again from the messages that are there."""
+    rows = [_checked(row) for row in session.execute(_LIST, (stream_id,)).fetchall()]
+    found = dict(sorted((each for each in rows if each is not None), key=lambda each: each[1].index))
+    if damaged := rows.count(None):
+        logger.error("publishers_damaged", stream_id=stream_id, rows=damaged, do="run `stream-node verify`")
+        found.pop(MARK, None)
+    return found
 
 
 def find_publisher(session: Session, stream_id: int, publisher_id: bytes) -> PublisherRow | None:
-    """Returns the row of a publisher, or that of the mark. Raises DatabaseCorrupt."""
+    """Returns the row of a publisher, or that of the mark. Returns None if there is none, or if it is damaged."""
     row = session.execute(_FIND, (stream_id, publisher_id)).fetchone()
-    return None if row is None else _checked(row)[1]
+    found = None if row is None else _checked(row)
+    return None if found is None else found[1]
 
 
 def write_publishers(session: Session, stream_id: int, rows: Mapping[bytes, PublisherRow | None], now_us: int) -> None:
@@ -123,7 +131,7 @@ def write_publishers(session: Session, stream_id: int, rows: Mapping[bytes, Publ
 
 def note_messages(session: Session, record: StreamRecord, end: int, now_us: int) -> bool:
     """Writes the rows of the publishers of the messages before `end` for which the rows are not exact yet. Returns
-    whether there were any. Call it inside a transaction. Raises DatabaseCorrupt.
+    whether there were any. Call it inside a transaction.
 
     record: the row of the stream.
     """
@@ -134,8 +142,8 @@ def note_messages(session: Session, record: StreamRecord, end: int, now_us: int)
     last = {publisher_id: PublisherRow("", sequence, index) for publisher_id, sequence, index in found}
     # The ids stay with the identities that they belong to.
     for row in session.find_many(_FIND, [(record.stream_id, each) for each in last]):
-        if row is not None:
-            publisher_id, known = _checked(row)
+        if row is not None and (checked := _checked(row)) is not None:
+            publisher_id, known = checked
             last[publisher_id] = msgspec.structs.replace(last[publisher_id], owner=known.owner)
     write_publishers(session, record.stream_id, last, now_us)
     return bool(last)
@@ -170,10 +178,11 @@ def forget_publishers(session: Session, stream_id: int) -> None:
     session.execute(_DELETE, (stream_id,))
 
 
-def _checked(row: Iterable[object]) -> tuple[bytes, PublisherRow]:
+def _checked(row: Iterable[object]) -> tuple[bytes, PublisherRow] | None:
+    """Returns a stored row; None if it is not what was written. One such row must not end the pushes of a stream."""
     values = [bytes(each) if isinstance(each, memoryview) else each for each in row]
     if not is_sealed(publishers.name, _COLUMNS, values):
-        raise DatabaseCorrupt(corrupt_text(f"a row of the publishers of stream {values[0]} is not what was written"))
+        return None
     _, publisher_id, owner, sequence, index, _, _ = values
     found = {"owner": owner, "sequence": sequence, "index": index}
     return msgspec.convert(publisher_id, bytes), msgspec.convert(found, PublisherRow)

@@ -26,7 +26,8 @@ TABLES_CHECKED_S_MAX = 10.0
 streams and as many positions take two."""
 NEEDED = ("streams", "lease_fences", "lease_floor", "worker_places")
 """The tables of which a damaged row ends the start: with such a row, the node would give an index or a fence twice. A
-damaged row of another table is found by its key, and fails the requests for it until it is set or made anew."""
+damaged row of another table is found by its key, and fails the requests for it until it is set or made anew; that of a
+publisher is left out."""
 PROGRESS_STEPS = 100_000
 """The number of steps of SQLite between two looks at the clock, some milliseconds."""
 

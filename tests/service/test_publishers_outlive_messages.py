@@ -35,7 +35,7 @@ from stream_service.extensions import (
     TruncateRequest,
 )
 from stream_service.extensions import Sequence as Number
-from stream_service.publisher_rows import LOADED_MAX, list_publishers
+from stream_service.publisher_rows import LOADED_MAX, MARK, list_publishers
 from stream_service.stored import Extras, encode_extras
 from stream_service.workers import publisher_memory, sequence_machine
 from tests.access.guarded_node import Guarded, guarded, may
@@ -197,6 +197,37 @@ def stored_rows(data_dir: Path) -> list[bytes]:
     finally:
         session.close()
         database.close()
+
+
+async def test_a_damaged_row_costs_what_it_says_and_not_the_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody goes on, messages can be deleted, and the next rows take the place of the damaged ones."""
+    async with served(tmp_path) as node, stream_peer(node.address) as peer:
+        route = await peer.create("s")
+        await push_numbers(peer, route, (0, 1))
+        await push_numbers(peer, route, (0, 1), b"q")
+        await truncate(peer, route, 3)
+    database = open_database(tmp_path)
+    session = database.session()
+    stream = session.log.find_stream("s", 0)
+    assert stream is not None
+    rows = publisher_rows.list_publishers(session, stream.stream_id)
+    session.begin()
+    with monkeypatch.context() as wrong:
+        wrong.setattr(publisher_rows, "seal_of", lambda table, values: 7)
+        publisher_rows.write_publishers(session, stream.stream_id, {b"p": rows[b"p"], MARK: rows[MARK]}, 1)
+    session.commit()
+    session.close()
+    database.close()
+    async with served(tmp_path) as node, stream_peer(node.address) as peer:
+        route = await peer.create("s")
+        assert await push_numbers(peer, route, (1, 2), b"q") == [(DUPLICATE, 3), (OK, 4)]
+        assert await push_numbers(peer, route, (2, 3)) == [(OK, 5), (OK, 6)]
+        await truncate(peer, route, 7)
+    async with served(tmp_path) as node, stream_peer(node.address) as peer:
+        route = await peer.create("s")
+        assert await push_numbers(peer, route, (3, 4)) == [(DUPLICATE, 6), (OK, 7)]
 
 
 async def as_token(node: Guarded, token: str) -> StreamPeer:
