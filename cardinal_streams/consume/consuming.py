@@ -45,6 +45,7 @@ from cardinal_streams.resumption import split_source
 from cardinal_streams.transports.feeds import FeedSet
 from cardinal_streams.transports.transport import Transport
 from stream_client import StreamRemade
+from stream_client.errors import ClientError
 from stream_client.shell.background import background_tasks
 
 SAVE_INTERVAL_S = 1.0
@@ -136,7 +137,13 @@ class Updates(Consumption[ChainConsumer, Update]):
             self._reorg_read_s = self._reorg_told_s = now_s
         if before is None or now_s >= self._check_due_s:
             # The receivers of the normal feed read nothing now, so they do not know how far its topics have grown.
-            self._ends = await self.transport.ends(self._topics)
+            try:
+                self._ends = await self.transport.ends(self._topics)
+            except ClientError as error:
+                if not error.retriable:
+                    raise
+                # The silence is that of the node, which may start again.
+                self._reorg_read_s = self._reorg_told_s = now_s
             self._check_due_s = now_s + min(REORG_CHECK_S, self.reorg_timeout_s)
         idle_s = now_s - self._reorg_read_s
         is_given_up = idle_s >= self.reorg_timeout_s

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,20 @@ from cardinal_streams.prefixes import Tracked, can_meet
 from cardinal_streams.produce.publishing import publish
 from cardinal_streams.produce.reorg_channel import ReorgChannel
 from cardinal_streams.transports.file_transport import FileTransport
-from tests.cardinal_streams.chains import APPLICATION, EVERYTHING, NEW, OLD, Ledger, blocks_of, hashes, served_transport
+from cardinal_streams.transports.stream_transport import StreamTransport
+from stream_client import ClientError, connect
+from stream_node.process import NodeProcess
+from tests.cardinal_streams.chains import (
+    APPLICATION,
+    EVERYTHING,
+    NEW,
+    OLD,
+    Ledger,
+    blocks_of,
+    hashes,
+    served_transport,
+    transport_to,
+)
 from tests.cardinal_streams.helpers import hash_of, payload
 from tests.cardinal_streams.world import GENESIS
 from tests.support.served import PATIENCE_S
@@ -60,6 +75,52 @@ async def test_a_producer_that_dies_within_a_reorg_is_waited_for_so_long(tmp_pat
                     ledger.apply(update)
                     update.done()
     assert ledger.hashes == hashes(OLD[:2], NEW, blocks_of("n", "n11", 12, 1))
+
+
+class ObservedTransport(StreamTransport):
+    """Counts the questions for the ends of topics that the node did not answer."""
+
+    unanswered = 0
+
+    async def ends(self, topics: Collection[str]) -> dict[str, int]:
+        try:
+            return await super().ends(topics)
+        except ClientError:
+            self.unanswered += 1
+            raise
+
+
+async def test_a_node_that_is_away_within_a_reorg_ends_no_consumer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: the silence of a node that starts again is not that of the producer."""
+    monkeypatch.setattr(sys.modules[consume.__module__], "REORG_CHECK_S", 0.1)
+    ledger = Ledger()
+
+    async def read_to(name: str) -> None:
+        while ledger.hashes[-1] != hash_of(name):
+            update = await anext(updates)
+            ledger.apply(update)
+            update.done()
+
+    with NodeProcess(tmp_path / "data") as node:
+        async with connect(node.address, answer_timeout_s=0.5) as client, transport_to(node.address) as sending:
+            transport = ObservedTransport(client, partitions=3)
+            async with publish(EVERYTHING, sending) as publisher:
+                await publisher.send(OLD)
+            channel = ReorgChannel(EVERYTHING.producer(), OLD[1].payload.hash, 2, 100)
+            await sending.send(channel.begin())
+            await sending.send({channel.topic: channel.add_block(payload("n3", "o2", 3, 31))})
+            async with consume(EVERYTHING, transport, checkpoint=GENESIS) as updates:
+                with trio.fail_after(PATIENCE_S):
+                    await read_to("n3")
+                    async with trio.open_nursery() as nursery:
+                        nursery.start_soon(read_to, "n4")
+                        node.kill()
+                        while not transport.unanswered:
+                            await trio.sleep(0.05)
+                        node.start()
+                        await sending.send({channel.topic: channel.add_block(payload("n4", "n3", 4, 41))})
 
 
 @pytest.mark.parametrize("unordered", [False, True])
